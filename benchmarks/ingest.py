@@ -153,7 +153,7 @@ def drain_ingest(port: int, count: int) -> None:
                 began.append(float(received[0]))
             stored[0] += len(batch)
 
-        def labelled(self, count: int) -> None:
+        def wake(self) -> None:
             if stored[0] >= expected:
                 done.set()
 

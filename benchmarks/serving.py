@@ -33,7 +33,7 @@ from edged.daemon import SWITCH_INTERVAL
 from edged.device import BREATH
 from edged.device.events import Events, Listener
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.promotion import Promoter
+from edged.device.promotion import ModelStore
 from edged.device.serving import Predictor, ServingWorker
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup.bootstrap import with_bundle
@@ -80,7 +80,7 @@ class Reader:
 class Bystander:
     """A supervisor that lets everything be as it is."""
 
-    def labelled(self, count: int) -> None: ...
+    def wake(self) -> None: ...
 
     def drifted(self, signal: DriftSignal, rise: float) -> None: ...
 
@@ -135,12 +135,10 @@ class Bench(Listener):
         self.log = SampleLog.open(folder / "samples.db", self.schema)
         self._fill()
         self.registry = Registry.open(folder)
-        self.promoter = Promoter(
-            self.config, self.registry, self.log, Reader(self.breathe), Regimes(), SystemClock()
-        )
+        self.models = ModelStore(self.config, self.registry, Reader(self.breathe), Regimes(), SystemClock())
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
         self.predictor = Predictor(
-            self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
+            self.config.serving, self.config.gate, self.schema, self.models.boot(bundle.inference_model)
         )
         self.done: list[float] = []
         self.loop = ServingWorker(
@@ -227,7 +225,7 @@ class Bench(Listener):
             while not stop.wait(SWAP_EVERY):
                 began = time.monotonic()
                 self.breathe.begin()
-                self.predictor.swap(self.promoter.open(1), watch=False)
+                self.predictor.swap(self.models.open(1), watch=False)
                 self.breathe()
                 swaps.append((began + time.monotonic()) / 2)
 

@@ -27,7 +27,7 @@ from edged import logs
 from edged.clock import SystemClock
 from edged.config import Config
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.promotion import Promoter
+from edged.device.promotion import CandidateEvaluator, ModelStore
 from edged.device.serving import Predictor
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.judging.regimes import Regimes
@@ -58,12 +58,12 @@ class Bench:
         self.schema = self.config.stream.to_schema()
         self.log = SampleLog.open(folder / "samples.db", self.schema, holdout=self.config.gate.holdout)
         self.registry = Registry.open(folder)
-        self.promoter = Promoter(
-            self.config, self.registry, self.log, InferenceReader(warm=True), Regimes(), SystemClock()
-        )
+        reader, regimes = InferenceReader(warm=True), Regimes()
+        self.evaluator = CandidateEvaluator(self.config, self.registry, self.log, reader, regimes)
+        self.models = ModelStore(self.config, self.registry, reader, regimes, SystemClock())
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
         self.predictor = Predictor(
-            self.config.serving, self.config.gate, self.schema, self.promoter.boot(bundle.inference_model)
+            self.config.serving, self.config.gate, self.schema, self.models.boot(bundle.inference_model)
         )
         self.process = TrainerClient(self.config)
         self._rng, self._next, self._run = np.random.default_rng(0), 1, 0
@@ -86,11 +86,12 @@ class Bench:
         times.append(time.perf_counter())
         if result.steps != STEPS:
             raise SystemExit(f"a run made {result.steps} steps")
-        verdict, served = self.promoter.consider(result.own_candidate(), self.predictor.champion)
+        evaluation = self.evaluator.evaluate(result.own_candidate(), self.predictor.champion)
+        verdict, served = self.models.add(evaluation)
         times.append(time.perf_counter())
         if served is None:
             raise SystemExit(f"refused: {verdict.reasons}")
-        self.promoter.set_champion(served, "bench")
+        self.models.set_champion(served.version, "bench")
         self.predictor.swap(served)
         times.append(time.perf_counter())
         return dict(zip(STAGES, [*np.diff(times).tolist(), times[-1] - times[0]], strict=True))

@@ -145,7 +145,7 @@ class Assembly:
         )
         pipeline = open_pipeline(config, self._state.bundle, self.registry, self.samples, self._reader, host)
         pipeline.resume(interrupted=self._state.interrupted)
-        for version in pipeline.promoter.unusable:
+        for version in pipeline.models.unusable:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")
         return go_live(

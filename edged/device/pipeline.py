@@ -2,8 +2,8 @@
 
 A sample goes from `ingestor` to `serving`, whose `predictor` answers it with the champion, and to
 `committer`, which makes it durable. A label joins its sample in `committer` and is judged by `predictor`;
-`worker` lets `scheduler` start a training run when one is due, and `rollout` brings its candidate before the
-gate of `promoter` and into service.
+`worker` lets `scheduler` start a training run when one is due, and `rollout` has `evaluator` judge its
+candidate and `models` store it, and brings it into service.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.worker import CANCELLED, TrainingWorker
-from edged.device.promotion import Promoter
-from edged.device.promotion.rollout import Rollout
+from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import Predictor, ServingWorker
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup.restore import restore_anomalies, restore_drift, stored_regimes
@@ -57,7 +56,8 @@ class Pipeline:
     samples: SampleLog
     reader: SampleLog
     predictor: Predictor
-    promoter: Promoter
+    evaluator: CandidateEvaluator
+    models: ModelStore
     rollout: Rollout
     recall: RegimeRecall
     scheduler: TrainingScheduler
@@ -73,7 +73,7 @@ class Pipeline:
         restore_anomalies(self.registry, self.predictor.anomalies)
         champion = self.predictor.champion.version
         self.recall.record_champion(champion)
-        predecessor = self.promoter.unproven(champion)
+        predecessor = self.models.unproven(champion)
         if predecessor is not None:
             self.predictor.resume(predecessor)
 
@@ -119,13 +119,14 @@ def open_pipeline(
     schema = config.stream.to_schema()
     regimes = stored_regimes(registry)
     holdout = judged_on(reader, config.stream.window_rules)
-    promoter = Promoter(config, registry, holdout, host.models, regimes, host.clock)
+    evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes)
+    models = ModelStore(config, registry, host.models, regimes, host.clock)
     recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.recall)
     predictor = Predictor(
         config.serving,
         config.gate,
         schema,
-        promoter.boot(bundle.inference_model, bundle.inference_sha256),
+        models.boot(bundle.inference_model, bundle.inference_sha256),
         config.drift.rules(),
         config.anomaly.rules(),
     )
@@ -148,8 +149,9 @@ def open_pipeline(
         samples=samples,
         reader=reader,
         predictor=predictor,
-        promoter=promoter,
-        rollout=Rollout(promoter, predictor, host.events, scheduler.triggers),
+        evaluator=evaluator,
+        models=models,
+        rollout=Rollout(evaluator, models, predictor, host.events, scheduler.triggers),
         recall=recall,
         scheduler=scheduler,
         exclusion=AnomalyExclusion(predictor.anomalies, samples),

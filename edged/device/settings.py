@@ -112,7 +112,8 @@ class Settings:
         if changes.keys() & {"training", "drift"}:
             pipeline.scheduler.configure(self.config)
         if "gate" in changes:
-            pipeline.promoter.configure(self.config.gate)
+            pipeline.evaluator.configure(self.config.gate)
+            pipeline.models.configure(self.config.gate)
             pipeline.predictor.configure(self.config.gate)
         if "log" in changes:
             logs.configure(self.config.log.level, self.config.log.format)

@@ -289,8 +289,8 @@ class SampleSink(Protocol):
 class ModelSupervisor(Protocol):
     """Acts on what ingest and serving find: replaces champions, starts training runs."""
 
-    def labelled(self, count: int) -> None:
-        """So many labels became durable, or samples that label themselves; a training run may be due."""
+    def wake(self) -> None:
+        """Labels became durable, or samples that label themselves; a training run may be due."""
 
     def drifted(self, signal: DriftSignal, rise: float) -> None:
         """A drift or a warning of one was signalled; live errors rose by the share `rise`."""

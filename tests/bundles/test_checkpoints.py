@@ -249,7 +249,7 @@ def test_the_first_champion_is_one_file_that_stands_for_itself(tmp_path: Path, n
     expected = InferenceModel(bundle.inference_model).predict(x)
     (tmp_path / "state").mkdir()
     with closing(Gate(tmp_path / "state", 1.0)) as gate:
-        served = gate.promoter.install_base(bundle.inference_model)
+        served = gate.models.install_base(bundle.inference_model)
         np.testing.assert_array_equal(served.model.predict(x), expected)
         (bundle.path / name).unlink()
         np.testing.assert_array_equal(gate.reboot().model.predict(x), expected)

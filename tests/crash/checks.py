@@ -90,7 +90,7 @@ class Restarted(Gate):
         self.candidates = self.folder / "candidates"
         self.settings = GateConfig(latency=1.0).model_dump()
         self.log, self.registry = state.samples, state.registry
-        self.promoter = self.make_promoter()
+        self.open_parts()
 
 
 def check_models(root: Path, bundle: Path, promises: Promises) -> None:
@@ -99,7 +99,7 @@ def check_models(root: Path, bundle: Path, promises: Promises) -> None:
     state = opened(root, bundle)
     try:
         gate = Restarted(state)
-        served = gate.champion = gate.promoter.boot(state.bundle.inference_model)
+        served = gate.champion = gate.models.boot(state.bundle.inference_model)
         assert np.isfinite(served.model.predict(inputs(4))).all()
         champions = [r.version for r in state.registry.records() if r.status == "champion"]
         assert champions == [served.version] == [state.registry.champion()]

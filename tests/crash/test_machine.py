@@ -98,7 +98,7 @@ class Device(RuleBasedStateMachine):
         """As the daemon does it; a champion that is whole serves on."""
         self.state = opened(self.root, self.artifacts)
         self.gate = Restarted(self.state)
-        self.served = self.gate.champion = self.gate.promoter.boot(self.state.bundle.inference_model)
+        self.served = self.gate.champion = self.gate.models.boot(self.state.bundle.inference_model)
         if self.champions:
             assert self.served.version in self.champions, self.state.recovery.repaired
         self.champions = {self.served.version}
@@ -162,7 +162,7 @@ class Device(RuleBasedStateMachine):
     def roll_back(self) -> None:
         failing = self.gate.champion.version
         try:
-            back = self.gate.promoter.rollback(failing, "command")
+            back = self.gate.models.roll_back(failing, "command")
         except RefusedError:
             assert set(self.state.registry.best_loadable()) <= {failing, *self.damaged}
             return
@@ -280,7 +280,7 @@ class Device(RuleBasedStateMachine):
         self.damaged.add(self.gate.champion.version)
         self.champions = set()  # another one will serve
         self.kill()
-        assert self.gate.promoter.unusable
+        assert self.gate.models.unusable
 
     @rule(where=st.floats(0, 0.999))
     def damage_the_pointer(self, where: float) -> None:

@@ -175,10 +175,10 @@ class PointerFirst(Registry):
 def crowned(gate: Gate, run: int) -> int:
     """A candidate through the gate; its version. One that the disk does not take is refused there."""
     result = candidate(gate.candidates, run, GOOD)
-    verdict, model = gate.promoter.consider(result, gate.champion, first=True)
+    verdict, model = gate.judge(result, first=True)
     if model is None:
         raise StorageError("; ".join(verdict.reasons))
-    gate.promoter.set_champion(model, f"run {run}")
+    gate.models.set_champion(model.version, f"run {run}")
     gate.champion = model
     return model.version
 
@@ -195,7 +195,7 @@ def models(root: Path, bundle: Path, mistake: str) -> None:
         disk = NamesNotSynced() if mistake == "names" else Disk()
         kind = PointerFirst if mistake == "pointer" else Registry
         gate.registry = kind.open(folder, disk=disk)
-        gate.promoter = gate.make_promoter()
+        gate.open_parts()
     for run in range(1, 4):
         try:
             version = crowned(gate, run)

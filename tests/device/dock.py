@@ -185,8 +185,8 @@ class Dock(Supervisor):
         self.batches.append(batch)
         self.stored_at_batch.append(self.stored())
 
-    def labelled(self, count: int) -> None:
-        self.committed += count
+    def wake(self) -> None:
+        self.committed = self.log.last_seq()
 
     def close(self) -> None:
         self.log.close()

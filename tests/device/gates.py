@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
 from edged.config import Config
-from edged.device.promotion import Promoter
+from edged.device.promotion import CandidateEvaluator, ModelStore
 from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import INT8
 from edged.engines.inference import InferenceModel, InferenceReader
@@ -18,6 +18,7 @@ from tests.device.linear import SCHEMA, candidate, classes, inputs, write
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edged.domain.judging.gate import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
     from edged.domain.training.training_run import Candidate
@@ -67,8 +68,8 @@ class Gate:
             self.log.commit(batch(self.log, x, classes(x)))
         self.registry = Registry.open(folder)
         self.settings = {"latency": 1.0, **gate}
-        self.promoter = self.make_promoter(schema)
-        self.champion = self.promoter.boot(self.base)
+        self.open_parts(schema)
+        self.champion = self.models.boot(self.base)
 
     @classmethod
     def reopened(cls, folder: Path, schema: Schema = SCHEMA, **gate: Any) -> Gate:
@@ -78,37 +79,41 @@ class Gate:
         found.log = SampleLog.open(folder / "samples.db", schema, holdout=0.2)
         found.registry = Registry.open(folder)
         found.settings = {"latency": 1.0, **gate}
-        found.promoter = found.make_promoter(schema)
-        found.champion = found.promoter.boot(found.base)
+        found.open_parts(schema)
+        found.champion = found.models.boot(found.base)
         return found
 
-    def make_promoter(self, schema: Schema = SCHEMA, reader: InferenceReader | None = None) -> Promoter:
-        """A promoter on what is here."""
+    def open_parts(self, schema: Schema = SCHEMA, reader: InferenceReader | None = None) -> None:
+        """An evaluator and a model store on what is here."""
         config = configured(self.folder, schema, self.settings, int8=self.int8)
-        return Promoter(
-            config, self.registry, self.log, reader or InferenceReader(), Regimes(), VirtualClock(1000.0)
-        )
+        reader, self.regimes = reader or InferenceReader(), Regimes()
+        self.evaluator = CandidateEvaluator(config, self.registry, self.log, reader, self.regimes)
+        self.models = ModelStore(config, self.registry, reader, self.regimes, VirtualClock(1000.0))
 
-    def consider(self, slope: float, run: int = 1, **options: Any) -> tuple[Any, ServedModel | None]:
+    def judge(self, result: Candidate, *, first: bool = False) -> tuple[Verdict, ServedModel | None]:
+        """Evaluate a candidate and store it with its verdict."""
+        return self.models.add(self.evaluator.evaluate(result, self.champion, first=first))
+
+    def consider(self, slope: float, run: int = 1, **options: Any) -> tuple[Verdict, ServedModel | None]:
         """Bring a new candidate before the gate."""
-        return self.promoter.consider(candidate(self.candidates, run, slope, **options), self.champion)
+        return self.judge(candidate(self.candidates, run, slope, **options))
 
     def refused(self, result: Candidate) -> str:
         """The one reason why a candidate was refused before any comparison."""
-        verdict, model = self.promoter.consider(result, self.champion)
+        verdict, model = self.judge(result)
         assert model is None
         assert not verdict.accepted
         assert self.registry.champion() == self.champion.version
         assert len(self.registry.records()) == 1, "what fails verification is not stored"
-        assert self.promoter.rejections == 1
+        assert self.models.rejections == 1
         (reason,) = verdict.reasons
         return str(reason)
 
     def crowned(self, slope: float, run: int) -> ServedModel:
         """A model that was made champion, good or not."""
-        model = self.promoter.consider(candidate(self.candidates, run, slope), self.champion, first=True)[1]
+        model = self.judge(candidate(self.candidates, run, slope), first=True)[1]
         assert model is not None
-        self.promoter.set_champion(model, f"run {run}")
+        self.models.set_champion(model.version, f"run {run}")
         self.champion = model
         return model
 
@@ -127,8 +132,8 @@ class Gate:
         """As after a restart of the daemon."""
         self.registry.close()
         self.registry = Registry.open(self.folder)
-        self.promoter = self.make_promoter()
-        return self.promoter.boot(self.base)
+        self.open_parts()
+        return self.models.boot(self.base)
 
     def close(self) -> None:
         """Close both databases."""

@@ -99,7 +99,7 @@ def two_days(people: People, who: int, path: Path, folder: Path) -> tuple[float,
     recorded = Recording(people.x[rows], people.y[rows].astype(np.float64), times)
     replay = Replay(config, shape_stream(recorded, config, options), options, folder)
     replay.run()
-    assert replay.promoter.promotions == 1
+    assert replay.models.promotions == 1
     wrong = replay.answers[:, 0] != people.y[rows]
     before = replay.frozen_answers[:, 0] != people.y[rows]
     assert (wrong == before)[~second].all(), "nothing is learned before the night"

@@ -26,8 +26,7 @@ from edged import logs
 from edged.clock import VirtualClock
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
-from edged.device.promotion import Promoter
-from edged.device.promotion.rollout import Rollout
+from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import Predictor, ServingWorker
 from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.regimes import Regimes
@@ -125,10 +124,12 @@ class Episode(Supervisor, Recorder):
         self.registry = Registry.open(folder, disk=SeamDisk(self.seam))
         config = configured(folder, SCHEMA, rules.model_dump())
         clock = VirtualClock(1000.0)
-        self.promoter = Promoter(config, self.registry, self, self, Regimes(), clock)
-        self.predictor = Predictor(ServingConfig(), rules, SCHEMA, self.promoter.boot(self.gate.base))
+        regimes = Regimes()
+        evaluator = CandidateEvaluator(config, self.registry, self, self, regimes)
+        models = ModelStore(config, self.registry, self, regimes, clock)
+        self.predictor = Predictor(ServingConfig(), rules, SCHEMA, models.boot(self.gate.base))
         triggers = Triggers(TriggerRules(new_labels=100))
-        self.rollout = Rollout(self.promoter, self.predictor, Events(self), triggers)
+        self.rollout = Rollout(evaluator, models, self.predictor, Events(self), triggers)
         self.decided_at = self.back_at = 0.0
         self.submitted = 0
         self.has_labels = False

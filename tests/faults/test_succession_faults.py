@@ -87,7 +87,7 @@ def check_after_a_restart(folder: Path, served_before: int | None) -> None:
         assert gate.champion.version == champion
         assert np.isfinite(gate.champion.model.predict(inputs(8))).all()
         assert not list(gate.candidates.glob("*"))
-        verdict, model = gate.promoter.consider(candidate(gate.candidates, 2, GOOD), gate.champion)
+        verdict, model = gate.judge(candidate(gate.candidates, 2, GOOD))
         assert model is not None, verdict
-        gate.promoter.set_champion(model, "the next one")
+        gate.models.set_champion(model.version, "the next one")
         assert gate.registry.champion() == model.version

@@ -12,9 +12,8 @@ from edged.device.events import Events
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, open_pipeline
-from edged.device.promotion import Promoter
+from edged.device.promotion import ModelStore
 from edged.device.startup.bootstrap import open_samples, with_bundle
-from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import SUFFIXES
 from edged.domain.training.guards import FailureBackoff
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.protocols import RunObserver
-    from edged.storage.samples.log import SampleLog
 
 UNFINISHED = ("interrupted", "stopped")
 
@@ -141,9 +139,9 @@ def train_once(
         bundles = ActiveBundle(bundle, InstalledBundles(config.storage.dir), registry, config.model.keys)
         client = TrainerClient(config, bundles)
         stack.callback(client.close)
-        host = Host(Events(), clock, _models(config), client)
+        host = Host(Events(), clock, _model_reader(config), client)
         pipeline = open_pipeline(config, bundle, registry, samples, samples, host)
-        promoter, scheduler = pipeline.promoter, pipeline.scheduler
+        scheduler = pipeline.scheduler
         if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
             raise RefusedError(
                 "no run was interrupted",
@@ -157,12 +155,13 @@ def train_once(
                 str((last.result or {}).get("error", "the run failed")), where=f"run {last.id}"
             )
         registry.set_value("consumed", scheduler.consumed)
-        verdict, served = promoter.consider(result.own_candidate(), pipeline.predictor.champion)
+        evaluation = pipeline.evaluator.evaluate(result.own_candidate(), pipeline.predictor.champion)
+        verdict, served = pipeline.models.add(evaluation)
         if served is not None:
-            promoter.set_champion(served, "; ".join(verdict.reasons))
+            pipeline.models.set_champion(served.version, "; ".join(verdict.reasons))
         answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
         return answer | {
-            "verdict": verdict.as_dict(),
+            "verdict": verdict.to_json(),
             "version": served.version if served else None,
             "champion": registry.champion(),
         }
@@ -181,12 +180,11 @@ def _lock(state: Path, command: str | None = None) -> DirectoryLock:
     return DirectoryLock(state)
 
 
-def _promoter(config: Config, registry: Registry, samples: SampleLog, clock: SystemClock) -> Promoter:
-    holdout = judged_on(samples, config.stream.window_rules)
-    return Promoter(config, registry, holdout, _models(config), Regimes(), clock)
+def _model_store(config: Config, registry: Registry) -> ModelStore:
+    return ModelStore(config, registry, _model_reader(config), Regimes(), SystemClock())
 
 
-def _models(config: Config) -> InferenceReader:
+def _model_reader(config: Config) -> InferenceReader:
     return InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
 
 
@@ -256,11 +254,11 @@ def _wipe_models(config: Config) -> int:
         return 0
     config = with_bundle(config)
     bundle = open_bundle(config.model.bundle or state / "bundle", config.model.keys)
-    with Registry.open(state) as registry, open_samples(config) as samples:
+    with Registry.open(state) as registry:
         for record in registry.records():
             if record.pinned:
                 registry.unpin(record.version)
-        _promoter(config, registry, samples, SystemClock()).install_base(bundle.inference_model)
+        _model_store(config, registry).install_base(bundle.inference_model)
         learned = ("candidates", "exports", "updates", "rounds", "fleet", "incoming")
         erase_files([state / name for name in learned])
         return registry.erase()
@@ -317,15 +315,11 @@ def _change_models(config: Config, registry: Registry, action: str, version: int
         return {"pinned": None}
     if action == "pin":
         return _pin(registry, _required(version))
-    samples = open_samples(config, readonly=False)
-    try:
-        failing = registry.champion()
-        if failing is None:
-            raise RefusedError("there is no champion to roll back from", where="models")
-        served = _promoter(config, registry, samples, SystemClock()).rollback(failing, "command", version)
-        return {"from": failing, "to": served.version}
-    finally:
-        samples.close()
+    failing = registry.champion()
+    if failing is None:
+        raise RefusedError("there is no champion to roll back from", where="models")
+    served = _model_store(config, registry).roll_back(failing, "command", version)
+    return {"from": failing, "to": served.version}
 
 
 def _pin(registry: Registry, version: int) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class ModelCommands:
         """Serve an earlier model again and reject the present one."""
         change = self._pipeline.rollout.roll_back("command", _version(request))
         self._events.states_changed()
-        return change
+        return change.to_json()
 
     def promote(self, request: dict[str, Any]) -> dict[str, Any]:
         """Serve a stored model, with probation."""
@@ -56,7 +56,7 @@ class ModelCommands:
         change = self._pipeline.rollout.promote(version, watch=watch)
         self._pipeline.recall.record_champion(version)
         self._events.states_changed()
-        return change
+        return change.to_json()
 
     def _pinned(self) -> list[int]:
         return [record.version for record in self._pipeline.registry.records() if record.pinned]
@@ -111,9 +111,7 @@ class ModelCommands:
     def _model(self, version: int | None) -> ServedModel:
         champion = self._pipeline.predictor.champion
         return (
-            champion
-            if version in (None, champion.version)
-            else self._pipeline.promoter.open(int(version or 0))
+            champion if version in (None, champion.version) else self._pipeline.models.open(int(version or 0))
         )
 
     def _figures(

@@ -102,5 +102,5 @@ class WipeCommands:
             doomed += [state / name for name in (SENT, ROUNDS, FLEET)] if "models" in what else []
             gone["files"] = erase_files(doomed)
         if "checkpoints" in what or "models" in what:
-            pipeline.promoter.forget_trust()
+            pipeline.evaluator.forget_trust()
         return gone

@@ -8,8 +8,9 @@ from __future__ import annotations
 import queue
 import random
 import threading
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from edged.device.fleet_member.model_fetcher import ModelFetcher
 from edged.device.fleet_member.update_sender import UpdateSender
@@ -23,7 +24,7 @@ from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from edged.clock import Clock
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from edged.domain.training.training_run import FleetModelResult, RoundResult
     from edged.mqtt.client.message import ReceivedMessage
 
-T = TypeVar("T")
 Fields = dict[str, Any]
 
 LOOK_SECONDS = 1.0
@@ -177,13 +177,12 @@ class Member:
         if not (trains or judges):
             return
         model = self._models.path(announced.base.hash)
-        own = replace(announced, config=terms(announced.config, self._own))
         if model is None:
             self._fetch(announced)
         elif trains and self._willing(announced):
-            self._between_runs(announced.id, lambda: self._work.train(own, model), self._trained)
+            self._start_training(announced, model)
         elif judges:
-            self._judge(own, model)
+            self._start_judging(announced, model)
 
     def _trains(self, announced: RoundAnnouncement) -> bool:
         return (
@@ -224,38 +223,44 @@ class Member:
 
     # ---- training and judging, between two training runs -----------------------------------
 
-    def _judge(self, announced: RoundAnnouncement, model: Path) -> None:
+    def _start_training(self, announced: RoundAnnouncement, model: Path) -> None:
+        own = replace(announced, config=terms(announced.config, self._own))
+        self._busy = True
+        self._host.between_runs(lambda: self._train(own, model))
+
+    def _train(self, announced: RoundAnnouncement, model: Path) -> None:
+        """Train in the round; called on the learning thread."""
+        with self._failures_queued(announced.id):
+            found = self._work.train(announced, model)
+            self._queue.put(lambda: self._trained(found))
+
+    def _start_judging(self, announced: RoundAnnouncement, model: Path) -> None:
+        own = replace(announced, config=terms(announced.config, self._own))
         before = self._record.judged
         path = self._models.path(before)
         standing = None if path is None else (before, path)
-        self._between_runs(
-            announced.base.hash,
-            lambda: self._work.evaluate(announced, model, standing),
-            lambda found: self._judged(announced, found),
-        )
-
-    def _between_runs(self, name: str, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Call `work` on the learning thread, then `then` with its result on the member's.
-
-        `name` is the round or model that is to blame for an error.
-        """
-
-        def job() -> None:
-            try:
-                found = work()
-            except StoppedRunError:
-                self._queue.put(self._back_off)
-            except EdgedError as error:
-                problem = error
-                self._queue.put(lambda: self._failed(name, problem))
-            except BaseException:
-                self._queue.put(self._back_off)
-                raise
-            else:
-                self._queue.put(lambda: then(found))
-
         self._busy = True
-        self._host.between_runs(job)
+        self._host.between_runs(lambda: self._evaluate(own, model, standing))
+
+    def _evaluate(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> None:
+        """Judge the fleet's model; called on the learning thread."""
+        with self._failures_queued(announced.base.hash):
+            found = self._work.evaluate(announced, model, standing)
+            self._queue.put(lambda: self._judged(announced, found))
+
+    @contextmanager
+    def _failures_queued(self, name: str) -> Iterator[None]:
+        """Have the member's thread deal with an error; `name` is the round or model that is to blame."""
+        try:
+            yield
+        except StoppedRunError:
+            self._queue.put(self._back_off)
+        except EdgedError as error:
+            problem = error
+            self._queue.put(lambda: self._failed(name, problem))
+        except BaseException:
+            self._queue.put(self._back_off)
+            raise
 
     def _back_off(self) -> None:
         self._busy = False

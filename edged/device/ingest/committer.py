@@ -238,7 +238,7 @@ class GroupCommitter:
             self._notices.rejected(item)
         labelled += len(group.updates)
         if labelled or self._labels_itself:
-            self._supervisor.labelled(labelled)
+            self._supervisor.wake()
         if batch is not None and not self._windows:
             self._decoder.watch(batch.keys, batch.x)
         self._evict()

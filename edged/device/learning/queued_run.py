@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.training.training_run import RunOptions
 from edged.errors import EdgedError, TrainingError
 
 if TYPE_CHECKING:
     from edged.domain.commands.tasks import Task
+    from edged.domain.judging.gate import Verdict
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
-    from edged.domain.training.training_run import RunEnd
+    from edged.domain.training.training_run import JudgedCandidate, RunEnd
 
 
 @dataclass
@@ -43,11 +44,12 @@ class QueuedRun:
         for task in tasks:
             task.done({"generation": generation, "step": step})
 
-    def finish(self, end: RunEnd, verdict: dict[str, Any] | None) -> None:
+    def finish(self, end: RunEnd, judged: JudgedCandidate | Verdict | None) -> None:
         """Report the end of the run, with its result and the verdict on its candidate, or why it failed."""
         if end.outcome != "done":
             self.fail(TrainingError(end.error or end.outcome))
             return
+        verdict = None if judged is None else judged.to_json()
         for task in self.tasks:
             task.done(end.answer() | {"verdict": verdict})
 

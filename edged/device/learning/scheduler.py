@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.learning.trainer_client import NothingNewError, StoppedRunError
 from edged.device.startup.restore import stored_budget
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.learn")
-
-Fields = dict[str, Any]
 
 USUAL = RunOptions()
 URGENT = ("drift", "quality", "resume")  # triggers that flash has to bear
@@ -280,14 +278,14 @@ class TrainingScheduler:
             result = self.client.run(RunRequest(run, trigger, options), self._on_message)
         except NothingNewError as problem:
             self.consumed = problem.consumed
-            self._close(run, "no_data", {"error": problem.line()})
+            self._close(RunEnd(run, outcome="no_data", error=problem.line()))
         except StoppedRunError as problem:
-            self._close(run, "stopped", {"error": problem.line()})
+            self._close(RunEnd(run, outcome="stopped", error=problem.line()))
         except StorageError as problem:
-            self._close(run, "failed", {"error": problem.line()})
+            self._close(RunEnd(run, outcome="failed", error=problem.line()))
             self._ended_by_disk(problem)
         except (TrainingError, UnavailableError, ConfigError) as problem:
-            self._close(run, "failed", {"error": problem.line()})
+            self._close(RunEnd(run, outcome="failed", error=problem.line()))
             self._failed(run, problem)
         else:
             self._succeeded(run, result, learned=not options.dry_run, began=began)
@@ -301,10 +299,6 @@ class TrainingScheduler:
     def written(self) -> int:
         """Bytes that runs have handed to the disk, also those that failed or were ended."""
         return self.client.written
-
-    def hold_back(self, times: int) -> int:
-        """Start no automatic run before `times` the usual number of new labels; return that number."""
-        return self.triggers.hold_back(times)
 
     def _held_by_disk(self, problem: StorageError, seconds: float) -> None:
         """No fault of training: it goes on by itself once the disk does, whatever had started the run."""
@@ -325,7 +319,7 @@ class TrainingScheduler:
             self.consumed, self._seen = result.consumed, began
         self.train_seconds += result.seconds
         self.engine = result.engine
-        self._close(run, "done", result.record())
+        self._close(RunEnd.of_record(run, "done", result.record()), result)
         if self.failures:
             was_paused = self.backoff.paused
             self.backoff.succeeded()
@@ -350,14 +344,15 @@ class TrainingScheduler:
         except StorageError as problem:
             log.warning("setbacks_not_kept", problem=problem.line())
 
-    def _close(self, run: int, outcome: str, record: Fields) -> None:
-        self.ended = RunEnd.of_record(run, outcome, record)
+    def _close(self, end: RunEnd, result: RunResult | None = None) -> None:
+        self.ended = end
+        record = {"error": end.error} if result is None else result.record()
         try:
-            self._registry.end_run(run, self._clock.now(), outcome, record)
+            self._registry.end_run(end.run, self._clock.now(), end.outcome, record)
         except StorageError as problem:
             # The next start of the daemon finds it open and calls it interrupted.
-            log.warning("run_not_recorded", run=run, outcome=outcome, problem=problem.line())
-        self._events.event("training_finished", {"run": run, "outcome": outcome, **record})
+            log.warning("run_not_recorded", run=end.run, outcome=end.outcome, problem=problem.line())
+        self._events.event("training_finished", {"run": end.run, "outcome": end.outcome, **record})
 
     def _on_message(self, message: Message) -> None:
         match message:

@@ -145,14 +145,14 @@ class TrainerClient:
         self._cancelled = False
         self._special = order.options if isinstance(order, RunRequest) else RunOptions()
         if self._special.of_process or self._outdated:
-            self._stop_process()
+            self.stop()
             self._outdated = False
         try:
             return self._run(order, on_message)
         finally:
             if self._special.of_process:
                 self._special = RunOptions()
-                self._stop_process()
+                self.stop()
 
     def _run(self, order: TrainingOrder[R], on_message: Callable[[Message], None]) -> R:
         self._order(order)
@@ -182,9 +182,17 @@ class TrainerClient:
                 self._cancelled = True
                 self._process.send_signal(signal.SIGTERM)
 
-    def stop(self) -> None:
-        """Stop the process, with SIGTERM first; the next order starts another."""
-        self._stop_process()
+    def stop(self, *, kindly: bool = True) -> None:
+        """Stop the process, with SIGTERM first unless `kindly` is False, as it exits by itself.
+
+        The next order starts another.
+        """
+        with self._lock:
+            process = self._process
+            if process is not None:
+                self._count()
+                stop_process(process, KILL_AFTER, kindly=kindly)
+            self._forget()
 
     def pace(self, rest: float) -> None:
         """Pause after each step for `rest` times the step's own length; if infinite, until the next call.
@@ -198,7 +206,7 @@ class TrainerClient:
 
     def close(self) -> None:
         """End the process permanently and release what belongs to it."""
-        self._stop_process()
+        self.stop()
         self._selector.close()
 
     def _order(self, order: Message) -> None:
@@ -207,7 +215,7 @@ class TrainerClient:
             self._ensure()
             if self._send(order):
                 break
-            self._stop_process()
+            self.stop()
         if (
             self._config.training.resident == 0
             and self._process is not None
@@ -219,9 +227,9 @@ class TrainerClient:
         process = self._process
         bundle = self._config.model.bundle if self._bundles is None else self._bundles.path()
         if process is not None and (process.stdin is None or process.stdin.closed):
-            self._stop_process(kindly=False)
+            self.stop(kindly=False)
         if process is not None and bundle != self._started_with:
-            self._stop_process()
+            self.stop()
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 return
@@ -272,7 +280,7 @@ class TrainerClient:
         try:
             return decode(values, REPORTS)
         except TrainingError:
-            self._stop_process()
+            self.stop()
             raise
 
     def _line(self, deadline: float, timeout: float) -> bytes | None:
@@ -280,7 +288,7 @@ class TrainerClient:
         while b"\n" not in self._buffer and len(self._buffer) < LONGEST_LINE:
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 log.warning("trainer_silent", seconds=timeout)
-                self._stop_process()
+                self.stop()
                 return None
             stdout = self._process.stdout if self._process is not None else None
             chunk = stdout.read(1 << 16) if stdout is not None else b""
@@ -296,7 +304,7 @@ class TrainerClient:
             raise NothingNewError(what, message.consumed)
         if reason == "RefusedError":
             raise RefusedError(what, where=where, remedy=remedy)
-        self._stop_process()
+        self.stop()
         kind: type[EdgedError] = TrainingError
         if reason == "UnavailableError":
             kind = UnavailableError
@@ -323,17 +331,8 @@ class TrainerClient:
             code: int | None = process.wait(KILL_AFTER)
         except subprocess.TimeoutExpired:
             code = None
-        self._stop_process()
+        self.stop()
         return code
-
-    def _stop_process(self, *, kindly: bool = True) -> None:
-        """Stop the process; with `kindly` False, it already exits by itself."""
-        with self._lock:
-            process = self._process
-            if process is not None:
-                self._count()
-                stop_process(process, KILL_AFTER, kindly=kindly)
-            self._forget()
 
     def _count(self) -> None:
         """Add what the process has written: after its end, once that is noted, nobody can tell."""

@@ -6,10 +6,11 @@ import queue
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.learning.queued_run import QueuedRun
 from edged.device.learning.run_queue import RunQueue
+from edged.domain.judging.gate import Verdict
 from edged.domain.training.training_run import RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from edged.device.learning.anomaly_exclusion import AnomalyExclusion
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
-    from edged.device.promotion.rollout import Judged, Rollout
+    from edged.device.promotion.rollout import Rollout
     from edged.device.serving.predictor import Predictor
     from edged.domain.commands.tasks import Task
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import ServedModel
-    from edged.domain.training.training_run import RunOptions, RunResult
+    from edged.domain.training.training_run import JudgedCandidate, RunOptions, RunResult
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
 
@@ -103,17 +104,12 @@ class TrainingWorker:
         self._changer.start()
 
     def wake(self) -> None:
-        """Something has happened that may start a run."""
+        """Look whether a run is due, such as when labels became durable; from any thread."""
         self._wake.set()
 
     def defer(self, action: Callable[[], None]) -> None:
         """Call `action` soon on another thread: the serving thread must not wait for a change of champion."""
         self._changes.put(action)
-
-    def labelled(self, count: int) -> None:
-        """Look whether a run is due, as so many labels became durable; from any thread."""
-        del count  # the log counts them
-        self._wake.set()
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """Confirm a champion, or roll it back; from any thread."""
@@ -156,9 +152,9 @@ class TrainingWorker:
         runs = (r for r in self._registry.runs(ASKED_RUNS) if task.key in r.request.get("asked_by", ()))
         run = next(runs, None)
         if run is not None and run.outcome not in UNTOLD:
-            found = (r.verdict for r in self._registry.records() if r.run == run.id)
+            found = next((r.verdict for r in self._registry.records() if r.run == run.id), None)
             end = RunEnd.of_record(run.id, str(run.outcome), run.result or {})
-            QueuedRun(tasks=[task]).finish(end, next(found, None))
+            QueuedRun(tasks=[task]).finish(end, None if found is None else Verdict.from_json(found))
         elif run is not None and self._scheduler.resumes and not options.dry_run:
             self._orders.resume(QueuedRun(options, [task]))
             self.wake()
@@ -346,7 +342,7 @@ class TrainingWorker:
             asked_by = [task.key for task in order.tasks if task.key is not None]
             options = order.options.over(self._scheduler.usual_options())
             result = self._scheduler.train(trigger, options, order, asked_by)
-            verdict = None if result is None else self._evaluated(result, order)
+            judged = None if result is None else self._learned(result, order.options)
         except Exception:
             order.fail(EdgedError("internal error, see the device's log", where="train"))
             raise
@@ -360,14 +356,7 @@ class TrainingWorker:
             self._scheduler.triggers.cancelled(self._scheduler.new())
             order.fail(EdgedError("cancelled", where="train"))
         elif ended.outcome != "stopped" or not self._ending.is_set():
-            order.finish(ended, verdict)
-
-    def _evaluated(self, result: RunResult, order: QueuedRun) -> dict[str, Any]:
-        if order.options.dry_run:
-            judged, promoted = self._rollout.rehearse(result.own_candidate()), None
-        else:
-            judged, promoted = self._learned(result)
-        return {**judged.as_fields(), "promoted": promoted}
+            order.finish(ended, judged)
 
     def _forget_cancelled(self) -> None:
         try:
@@ -376,10 +365,12 @@ class TrainingWorker:
         except StorageError as problem:
             log.warning("cancellation_not_forgotten", problem=problem.line())
 
-    def _learned(self, result: RunResult) -> tuple[Judged, int | None]:
-        """A run has ended well: judge its candidate and remember how far it came; the version that serves."""
+    def _learned(self, result: RunResult, options: RunOptions) -> JudgedCandidate:
+        """A run has ended well: judge its candidate, and record how far the run came."""
+        if options.dry_run:
+            return self._rollout.rehearse(result.own_candidate())
         judged, served = self._rollout.consider(*result.candidates())
-        self._scheduler.policy.judged(forgets=self._rollout.forgets)
+        self._scheduler.policy.judged(forgets=judged.verdict.forgets)
         try:
             self._samples.protect(result.memory)
             self._registry.set_value("consumed", self._scheduler.consumed)
@@ -393,7 +384,7 @@ class TrainingWorker:
         if served is not None:
             self._recall.record_champion(served.version)
             self._events.champion_changed(served.version)
-        return judged, None if served is None else served.version
+        return judged
 
     def _change(self) -> None:
         """Carry out changes as they come, and make those durable that a full disk has refused."""

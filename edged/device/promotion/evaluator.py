@@ -1,14 +1,15 @@
-"""What the gate does with a candidate's files: verified, compared, and in which form it would serve."""
+"""What the gate finds of a candidate: whether it is intact, how it compares, and in which form it serves."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.device.promotion.model_loader import line_of
 from edged.domain.judging.comparison import ModelComparison
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
+from edged.domain.judging.label_trust import LabelTrust
 from edged.domain.model_files import INT8
 from edged.errors import EdgedError
 from edged.host.timeout import within
@@ -20,52 +21,144 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config, GateConfig
-    from edged.device.promotion.model_loader import ModelLoader
     from edged.domain.judging.challenger_test import ContestErrors
     from edged.domain.judging.regimes import Regimes
     from edged.domain.protocols import Holdout, Model, ModelReader, ServedModel
     from edged.domain.stream.sample import Window
+    from edged.domain.training.training_run import Candidate
     from edged.storage.models.registry import Registry
 
 UNIT_ROWS = 1000  # newest samples by which the errors of a reconstruction are weighed
+TRUST = "label_trust"  # the registry's value that holds what labels are usual
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A candidate, the champion that it was compared with, and the verdict.
+
+    `scale` `(k,)` weighs errors. `failed` where the candidate could not be verified or compared: it is not
+    worth keeping.
+    """
+
+    candidate: Candidate
+    champion: ServedModel
+    verdict: Verdict
+    scale: NDArray[np.float32] | None = None
+    failed: bool = False
 
 
 class CandidateEvaluator:
-    """Compares candidates with the champion by the configured rules."""
+    """Compares candidates with the champion by the configured rules.
+
+    Parameters
+    ----------
+    config
+        Sections `gate`, `stream` and `serving`.
+    registry
+        Knows pinned versions, and keeps what is known of labels.
+    holdout
+        Labelled rows that no model has learned from.
+    reader
+        Loads models. A daemon's sleeps a little between pieces of work, so that the serving thread answers
+        in between.
+    regimes
+        Earlier regimes, which a candidate must not forget.
+
+    Attributes
+    ----------
+    trust
+        Whether the labels of the newest verdicts can be trusted.
+    """
 
     def __init__(
-        self,
-        config: Config,
-        registry: Registry,
-        holdout: Holdout,
-        models: ModelLoader,
-        reader: ModelReader,
-        regimes: Regimes,
+        self, config: Config, registry: Registry, holdout: Holdout, reader: ModelReader, regimes: Regimes
     ) -> None:
         self._config = config.gate
         self._schema = schema = config.stream.to_schema()
         self._comparison = ModelComparison(schema, holdout, gate_rules(config.gate), regimes, reader)
         self._registry = registry
         self._holdout = holdout
-        self._models = models
         self._reader = reader
         self._int8 = config.serving.quantise == INT8
+        self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
 
     def configure(self, config: GateConfig) -> None:
         """Judge by other rules from the next candidate on."""
         self._config = config
         self._comparison.rules = gate_rules(config)
 
-    def verify(self, folder: Path) -> tuple[Model, float]:
+    # ---- a candidate -----------------------------------------------------------------------
+
+    def evaluate(self, candidate: Candidate, champion: ServedModel, *, first: bool = False) -> Evaluation:
+        """Verify a candidate and compare it with the champion; `first` skips the comparison alone."""
+        folder = candidate.folder
+        doing = "verification"
+        try:
+            model, seconds = within(self._config.timeout, doing, lambda: self._verify(folder))
+            doing = "judging"
+            verdict, scale = within(
+                self._config.timeout,
+                doing,
+                lambda: self._compare(model, champion, first=first, contest=candidate.contest),
+            )
+            if candidate.source == "training":  # others say nothing about the labels
+                verdict = self._review(verdict)
+            verdict = self._with_form(verdict, folder, (model, champion), scale, first=first)
+        except (EdgedError, OSError, ValueError, MemoryError) as problem:
+            refused = refuse(f"{doing} failed: {line_of(problem)}")
+            return Evaluation(candidate, champion, refused, failed=True)
+        verdict = replace(verdict, numbers={**verdict.numbers, "latency_s": seconds})
+        return Evaluation(candidate, champion, verdict, scale)
+
+    def rehearse(self, candidate: Candidate, champion: ServedModel) -> Verdict:
+        """Evaluate the candidate of a dry run: nothing is learned from the verdict."""
+        folder = candidate.folder
+        try:
+            model, _ = within(self._config.timeout, "verification", lambda: self._verify(folder))
+            verdict, scale = within(self._config.timeout, "judging", lambda: self._compare(model, champion))
+            return self._with_form(verdict, folder, (model, champion), scale, first=False)
+        except (EdgedError, OSError, ValueError, MemoryError) as problem:
+            return refuse(line_of(problem))
+
+    def _verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
         return verify_candidate(folder, self._reader.load, self._probing(), self._reader.breathe)
 
     def _probing(self) -> ProbeRules:
-        return ProbeRules(
-            self._schema.width, self._models.widths, self._config.tolerance, self._config.latency
-        )
+        schema, config = self._schema, self._config
+        return ProbeRules(schema.width, schema.output_widths, config.tolerance, config.latency)
 
-    def with_form(
+    def _compare(
+        self,
+        model: Model,
+        champion: ServedModel,
+        *,
+        first: bool = False,
+        contest: ContestErrors | None = None,
+    ) -> tuple[Verdict, NDArray[np.float32] | None]:
+        """The verdict on a loaded candidate, and what weighed the errors."""
+        recent = self._holdout.holdout_window(self._config.recent)
+        self._reader.breathe()
+        scale = self._scale(champion, recent)
+        if first:
+            return Verdict(True, ("first model trained for this stream",)), scale
+        pinned = [record.version for record in self._registry.records() if record.pinned]
+        if pinned:
+            return refuse(f"version {pinned[0]} is pinned"), scale
+        evidence = None
+        if contest is not None:
+            evidence = Evidence(np.asarray(contest.candidate), np.asarray(contest.champion))
+        return self._comparison.evaluate(model, champion.model, recent, scale, evidence), scale
+
+    def _scale(self, champion: ServedModel, recent: Window) -> NDArray[np.float32] | None:
+        """What weighs errors; fixed with the first model for reconstructions: scores stay comparable."""
+        if not self._schema.labels_itself:
+            return self._comparison.scale(recent)
+        if champion.scale is not None:
+            return champion.scale
+        return self._comparison.scale(self._holdout.training_window(0, UNIT_ROWS))
+
+    def _with_form(
         self,
         verdict: Verdict,
         folder: Path,
@@ -92,47 +185,41 @@ class CandidateEvaluator:
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
             return served_as_float32(verdict, line_of(problem))
 
-    def evaluate(
-        self,
-        model: Model,
-        champion: ServedModel,
-        *,
-        first: bool = False,
-        contest: ContestErrors | None = None,
-    ) -> tuple[Verdict, NDArray[np.float32] | None]:
-        """The verdict on a loaded candidate, and what weighed the errors. `first` compares nothing."""
-        recent = self._holdout.holdout_window(self._config.recent)
-        self._reader.breathe()
-        scale = self.scale(champion, recent)
-        if first:
-            return Verdict(True, ("first model trained for this stream",)), scale
-        pinned = [record.version for record in self._registry.records() if record.pinned]
-        if pinned:
-            return refuse(f"version {pinned[0]} is pinned"), scale
-        evidence = None
-        if contest is not None:
-            evidence = Evidence(np.asarray(contest.candidate), np.asarray(contest.champion))
-        return self._comparison.evaluate(model, champion.model, recent, scale, evidence), scale
+    # ---- a model of an earlier regime ------------------------------------------------------
 
-    def scale(self, champion: ServedModel, recent: Window) -> NDArray[np.float32] | None:
-        """What weighs errors; fixed with the first model for reconstructions: scores stay comparable."""
-        if not self._schema.labels_itself:
-            return self._comparison.scale(recent)
-        if champion.scale is not None:
-            return champion.scale
-        return self._comparison.scale(self._holdout.training_window(0, UNIT_ROWS))
-
-    def recalled(
-        self,
-        model: Model,
-        champion: ServedModel,
-        window: Window,
-        scale: NDArray[np.float32] | None,
-        tried: int,
+    def evaluate_recalled(
+        self, served: ServedModel, champion: ServedModel, window: Window, tried: int
     ) -> Verdict:
-        """The verdict on one of `tried` models of earlier regimes, by rows nobody has learned from."""
-        evidence = self._comparison.evidence(model, champion.model, window, scale)
+        """The verdict on one of `tried` models of earlier regimes, by rows nobody has learned from.
+
+        They have learned from older data than the champion, so being as good is not enough: the win must be
+        beyond chance, though several are tried.
+        """
+        scale = self._scale(champion, window)
+        evidence = self._comparison.evidence(served.model, champion.model, window, scale)
         return judge_recalled(self._schema.task, evidence, tried)
+
+    # ---- labels ----------------------------------------------------------------------------
+
+    def _review(self, verdict: Verdict) -> Verdict:
+        """Refused where the labels that decided cannot be trusted."""
+        if not self._config.suspect_labels:
+            return verdict
+        reviewed = self.trust.review(verdict)
+        self._registry.set_value(TRUST, self.trust.dump())
+        return reviewed
+
+    def recommended_pause(self) -> int | None:
+        """Return how long training should pause, as `LabelTrust.pause` does, and store that it does."""
+        pause = self.trust.pause()
+        if pause is not None:
+            self._registry.set_value(TRUST, self.trust.dump())
+        return pause
+
+    def forget_trust(self) -> None:
+        """Labels are judged anew, by what comes."""
+        self.trust = LabelTrust.load(self._schema.task, None)
+        self._registry.set_value(TRUST, None)
 
 
 def gate_rules(config: GateConfig) -> GateRules:
@@ -143,3 +230,10 @@ def gate_rules(config: GateConfig) -> GateRules:
         min_holdout=config.min_holdout,
         significance=config.significance,
     )
+
+
+def line_of(problem: Exception) -> str:
+    """What went wrong, in one line."""
+    if isinstance(problem, EdgedError):
+        return problem.line()
+    return " ".join(str(problem).split()) or type(problem).__name__

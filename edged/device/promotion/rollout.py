@@ -13,15 +13,16 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.judging.gate import refuse
+from edged.device.promotion.model_store import discard
+from edged.domain.training.training_run import JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.device.events import Events
-    from edged.device.promotion.promoter import Promoter
+    from edged.device.promotion.evaluator import CandidateEvaluator
+    from edged.device.promotion.model_store import ModelStore
     from edged.device.serving.predictor import Predictor
-    from edged.domain.judging.gate import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
     from edged.domain.training.training_run import Candidate
@@ -33,45 +34,50 @@ DISAPPOINTED = "probation failed: on live samples it was worse than its predeces
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A candidate and the verdict on it."""
+class ChampionChange:
+    """Another stored model serves, and why: None if somebody wanted it."""
 
-    candidate: Candidate
-    verdict: Verdict
+    before: int
+    to: int
+    reason: str | None = None
 
-    def as_fields(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the fields of events and answers."""
-        return {"run": self.candidate.run, **self.candidate.told(), **self.verdict.as_dict()}
+        change = {"from": self.before, "to": self.to}
+        return change if self.reason is None else {**change, "reason": self.reason}
 
 
 class Rollout:
-    """Decides nothing by itself: carries out verdicts, probation outcomes and commands.
+    """Brings candidates and stored models into service, and takes failing ones out of it.
 
     `events` hears of every change; `triggers` holds back the next training run after suspect labels.
     """
 
     def __init__(
         self,
-        promoter: Promoter,
+        evaluator: CandidateEvaluator,
+        models: ModelStore,
         predictor: Predictor,
         events: Events,
         triggers: Triggers,
     ) -> None:
-        self._promoter = promoter
+        self._evaluator = evaluator
+        self._models = models
         self._predictor = predictor
         self._events = events
         self._triggers = triggers
         self._lock = threading.RLock()
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
         self.origins: dict[str, int] = {}
-        self.forgets = False
 
     @property
     def champion(self) -> int:
         """Version of the model that serves."""
         return self._predictor.champion.version
 
-    def consider(self, *candidates: Candidate) -> tuple[Judged, ServedModel | None]:
+    # ---- candidates ------------------------------------------------------------------------
+
+    def consider(self, *candidates: Candidate) -> tuple[JudgedCandidate, ServedModel | None]:
         """Bring the candidates of a run before the gate until one takes over.
 
         Returns
@@ -79,40 +85,47 @@ class Rollout:
         The newest verdict, and the new champion, if there is one.
         """
         for candidate in candidates:
-            judged, served = self._evaluate(candidate)
+            judged, served = self._consider(candidate)
             if served is not None:
                 break
         return judged, served
 
-    def _evaluate(self, candidate: Candidate) -> tuple[Judged, ServedModel | None]:
+    def _consider(self, candidate: Candidate) -> tuple[JudgedCandidate, ServedModel | None]:
         champion = self._predictor.champion
-        try:
-            verdict, served = self._promoter.consider(candidate, champion)
-        except StorageError as problem:  # there will be a newer candidate; this one was no worse for it
-            return self._rejected(Judged(candidate, refuse(problem.line()))), None
-        self.forgets = verdict.forgets
-        judged = Judged(candidate, verdict)
+        verdict, served = self._models.add(self._evaluator.evaluate(candidate, champion))
         if served is None:
-            self._rejected(judged)
+            judged = self._rejected(JudgedCandidate(candidate, verdict))
             if candidate.source == "training":
                 self._perhaps_rest()
             return judged, None
         against = self._take_over(served, champion, "; ".join(verdict.reasons))
         if against is not None:
-            withdrawn = self._promoter.withdraw(served.version, against)
-            return self._rejected(Judged(candidate, withdrawn)), None
-        self._publish_promotion(served, champion, candidate.source, judged.as_fields())
+            withdrawn = self._models.withdraw(served.version, against)
+            return self._rejected(JudgedCandidate(candidate, withdrawn)), None
+        judged = JudgedCandidate(candidate, verdict, served.version)
+        self._publish_promotion(served, champion, candidate.source, judged.event())
         return judged, served
 
-    def _rejected(self, judged: Judged) -> Judged:
-        self._events.event("candidate_rejected", judged.as_fields())
+    def _rejected(self, judged: JudgedCandidate) -> JudgedCandidate:
+        self._events.event("candidate_rejected", judged.event())
         return judged
 
-    def rehearse(self, candidate: Candidate) -> Judged:
-        """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
-        return Judged(candidate, self._promoter.appraise(candidate, self._predictor.champion))
+    def _perhaps_rest(self) -> None:
+        times = self._evaluator.recommended_pause()
+        if times is not None:
+            suspicious, labels = self._evaluator.trust.suspicious, self._triggers.hold_back(times)
+            fields = {"reason": "labels", "verdicts": suspicious, "new_labels": labels}
+            self._events.event("training_paused", fields)
 
-    def promote(self, to: int, *, watch: bool = True) -> dict[str, Any]:
+    def rehearse(self, candidate: Candidate) -> JudgedCandidate:
+        """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
+        verdict = self._evaluator.rehearse(candidate, self._predictor.champion)
+        discard(candidate.folder)
+        return JudgedCandidate(candidate, verdict)
+
+    # ---- stored models ---------------------------------------------------------------------
+
+    def promote(self, to: int, *, watch: bool = True) -> ChampionChange:
         """Serve a stored model because somebody wants it, with `watch` on probation; what changed.
 
         Raises
@@ -125,37 +138,44 @@ class Rollout:
         champion = self._predictor.champion
         if to == champion.version:
             raise RefusedError("this version is serving already", where=f"version {to}")
-        served = self._promoter.open(to)
+        served = self._models.open(to)
         with self._lock:
             if self._predictor.champion is not champion:
                 raise RefusedError("another model took over meanwhile", where=f"version {to}")
-            self._promoter.set_champion(served, "command")
+            self._models.set_champion(to, "command")
             self._predictor.swap(served, watch=watch)
         self._publish_promotion(served, champion, "command", {"reasons": ["command"]})
-        return {"from": champion.version, "to": to}
-
-    def begin_anew(self, reason: str) -> None:
-        """Serve the bundle's own model, as on the first day."""
-        with self._lock:
-            before = self._predictor.champion.version
-            served = self._promoter.base(reason)
-            self._predictor.revert(served)
-            self._owed.clear()
-        self._events.event("model_rolled_back", {"from": before, "to": served.version, "reason": reason})
+        return ChampionChange(champion.version, to)
 
     def recall(self, versions: list[int], window: Window) -> ServedModel | None:
         """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""
         champion = self._predictor.champion
-        found = self._promoter.recall(versions, champion, window)
-        if found is None:
+        for served in self._models.recalled(versions):
+            verdict = self._evaluator.evaluate_recalled(served, champion, window, len(versions))
+            if verdict.accepted:
+                break
+        else:
             return None
-        verdict, served = found
         against = self._take_over(served, champion, "its regime is back: " + "; ".join(verdict.reasons))
         if against is not None:
             log.error("recall_failed", version=served.version, problem=against)
             return None
-        self._publish_promotion(served, champion, "bank", verdict.as_dict())
+        self._publish_promotion(served, champion, "bank", verdict.to_json())
         return served
+
+    # ---- taking over -----------------------------------------------------------------------
+
+    def _take_over(self, served: ServedModel, champion: ServedModel, reason: str) -> str | None:
+        """Durable first, then serving; what stood against it."""
+        with self._lock:
+            if self._predictor.champion is not champion:
+                return "another model took over while it was judged"
+            try:
+                self._models.set_champion(served.version, reason)
+            except StorageError as problem:
+                return problem.line()
+            self._predictor.swap(served)
+        return None
 
     def _publish_promotion(
         self, served: ServedModel, before: ServedModel, origin: str, told: dict[str, Any]
@@ -166,23 +186,7 @@ class Rollout:
             {"version": served.version, "parent": before.version, "origin": origin, **told},
         )
 
-    def _take_over(self, served: ServedModel, champion: ServedModel, reason: str) -> str | None:
-        """Durable first, then serving; what stood against it."""
-        with self._lock:
-            if self._predictor.champion is not champion:
-                return "another model took over while it was judged"
-            try:
-                self._promoter.set_champion(served, reason)
-            except StorageError as problem:
-                return problem.line()
-            self._predictor.swap(served)
-        return None
-
-    def _perhaps_rest(self) -> None:
-        pause = self._promoter.recommended_pause()
-        if pause is not None:
-            labels = self._triggers.hold_back(pause.pop("times"))
-            self._events.event("training_paused", {**pause, "new_labels": labels})
+    # ---- probation and rollback ------------------------------------------------------------
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """The probation of a version has an outcome; void if another serves by now."""
@@ -190,7 +194,7 @@ class Rollout:
             if self._predictor.champion.version != version:
                 return
             if passed:
-                self._confirm(version)
+                self._models.confirm(version)
                 return
             previous = self._predictor.previous
             if previous is None:
@@ -199,20 +203,13 @@ class Rollout:
             self._predictor.revert(previous)
             self._fallen(version, DISAPPOINTED)
 
-    def _confirm(self, version: int) -> None:
-        try:
-            self._promoter.confirm(version)
-        except StorageError as problem:
-            log.warning("confirmation_not_kept", version=version, problem=problem.line())
-
     def champion_failed(self, failing: int, reason: str) -> None:
         """Store the rollback that the serving thread has already made."""
         with self._lock:
             self._fallen(failing, reason)
 
     def _fallen(self, failing: int, reason: str) -> None:
-        back = self._predictor.champion.version
-        self._events.event("model_rolled_back", {"from": failing, "to": back, "reason": reason})
+        self._publish_rollback(failing, self._predictor.champion, reason)
         self._owed.append((failing, reason))
         self.persist()
 
@@ -235,13 +232,12 @@ class Rollout:
     def _stand_down(self, failing: int, reason: str) -> None:
         serving = self._predictor.champion.version
         try:
-            self._promoter.stand_down(failing, serving, reason)
+            self._models.stand_down(failing, serving, reason)
         except CorruptError as problem:
             # What is served cannot be read back: find one that can, and serve that.
-            served = self._promoter.rollback(failing, reason)
+            served = self._models.roll_back(failing, reason)
             self._predictor.revert(served)
-            change = {"from": serving, "to": served.version, "reason": problem.line()}
-            self._events.event("model_rolled_back", change)
+            self._publish_rollback(serving, served, problem.line())
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         """Another model when what is served fails and has no predecessor; None when there is none."""
@@ -255,7 +251,7 @@ class Rollout:
                 return None
             return self._predictor.champion
 
-    def roll_back(self, reason: str, to: int | None = None) -> dict[str, Any]:
+    def roll_back(self, reason: str, to: int | None = None) -> ChampionChange:
         """Serve `to` again, or the model that served before; what changed.
 
         Raises
@@ -269,8 +265,20 @@ class Rollout:
                 to = previous.version
             if to == failing:
                 raise RefusedError("this version is serving already", where=f"version {to}")
-            served = self._promoter.rollback(failing, reason, to=to)
+            served = self._models.roll_back(failing, reason, to=to)
             self._predictor.revert(served)
-        change = {"from": failing, "to": served.version, "reason": reason}
-        self._events.event("model_rolled_back", change)
+        return self._publish_rollback(failing, served, reason)
+
+    def begin_anew(self, reason: str) -> None:
+        """Serve the bundle's own model, as on the first day."""
+        with self._lock:
+            before = self._predictor.champion.version
+            served = self._models.reinstall_base(reason)
+            self._predictor.revert(served)
+            self._owed.clear()
+        self._publish_rollback(before, served, reason)
+
+    def _publish_rollback(self, before: int, served: ServedModel, reason: str) -> ChampionChange:
+        change = ChampionChange(before, served.version, reason)
+        self._events.event("model_rolled_back", change.to_json())
         return change

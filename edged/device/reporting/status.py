@@ -163,7 +163,7 @@ class StatusCollector:
     def states(self) -> dict[str, dict[str, Any]]:
         """Collect the retained states, by name."""
         predictor, scheduler = self._pipeline.predictor, self._pipeline.scheduler
-        promoter, counters = self._pipeline.promoter, self._pipeline.samples.counters()
+        models, counters = self._pipeline.models, self._pipeline.samples.counters()
         champion, reign = predictor.champion, self._pipeline.registry.reign()
         record, drift = self._pipeline.registry.get(champion.version), predictor.drift
         inputs = None if drift.last_inputs is None else drift.last_inputs.as_dict(predictor.schema.names)
@@ -185,12 +185,12 @@ class StatusCollector:
                 "paused": scheduler.backoff.pause(),
                 "on_hold": "training" in self._paused.names,
                 "last": self._last_run(),
-                "promotions": promoter.promotions,
-                "rejections": promoter.rejections,
-                "rollbacks": promoter.rollbacks,
+                "promotions": models.promotions,
+                "rejections": models.rejections,
+                "rollbacks": models.rollbacks,
                 "waiting_for": list(scheduler.waiting_for),
             },
-            "drift": {**self._drift(), "inputs": inputs, "regimes": len(promoter.regimes.ended)},
+            "drift": {**self._drift(), "inputs": inputs, "regimes": len(self._pipeline.recall.regimes.ended)},
             "buffer": {
                 "rows": counters.rows,
                 "bytes": counters.bytes,
@@ -278,7 +278,7 @@ class StatusCollector:
                 "boot_reason": self._recovery.reason,
                 "repaired": len(self._recovery.repaired),
                 "damaged_checkpoints": len(self._pipeline.scheduler.damaged),
-                "damaged_models": len(self._pipeline.promoter.unusable),
+                "damaged_models": len(self._pipeline.models.unusable),
             },
             "host": self._vitals.read(self._pipeline.scheduler.client.pid).as_dict(),
             "flash": self._flash(counters.samples),

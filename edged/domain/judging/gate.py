@@ -7,14 +7,16 @@ holdout, and on what is kept of earlier regimes, so that it does not pay for the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.judging.paired_test import PairedComparison, compare
 from edged.domain.model_files import FLOAT32, Form
+from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,26 +76,31 @@ class Retained:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The decision, with every reason and number.
+class Verdict(Message):
+    """The decision, with every reason and number, as the registry and MQTT hold it.
 
     `forgets` where only earlier regimes spoke against it; `form` is what an accepted model is served as.
     """
 
     accepted: bool
     reasons: tuple[str, ...]
-    numbers: dict[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
     forgets: bool = False
     form: Form = FLOAT32
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields for the registry and MQTT."""
-        return asdict(self) | {"reasons": list(self.reasons)}
 
 
 def refuse(reason: str, **numbers: float) -> Verdict:
     """A verdict that needs no comparison."""
     return Verdict(False, (reason,), numbers)
+
+
+def too_few(n: int, needed: int) -> str:
+    """The reason of a verdict on a holdout of `n` samples, which is too small.
+
+    >>> too_few(1, 20)
+    'only 1 labelled holdout sample, 20 needed'
+    """
+    return f"only {n} labelled holdout sample{'' if n == 1 else 's'}, {needed} needed"
 
 
 def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: GateRules) -> Verdict:
@@ -105,7 +112,7 @@ def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: Gat
     """
     n = len(recent.candidate)
     if n < rules.min_holdout:
-        return refuse(f"only {n} labelled holdout samples, {rules.min_holdout} needed", holdout=float(n))
+        return refuse(too_few(n, rules.min_holdout), holdout=float(n))
     found, better = _newest(task, recent, rules)
     numbers = {"holdout": float(found.n), **_figures(recent, found), "p_worse": found.p_worse}
     numbers["significance"] = rules.significance

@@ -20,6 +20,8 @@ from edged.domain.judging.gate import Verdict
 from edged.domain.stream.quantiles import quantiles
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edged.domain.stream.schema import Task
 
 REMEMBERED = 50  # verdicts from which the usual error follows
@@ -83,7 +85,7 @@ class LabelTrust:
             f"the labels are not to be trusted: the better model's error is {error:.4f}, "
             f"at most {limit:.4f} has been usual, and learning from them does not help"
         )
-        return Verdict(False, (*verdict.reasons, reason), numbers | {"usual_limit": limit})
+        return Verdict(False, (*verdict.reasons, reason), {**numbers, "usual_limit": limit})
 
     def pause(self) -> int | None:
         """After a review: how long training should rest now; None when it should not.
@@ -103,7 +105,7 @@ class LabelTrust:
             return FACTOR * usual
         return usual + max(MARGIN, 3.0 * _standard_error(usual, n))
 
-    def _clearly_better(self, numbers: dict[str, float]) -> bool:
+    def _clearly_better(self, numbers: Mapping[str, float]) -> bool:
         if self.task == "regress":
             return numbers["gain"] >= CLEARLY
         return numbers["gain"] >= 2.0 * _standard_error(numbers["candidate_error"], numbers["holdout"])

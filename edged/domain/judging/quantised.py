@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.judging.gate import too_few
 from edged.domain.judging.paired_test import compare
 from edged.domain.model_files import INT8
 
@@ -43,7 +44,7 @@ def choose_form(
     if found is None:
         return served_as_float32(verdict, "its bundle has no int8 form")
     if len(recent) < fewest:
-        return served_as_float32(verdict, f"only {len(recent)} labelled holdout samples, {fewest} needed")
+        return served_as_float32(verdict, too_few(len(recent), fewest))
     (quantised, seconds), (model, champion) = found, models
     made = _beside(verdict, comparison.evidence(quantised, model, recent, scale), comparison, seconds)
     if made.form != INT8 or first:
@@ -69,7 +70,7 @@ def _beside(verdict: Verdict, pair: Evidence, comparison: ModelComparison, secon
         "int8_latency_s": seconds,
     }
     told = f"error {as_int8:.4g} as int8, {as_float32:.4g} as float32 on {found.n} newest holdout samples"
-    made = replace(verdict, numbers=verdict.numbers | numbers)
+    made = replace(verdict, numbers={**verdict.numbers, **numbers})
     # Gains are absolute for classes and relative for values, and so is the limit.
     if -found.gain > rules.max_regret and found.p_worse < rules.significance:
         return served_as_float32(made, f"{told}, at most {rules.max_regret:.4g} may be lost")

@@ -52,6 +52,11 @@ class Schema:
         return len(self.classes) if self.task == "classify" else self.targets
 
     @property
+    def output_widths(self) -> tuple[int, ...]:
+        """Widths of model outputs that fit the stream: two classes may share one logit."""
+        return (1, 2) if len(self.classes) == 2 else (self.outputs,)
+
+    @property
     def named_classes(self) -> tuple[str, ...]:
         """The classes, where they have names; none where only their number is known."""
         return () if self.classes == tuple(map(str, range(len(self.classes)))) else self.classes

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.federated.messages import Quality
 from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.training.message import Message
+
+if TYPE_CHECKING:
+    from edged.domain.judging.gate import Verdict
 
 Base = Literal["checkpoint", "champion", "bundle"]
 """Which weights a run begins with."""
@@ -88,6 +91,23 @@ class Candidate(Message):
         """Return what the registry keeps as the model's data."""
         window = {name: getattr(self, name) for name in ("first_offset", "last_offset", "samples")}
         return window | self.told() | ({} if self.bundle is None else {"bundle": self.bundle})
+
+
+@dataclass(frozen=True)
+class JudgedCandidate:
+    """A candidate, the verdict on it, and the version under which it serves; None where it does not."""
+
+    candidate: Candidate
+    verdict: Verdict
+    promoted: int | None = None
+
+    def event(self) -> dict[str, Any]:
+        """Return the fields of events about the candidate."""
+        return {"run": self.candidate.run, **self.candidate.told(), **self.verdict.to_json()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a command that has asked for the run is answered."""
+        return {**self.event(), "promoted": self.promoted}
 
 
 @dataclass(frozen=True)

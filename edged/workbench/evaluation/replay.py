@@ -101,7 +101,7 @@ class Replay(Listener):
         models = InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
         host = Host(Events(self), self._clock, models, client)
         self.pipeline = pipeline = open_pipeline(config, bundle, self.registry, self.log, self.log, host)
-        self.promoter, self.recall, self.rollout = pipeline.promoter, pipeline.recall, pipeline.rollout
+        self.models, self.recall, self.rollout = pipeline.models, pipeline.recall, pipeline.rollout
         self.predictor, self.scheduler = pipeline.predictor, pipeline.scheduler
 
     def _ask_for_labels(self, config: Config) -> LabelRequests:
@@ -181,12 +181,13 @@ class Replay(Listener):
                 where="first part of the stream",
                 remedy=str(self.events[-1].get("error", "see the log")),
             )
-        verdict, served = self.promoter.consider(result.own_candidate(), self.predictor.champion, first=True)
+        champion, evaluator = self.predictor.champion, self.pipeline.evaluator
+        verdict, served = self.models.add(evaluator.evaluate(result.own_candidate(), champion, first=True))
         if served is None:
             raise TrainingError("the pre-trained model is unusable", remedy="; ".join(verdict.reasons))
-        self.promoter.set_champion(served, "pre-training")
+        self.models.set_champion(served.version, "pre-training")
         self.first_holdout = self.log.holdout_window(self.pretrain)
-        self.promoter.promotions = 0
+        self.models.promotions = 0
         self.scheduler.trainings = 0
         self.predictor.swap(served, watch=False)
         self.recall.record_champion(served.version)
@@ -295,8 +296,9 @@ class Replay(Listener):
         result = self.scheduler.step()
         if result is None:
             return
-        self._serves(self.rollout.consider(*result.candidates())[1])
-        self.scheduler.policy.judged(forgets=self.rollout.forgets)
+        judged, served = self.rollout.consider(*result.candidates())
+        self._serves(served)
+        self.scheduler.policy.judged(forgets=judged.verdict.forgets)
 
     def _serves(self, served: ServedModel | None) -> None:
         if served is not None:

@@ -31,11 +31,11 @@ class Stream:
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
-        self.recall = RegimeRecall(SCHEMA, gate.promoter.regimes, gate.log)
+        self.recall = RegimeRecall(SCHEMA, gate.regimes, gate.log)
         self.heard = Recorder()
         self.predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
         triggers = Triggers(TriggerRules(new_labels=100))
-        self.rollout = Rollout(gate.promoter, self.predictor, Events(self.heard), triggers)
+        self.rollout = Rollout(gate.evaluator, gate.models, self.predictor, Events(self.heard), triggers)
         self.consumed = 0
         self.runs = 0
 
@@ -50,11 +50,9 @@ class Stream:
         """A run that ends in a model of that slope, taken over by the gate."""
         self.runs += 1
         self.consumed = self.gate.log.last_seq()
-        served = self.gate.promoter.consider(
-            candidate(self.gate.candidates, self.runs, slope), self.predictor.champion, first=True
-        )[1]
+        served = self.gate.judge(candidate(self.gate.candidates, self.runs, slope), first=True)[1]
         assert served is not None
-        self.gate.promoter.set_champion(served, "for the test")
+        self.gate.models.set_champion(served.version, "for the test")
         self.predictor.swap(served)
         self.recall.record_champion(served.version)
         return served.version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,15 +11,15 @@ from edged.device.learning.queued_run import QueuedRun
 from edged.device.learning.run_queue import RunQueue
 from edged.device.learning.scheduler import HELD_RUN
 from edged.domain.commands.tasks import Task
+from edged.domain.judging.gate import Verdict
 from edged.domain.training.trainer_messages import RunProgress
-from edged.domain.training.training_run import RunEnd, RunOptions
+from edged.domain.training.training_run import Candidate, JudgedCandidate, RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.errors import EdgedError, RefusedError
 from tests.device.learning.test_urgent_work import House
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from edged.domain.commands.rules import Request
     from edged.storage.models.bundles import Bundle
@@ -147,8 +148,13 @@ def test_the_end_of_a_run_is_told_to_all_who_asked_for_it() -> None:
         "engine": "native", "steps": 5, "samples": 40, "skipped": 0, "seconds": 0.5, "loss_first": 1.0,
         "loss_last": 0.1, "generation": 3,
     }  # fmt: skip
-    order.finish(RunEnd.of_record(7, "done", record | {"candidate": "/a/path"}), {"accepted": True})
-    told = {"run": 7, **record, "outcome": "done", "verdict": {"accepted": True}}
+    judged = JudgedCandidate(Candidate(7, Path("/a/path"), None), Verdict(True, ("better",)), promoted=2)
+    order.finish(RunEnd.of_record(7, "done", record | {"candidate": "/a/path"}), judged)
+    verdict = {
+        "run": 7, "accepted": True, "reasons": ["better"], "numbers": {}, "forgets": False,
+        "form": "float32", "promoted": 2,
+    }  # fmt: skip
+    told = {"run": 7, **record, "outcome": "done", "verdict": verdict}
     shown = {"run": 7, "step": 3, "steps": 5, "loss": None}
     assert desk.told[:2] == [("a", "progress", shown), ("b", "progress", shown)]
     assert desk.told[2:] == [("a", "finished", told), ("b", "finished", told)]

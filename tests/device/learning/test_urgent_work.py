@@ -45,12 +45,14 @@ class House(Recorder):
         self.predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, self.gate.champion)
         news = Events(self)
         scheduler = self.desk.scheduler
-        self.rollout = Rollout(self.gate.promoter, self.predictor, news, scheduler.triggers)
+        self.rollout = Rollout(
+            self.gate.evaluator, self.gate.models, self.predictor, news, scheduler.triggers
+        )
         self.learning = TrainingWorker(
             scheduler=scheduler, rollout=self.rollout, samples=self.plant.log,
             registry=self.desk.registry, predictor=self.predictor, events=news,
             exclusion=AnomalyExclusion(None, self.plant.log),
-            recall=RegimeRecall(SCHEMA, self.gate.promoter.regimes, self.gate.log),
+            recall=RegimeRecall(SCHEMA, self.gate.regimes, self.gate.log),
         )  # fmt: skip
 
     def states_changed(self) -> None:

@@ -15,8 +15,7 @@ from edged.device.events import Events, Listener
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
-from edged.device.promotion import Promoter
-from edged.device.promotion.rollout import Rollout
+from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import Predictor
 from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceReader
@@ -43,9 +42,10 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
     desk = Desk(plant)
     schema, judged = plant.config.stream.to_schema(), Judged()
     reader, regimes = InferenceReader(), Regimes()
-    promoter = Promoter(plant.config, desk.registry, plant.log, reader, regimes, SystemClock())
-    predictor = Predictor(ServingConfig(), GateConfig(), schema, promoter.boot(bundle.inference_model))
-    rollout = Rollout(promoter, predictor, Events(judged), desk.scheduler.triggers)
+    evaluator = CandidateEvaluator(plant.config, desk.registry, plant.log, reader, regimes)
+    models = ModelStore(plant.config, desk.registry, reader, regimes, SystemClock())
+    predictor = Predictor(ServingConfig(), GateConfig(), schema, models.boot(bundle.inference_model))
+    rollout = Rollout(evaluator, models, predictor, Events(judged), desk.scheduler.triggers)
     learning = TrainingWorker(
         scheduler=desk.scheduler, rollout=rollout, samples=plant.log, registry=desk.registry,
         predictor=predictor, events=Events(), exclusion=AnomalyExclusion(None, plant.log),

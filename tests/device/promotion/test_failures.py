@@ -53,7 +53,7 @@ def on(gate: Gate, disk: Disk) -> None:
     """Put the gate's registry on another disk."""
     gate.registry.close()
     gate.registry = Registry.open(gate.folder, disk=disk)
-    gate.promoter = gate.make_promoter()
+    gate.open_parts()
 
 
 def test_a_champion_that_ends_the_process_while_it_is_loaded_is_given_up(gate: Gate) -> None:
@@ -86,7 +86,7 @@ def test_a_full_disk_does_not_keep_the_start_from_passing_over_a_champion(gate: 
     bad = gate.crowned(GOOD, 1).version
     gate.damage(bad)
     on(gate, Refusing("rename", "champion"))
-    assert gate.promoter.boot(gate.base).version == 1
+    assert gate.models.boot(gate.base).version == 1
     assert gate.registry.champion() == bad, "the pointer could not be moved"
     assert gate.reboot().version == 1
     assert gate.registry.champion() == 1
@@ -99,14 +99,14 @@ def test_a_bundles_own_model_that_is_damaged_is_not_served(gate: Gate) -> None:
     content = bytearray(gate.base.read_bytes())
     content[-1] ^= 1
     gate.base.write_bytes(content)
-    assert gate.promoter.boot(gate.base, whole).version == crowned
+    assert gate.models.boot(gate.base, whole).version == crowned
     for version in (1, crowned):
         gate.damage(version)
     with pytest.raises(ModelError, match="the bundle's own model is damaged"):
-        gate.promoter.boot(gate.base, whole)
+        gate.models.boot(gate.base, whole)
     gate.base.unlink()
     with pytest.raises(ModelError, match="cannot be read"):
-        gate.promoter.boot(gate.base, whole)
+        gate.models.boot(gate.base, whole)
 
 
 def test_a_model_that_hangs_while_it_is_loaded_is_passed_over(gate: Gate) -> None:
@@ -122,20 +122,20 @@ def test_a_model_that_hangs_while_it_is_loaded_is_passed_over(gate: Gate) -> Non
                 release.wait(20.0)
             return super().load(path)
 
-    promoter = gate.make_promoter(reader=Hanging())
-    assert promoter.boot(gate.base).version == 1
+    gate.open_parts(reader=Hanging())
+    assert gate.models.boot(gate.base).version == 1
     release.set()
 
 
 def test_a_pointer_that_moved_before_the_error_counts(gate: Gate) -> None:
     on(gate, Refusing("sync", "models"))
-    verdict, model = gate.promoter.consider(candidate(gate.candidates, 1, GOOD), gate.champion)
+    verdict, model = gate.judge(candidate(gate.candidates, 1, GOOD))
     assert (verdict.accepted, model) == (False, None), "its own directory was not durable, either"
     on(gate, Disk())
     _, model = gate.consider(GOOD, run=2)
     assert model is not None
     on(gate, Refusing("sync", "models"))
-    gate.promoter.set_champion(model, "better")
+    gate.models.set_champion(model.version, "better")
     assert gate.registry.champion() == model.version
     assert gate.reboot().version == model.version
 
@@ -145,16 +145,16 @@ def test_a_pointer_that_did_not_move_leaves_the_old_champion(gate: Gate) -> None
     assert model is not None
     on(gate, Refusing("rename", "champion"))
     with pytest.raises(StorageError, match="No space left"):
-        gate.promoter.set_champion(model, "better")
-    verdict = gate.promoter.withdraw(model.version, "disk full")
+        gate.models.set_champion(model.version, "better")
+    verdict = gate.models.withdraw(model.version, "disk full")
     assert gate.registry.get(model.version).status == "rejected"
-    assert gate.registry.get(model.version).verdict == verdict.as_dict()
+    assert gate.registry.get(model.version).verdict == verdict.to_json()
     assert gate.reboot().version == 1
 
 
 def test_a_candidate_that_cannot_be_stored_is_refused_and_does_not_stay(gate: Gate) -> None:
     on(gate, Refusing("rename", "2"))
-    verdict, model = gate.promoter.consider(candidate(gate.candidates, 1, GOOD), gate.champion)
+    verdict, model = gate.judge(candidate(gate.candidates, 1, GOOD))
     assert model is None
     assert verdict.reasons[0].startswith("storing failed")
     assert "No space left" in verdict.reasons[0]
@@ -164,32 +164,32 @@ def test_a_candidate_that_cannot_be_stored_is_refused_and_does_not_stay(gate: Ga
 def test_when_all_others_are_damaged_a_rollback_ends_on_the_bundles_own_model(gate: Gate) -> None:
     last = gate.crowned(GOOD, 1).version
     gate.damage(1)
-    back = gate.promoter.rollback(last, "it fails")
+    back = gate.models.roll_back(last, "it fails")
     assert gate.registry.get(back.version).source == "bundle"
     assert gate.registry.champion() == back.version
     assert gate.registry.get(last).status == "rolled_back"
     assert np.isfinite(back.model.predict(inputs(3))).all()
     with pytest.raises(RefusedError):
-        gate.promoter.rollback(back.version, "it fails, too")
+        gate.models.roll_back(back.version, "it fails, too")
 
 
 def test_the_predecessor_of_an_unproven_champion_is_loaded_again(gate: Gate) -> None:
-    assert gate.promoter.unproven(1) is None, "the first model has none"
+    assert gate.models.unproven(1) is None, "the first model has none"
     version = gate.crowned(GOOD, 1).version
     gate.reboot()
-    previous = gate.promoter.unproven(version)
+    previous = gate.models.unproven(version)
     assert previous is not None
     assert previous.version == 1
-    assert gate.promoter.unproven(1) is None, "it does not serve"
-    gate.promoter.confirm(version)
-    assert gate.promoter.unproven(version) is None, "it has proved itself"
+    assert gate.models.unproven(1) is None, "it does not serve"
+    gate.models.confirm(version)
+    assert gate.models.unproven(version) is None, "it has proved itself"
     after = gate.crowned(BAD, 2).version
-    gate.promoter.rollback(after, "it fails")
-    assert gate.promoter.unproven(version) is None, "it came back by a rollback"
+    gate.models.roll_back(after, "it fails")
+    assert gate.models.unproven(version) is None, "it came back by a rollback"
 
 
 def test_a_damaged_predecessor_costs_the_probation_alone(gate: Gate) -> None:
     version = gate.crowned(GOOD, 1).version
     gate.damage(1)
     assert gate.reboot().version == version
-    assert gate.promoter.unproven(version) is None
+    assert gate.models.unproven(version) is None

@@ -60,8 +60,8 @@ def test_a_quantised_form_that_is_as_good_serves_and_both_are_told(gate: Gate) -
     assert verdict.numbers["int8_latency_s"] > 0
     assert verdict.reasons[-1].startswith("served as int8: error 0 as int8, 0 as float32 on ")
     record = gate.registry.get(model.version)
-    assert record.verdict == verdict.as_dict()
-    assert (verdict.as_dict()["form"], record.data["form"]) == ("int8", "int8")
+    assert record.verdict == verdict.to_json()
+    assert (verdict.to_json()["form"], record.data["form"]) == ("int8", "int8")
     assert stored(gate, model.version) == ["model.int8.onnx", "model.onnx"]
 
 
@@ -127,21 +127,21 @@ def slowed(model: onnx.ModelProto, rounds: int) -> bytes:
 def test_a_quantised_form_that_is_too_slow_does_not_serve(tmp_path: Path, gate: Gate) -> None:
     slow = slowed(onnx.load(str(write(tmp_path / "slow.onnx", GOOD))), 30_000)
     gate.settings["latency"] = 0.004
-    gate.promoter = gate.make_promoter()
+    gate.open_parts()
     as_float32(*gate.consider(GOOD, int8=slow), "ms allowed")
 
 
 def test_without_enough_holdout_the_first_model_serves_as_float32(tmp_path: Path) -> None:
     with closing(Gate(tmp_path, GOOD, samples=20, int8=True)) as gate:
         result = candidate(gate.candidates, 1, BAD, int8=BAD)
-        verdict, model = gate.promoter.consider(result, gate.champion, first=True)
+        verdict, model = gate.judge(result, first=True)
         as_float32(verdict, model, "labelled holdout samples, 20 needed")
 
 
 def test_the_first_model_is_not_compared_with_the_bundles_own(tmp_path: Path) -> None:
     with closing(Gate(tmp_path, GOOD, int8=True)) as gate:
         result = candidate(gate.candidates, 1, BAD, int8=BAD)
-        verdict, model = gate.promoter.consider(result, gate.champion, first=True)
+        verdict, model = gate.judge(result, first=True)
         assert model is not None
         assert verdict.form == "int8"
 
@@ -155,7 +155,7 @@ def test_a_refused_candidate_has_no_form_to_choose(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_is_told_the_form(gate: Gate) -> None:
-    verdict = gate.promoter.appraise(candidate(gate.candidates, 1, GOOD, int8=GOOD), gate.champion)
+    verdict = gate.evaluator.rehearse(candidate(gate.candidates, 1, GOOD, int8=GOOD), gate.champion)
     assert (verdict.accepted, verdict.form) == (True, "int8")
 
 
@@ -173,7 +173,7 @@ def test_what_is_not_wanted_is_not_asked_for(tmp_path: Path) -> None:
 def crowned(gate: Gate, run: int, slope: float, int8: float) -> ServedModel:
     model = gate.consider(slope, run=run, int8=int8)[1]
     assert model is not None
-    gate.promoter.set_champion(model, f"run {run}")
+    gate.models.set_champion(model.version, f"run {run}")
     gate.champion = model
     return model
 
@@ -183,11 +183,11 @@ def test_restart_rollback_and_recall_bring_back_the_same_form(gate: Gate) -> Non
     second = crowned(gate, 2, GOOD, BAD)
     assert (first.form, second.form) == ("int8", "float32")
     assert gate.reboot().form == "float32"
-    back = gate.promoter.rollback(second.version, "test")
+    back = gate.models.roll_back(second.version, "test")
     assert (back.version, back.form, slope(back)) == (first.version, "int8", slope(first))
     again = gate.reboot()
     assert (again.version, again.form, slope(again)) == (first.version, "int8", slope(first))
-    known = gate.promoter.open(first.version).model.predict(inputs(50))
+    known = gate.models.open(first.version).model.predict(inputs(50))
     np.testing.assert_array_equal(known, again.model.predict(inputs(50)))
 
 
@@ -197,8 +197,8 @@ def test_a_lost_database_does_not_lose_the_form(gate: Gate) -> None:
     for path in gate.folder.glob("state.db*"):
         path.unlink()
     gate.registry = Registry.open(gate.folder)
-    gate.promoter = gate.make_promoter()
-    served = gate.promoter.boot(gate.base)
+    gate.open_parts()
+    served = gate.models.boot(gate.base)
     assert (served.version, served.form) == (model.version, "int8")
 
 
@@ -217,11 +217,11 @@ def test_a_damaged_quantised_file_is_no_model_any_more(gate: Gate) -> None:
     path.write_bytes(content)
     served = gate.reboot()
     assert served.version == 1, "the one before serves"
-    assert gate.promoter.unusable == [model.version]
+    assert gate.models.unusable == [model.version]
 
 
 def test_the_trust_in_labels_does_not_hear_of_forms(gate: Gate) -> None:
     before = LabelTrust.load("classify", None).dump()
     gate.consider(GOOD, int8=BAD)
-    assert gate.promoter.trust.suspicious == LabelTrust.load("classify", None).suspicious
-    assert gate.promoter.trust.dump().keys() == before.keys()
+    assert gate.evaluator.trust.suspicious == LabelTrust.load("classify", None).suspicious
+    assert gate.evaluator.trust.dump().keys() == before.keys()

@@ -35,7 +35,7 @@ class House:
         self.heard = Recorder()
         self.predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
         self.triggers = Triggers(TriggerRules(new_labels=100, min_new_samples=100))
-        self.rollout = Rollout(gate.promoter, self.predictor, Events(self.heard), self.triggers)
+        self.rollout = Rollout(gate.evaluator, gate.models, self.predictor, Events(self.heard), self.triggers)
 
     @property
     def told(self) -> list[tuple[str, dict[str, Any]]]:
@@ -83,6 +83,14 @@ def test_a_refused_candidate_changes_nothing_and_the_reasons_are_told(house: Hou
     assert "gain -1.0000" in told["reasons"][0]
 
 
+def test_the_candidate_of_a_dry_run_is_judged_and_thrown_away(house: House) -> None:
+    judged = house.rollout.rehearse(candidate(house.gate.candidates, 1, GOOD))
+    assert (judged.verdict.accepted, judged.to_json()["promoted"]) == (True, None)
+    assert (house.serving(), house.told) == ((1, 1), [])
+    assert not list(house.gate.candidates.iterdir())
+    assert len(house.gate.registry.records()) == 1
+
+
 @pytest.mark.parametrize("passed", [True, False])
 def test_probation_confirms_or_rolls_back(house: House, passed: bool) -> None:
     house.consider(GOOD)
@@ -114,7 +122,7 @@ def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> 
     house.consider(GOOD)
     with pytest.raises(RefusedError, match="serving already"):
         house.rollout.roll_back("command", to=2)
-    assert house.rollout.roll_back("command") == {"from": 2, "to": 1, "reason": "command"}
+    assert house.rollout.roll_back("command").to_json() == {"from": 2, "to": 1, "reason": "command"}
     assert house.serving() == (1, 1)
     with pytest.raises(RefusedError, match="no other model"):
         house.rollout.roll_back("command", to=77)
@@ -123,7 +131,7 @@ def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> 
 
 def test_labels_that_nobody_can_explain_make_training_rest(house: House) -> None:
     for number in range(10):
-        house.gate.promoter.trust.usual.append(0.01 * number)
+        house.gate.evaluator.trust.usual.append(0.01 * number)
     for run in range(1, PATIENCE + 2):
         assert house.consider(BAD, run) is None
     assert house.triggers.least == 1000
@@ -138,13 +146,13 @@ def test_a_candidate_judged_against_a_model_that_is_gone_by_then_is_withdrawn(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.consider(GOOD)
-    judged = house.gate.promoter.consider
+    evaluate = house.gate.evaluator.evaluate
 
     def meanwhile(*arguments: Any) -> Any:
         house.rollout.roll_back("command")
-        return judged(*arguments)
+        return evaluate(*arguments)
 
-    monkeypatch.setattr(house.gate.promoter, "consider", meanwhile)
+    monkeypatch.setattr(house.gate.evaluator, "evaluate", meanwhile)
     assert house.consider(GOOD, 2) is None
     assert house.serving() == (1, 1)
     assert "took over while it was judged" in house.told[-1][1]["reasons"][0]

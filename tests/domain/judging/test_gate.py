@@ -1,9 +1,11 @@
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.judging.gate import Evidence, GateRules, Probation, Retained, judge
+from edged.domain.judging.gate import Evidence, GateRules, Probation, Retained, Verdict, judge
 
 Errors = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -31,6 +33,20 @@ def test_a_worse_candidate_is_refused() -> None:
     assert not verdict.accepted
     assert not verdict.forgets
     assert verdict.numbers["p_worse"] < 0.1
+
+
+def test_one_sample_is_no_plural() -> None:
+    verdict = judge("classify", Evidence(wrong(0.3, 1), wrong(0.2, 1)), [], GateRules())
+    assert verdict.reasons == ("only 1 labelled holdout sample, 20 needed",)
+
+
+def test_a_verdict_is_read_as_it_was_stored() -> None:
+    verdict = judge("classify", Evidence(wrong(0.1), wrong(0.2)), [], GateRules())
+    stored = json.loads(json.dumps(verdict.to_json()))
+    assert list(stored) == ["accepted", "reasons", "numbers", "forgets", "form"]
+    assert Verdict.from_json(stored) == verdict
+    earlier = {name: stored[name] for name in ("accepted", "reasons", "numbers")}
+    assert Verdict.from_json(earlier) == verdict, "what an earlier version has not stored has its default"
 
 
 def test_what_chance_explains_refuses_nobody() -> None:

@@ -138,7 +138,7 @@ class Metrics:
         page.counter("edged_label_requests_total", "Labels people were asked for.", asked)
 
     def _model(self, page: PrometheusText) -> None:
-        predictor, promoter = self._pipeline.predictor, self._pipeline.promoter
+        predictor, models = self._pipeline.predictor, self._pipeline.models
         version = predictor.champion.version
         record, reign = self._pipeline.registry.get(version), self._pipeline.registry.reign()
         named = {"version": str(version), "source": record.source}
@@ -146,9 +146,9 @@ class Metrics:
         since = None if reign is None else reign.ts
         page.gauge("edged_model_since_timestamp_seconds", "When it began to serve.", since)
         page.gauge("edged_model_pinned", "Whether it is pinned.", int(record.pinned))
-        page.counter("edged_promotions_total", "Candidates that took over.", promoter.promotions)
-        page.counter("edged_rejections_total", "Candidates the gate refused.", promoter.rejections)
-        page.counter("edged_rollbacks_total", "Models that were taken back.", promoter.rollbacks)
+        page.counter("edged_promotions_total", "Candidates that took over.", models.promotions)
+        page.counter("edged_rejections_total", "Candidates the gate refused.", models.rejections)
+        page.counter("edged_rollbacks_total", "Models that were taken back.", models.rollbacks)
         page.counter("edged_predictions_total", "Rows predicted.", predictor.predictions)
         page.counter("edged_unanswerable_total", "Rows no model could answer.", predictor.unanswerable)
         live = predictor.live_quality()

@@ -53,7 +53,7 @@ class Baseline:
     def _follow(self) -> None:
         """Evaluate the samples that were labelled since the last call."""
         if self._model is None and not self._gone:
-            self._model = self._pipeline.promoter.first_model()
+            self._model = self._pipeline.models.first_model()
             self._gone = self._model is None
         if self._model is None or self._gone:
             return

@@ -39,13 +39,13 @@ def test_a_better_candidate_is_accepted_and_stored_with_its_verdict(gate: Gate) 
     assert verdict.numbers["candidate_error"] == 0.0
     assert verdict.numbers["latency_s"] > 0
     record = gate.registry.get(model.version)
-    assert record.verdict == verdict.as_dict()
+    assert record.verdict == verdict.to_json()
     assert (record.parent, record.run, record.source) == (gate.champion.version, 1, "training")
     assert record.status == "candidate", "it is champion only when it is crowned"
     assert gate.registry.champion() == gate.champion.version
-    gate.promoter.set_champion(model, "better")
+    gate.models.set_champion(model.version, "better")
     assert gate.registry.champion() == model.version
-    assert gate.promoter.promotions == 1
+    assert gate.models.promotions == 1
     np.testing.assert_array_equal(
         model.model.predict(inputs(4)), InferenceModel(gate.registry.verify(model.version)).predict(inputs(4))
     )
@@ -57,9 +57,9 @@ def test_a_worse_candidate_is_refused_and_kept_with_the_numbers(tmp_path: Path) 
         assert (verdict.accepted, model) == (False, None)
         assert "gain -1.0000" in verdict.reasons[0]
         record = gate.registry.records()[-1]
-        assert (record.status, record.verdict) == ("rejected", verdict.as_dict())
+        assert (record.status, record.verdict) == ("rejected", verdict.to_json())
         assert gate.registry.champion() == gate.champion.version
-        assert gate.promoter.rejections == 1
+        assert gate.models.rejections == 1
 
 
 def test_an_equal_candidate_passes_unless_a_gain_is_asked_for(tmp_path: Path, gate: Gate) -> None:
@@ -80,12 +80,10 @@ def test_without_enough_holdout_nothing_is_promoted(tmp_path: Path, samples: int
 def test_the_first_model_of_a_stream_needs_no_comparison(tmp_path: Path) -> None:
     with closing(Gate(tmp_path, GOOD, samples=0)) as gate:
         result = candidate(gate.candidates, 1, BAD)
-        assert gate.promoter.consider(result, gate.champion, first=True)[1] is not None
+        assert gate.judge(result, first=True)[1] is not None
         with pytest.raises(AssertionError):
             gate.refused(candidate(gate.candidates, 2, GOOD))
-        verdict, model = gate.promoter.consider(
-            candidate(gate.candidates, 3, BROKEN), gate.champion, first=True
-        )
+        verdict, model = gate.judge(candidate(gate.candidates, 3, BROKEN), first=True)
         assert model is None, "but it is verified"
         assert "not finite" in verdict.reasons[0]
 
@@ -114,7 +112,7 @@ def test_what_an_earlier_regime_needs_is_defended_unless_it_was_superseded(
 ) -> None:
     """Now nothing can be known, then the champion knew all; a drift of the errors lies in between."""
     with closing(Gate(tmp_path, GOOD, significance=0.001)) as gate:
-        gate.promoter.regimes.end(gate.log.last_seq(), "error")
+        gate.regimes.end(gate.log.last_seq(), "error")
         x = inputs(600, 1)
         x[:, 1] += np.float32(shift)
         coins = np.random.default_rng(2).integers(0, 2, len(x)).astype(float).tolist()
@@ -123,7 +121,7 @@ def test_what_an_earlier_regime_needs_is_defended_unless_it_was_superseded(
         assert (model is None) == verdict.forgets == refused
         if refused:
             assert "forgets regime 1 (labels to 600): loses 1.0000" in verdict.reasons[1]
-            assert verdict.as_dict()["forgets"]
+            assert verdict.to_json()["forgets"]
 
 
 # ---- verification ----------------------------------------------------------------------------
@@ -223,9 +221,10 @@ def test_a_restart_serves_the_champion(gate: Gate) -> None:
 def test_a_provider_that_is_missing_dethrones_nobody(gate: Gate) -> None:
     verdict, model = gate.consider(GOOD)
     assert model is not None, verdict
-    gate.promoter.set_champion(model, "better")
+    gate.models.set_champion(model.version, "better")
+    gate.open_parts(reader=InferenceReader(providers=["CUDAExecutionProvider"]))
     with pytest.raises(ConfigError, match="no CUDAExecutionProvider"):
-        gate.make_promoter(reader=InferenceReader(providers=["CUDAExecutionProvider"])).boot(gate.base)
+        gate.models.boot(gate.base)
     assert gate.registry.champion() == model.version
     assert len(gate.registry.records()) == 2, "nor is another first model installed"
 
@@ -265,11 +264,11 @@ def test_when_not_even_that_can_be_loaded_it_is_said(gate: Gate) -> None:
 
 def test_rollback_goes_to_the_model_before(gate: Gate) -> None:
     first, second = gate.champion.version, gate.crowned(GOOD, 1).version
-    assert gate.promoter.rollback(second, "command").version == first
+    assert gate.models.roll_back(second, "command").version == first
     assert gate.registry.champion() == first
     assert gate.registry.get(second).status == "rolled_back"
     assert gate.registry.reigns(1)[0].reason == "command"
-    assert gate.promoter.rollbacks == 1
+    assert gate.models.rollbacks == 1
     assert gate.reboot().version == first
 
 
@@ -277,27 +276,27 @@ def test_rollback_passes_over_damaged_models_and_those_rolled_back(gate: Gate) -
     good = gate.crowned(GOOD, 1).version
     gate.damage(gate.crowned(GOOD, 2).version)
     last = gate.crowned(BAD, 3).version
-    assert gate.promoter.rollback(last, "it fails").version == good
-    assert gate.promoter.rollback(good, "it fails, too").version == 1
+    assert gate.models.roll_back(last, "it fails").version == good
+    assert gate.models.roll_back(good, "it fails, too").version == 1
 
 
 def test_rollback_to_a_version_that_was_asked_for(gate: Gate) -> None:
     wanted = gate.crowned(GOOD, 1).version
     gate.crowned(BAD, 2)
     last = gate.crowned(BAD, 3).version
-    assert gate.promoter.rollback(last, "command", to=wanted).version == wanted
+    assert gate.models.roll_back(last, "command", to=wanted).version == wanted
 
 
 @pytest.mark.parametrize("to", [None, 77])
 def test_rollback_without_another_model_is_refused(gate: Gate, to: int | None) -> None:
     with pytest.raises(RefusedError, match="no other model"):
-        gate.promoter.rollback(gate.champion.version, "command", to=to)
+        gate.models.roll_back(gate.champion.version, "command", to=to)
     assert gate.registry.champion() == gate.champion.version
 
 
 def test_a_confirmed_champion_is_proven(gate: Gate) -> None:
     version = gate.crowned(GOOD, 1).version
-    gate.promoter.confirm(version)
+    gate.models.confirm(version)
     assert gate.registry.get(version).proven
     assert gate.registry.champion() == version
 
@@ -310,19 +309,19 @@ def test_no_candidate_passes_on_labels_that_have_become_noise(tmp_path: Path, su
     with closing(Gate(tmp_path, GOOD, recent=40, suspect_labels=suspect)) as gate:
         for run in range(1, 12):
             assert gate.consider(GOOD, run)[0].accepted
-            assert gate.promoter.recommended_pause() is None
+            assert gate.evaluator.recommended_pause() is None
         x = inputs(600)
         noise = np.random.default_rng(0).integers(0, 2, 600).astype(float)
         gate.log.commit(batch(gate.log, x, noise.tolist()))
         rests = []
         for run in range(12, 13 + PATIENCE):
             assert gate.consider(GOOD, run)[0].accepted is not suspect
-            rests.append(gate.promoter.recommended_pause())
-        assert [rest is not None for rest in rests] == [False] * (PATIENCE - 1) + [suspect] * 2
+            rests.append((gate.evaluator.recommended_pause(), gate.evaluator.trust.suspicious))
+        assert [rest is not None for rest, _ in rests] == [False] * (PATIENCE - 1) + [suspect] * 2
         if suspect:
-            assert rests[-2] == {"reason": "labels", "verdicts": PATIENCE, "times": 5}
+            assert rests[-2] == (5, PATIENCE)
             gate.reboot()
-            assert gate.promoter.trust.suspicious == PATIENCE + 1, "a restart does not make them better"
+            assert gate.evaluator.trust.suspicious == PATIENCE + 1, "a restart does not make them better"
 
 
 def test_what_a_candidate_was_probed_with_is_not_kept(tmp_path: Path) -> None:

@@ -1,0 +1,444 @@
+"""The models of the registry that can serve, how each was judged, and which of them is the champion."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.device.promotion.evaluator import line_of
+from edged.domain.judging.gate import refuse
+from edged.domain.model_files import FLOAT32, INT8, file_name, model_in
+from edged.domain.protocols import ServedModel
+from edged.errors import (
+    ConfigError,
+    CorruptError,
+    EdgedError,
+    ModelError,
+    RefusedError,
+    StorageError,
+    UnavailableError,
+)
+from edged.host.timeout import within
+from edged.logs import get_logger
+from edged.storage.files.atomic import remove
+from edged.storage.models.bundles import CHECKPOINT_DATA, PARAMETERS
+from edged.storage.models.candidates import PROBE_FILES
+from edged.storage.models.records import BAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edged.clock import Clock
+    from edged.config import Config, GateConfig
+    from edged.device.promotion.evaluator import Evaluation
+    from edged.domain.judging.gate import Verdict
+    from edged.domain.judging.regimes import Regimes
+    from edged.domain.protocols import Model, ModelReader
+    from edged.domain.training.training_run import Candidate
+    from edged.storage.models.records import ModelRecord, Status
+    from edged.storage.models.registry import Registry
+
+log = get_logger("edged.promote")
+
+LOADING = "loading"  # the registry's value that tells which model was being loaded when the process died
+BOOT_TRIES = 3
+JUDGED = ("training", "weights", "bundle_install")  # sources of models that have passed the gate
+
+
+class ModelStore:
+    """Stores candidates with their verdicts, opens versions of the registry, and moves its pointer.
+
+    Parameters
+    ----------
+    config
+        Sections `gate`, `stream`, `storage` and `serving`.
+    registry
+        Where models are kept.
+    reader
+        Loads models. A daemon's sleeps a little between pieces of work, so that the serving thread answers
+        in between.
+    regimes
+        Earlier regimes, whose models are kept and can be tried again.
+    clock
+        Dates what is stored.
+
+    Attributes
+    ----------
+    unusable
+        Versions that could not be loaded.
+    promotions, rejections, rollbacks
+        How often each has happened since the start.
+    """
+
+    def __init__(
+        self, config: Config, registry: Registry, reader: ModelReader, regimes: Regimes, clock: Clock
+    ) -> None:
+        self._registry = registry
+        self._schema = config.stream.to_schema()
+        self._reader = reader
+        self._regimes = regimes
+        self._clock = clock
+        self._keep = config.storage.keep_models
+        self._staging = config.storage.dir / "candidates"
+        self._int8 = config.serving.quantise == INT8
+        self._recalls = config.gate.recall
+        self._timeout = config.gate.timeout
+        self._base: Path | None = None
+        self._base_hash: str | None = None
+        self._recalled: dict[int, ServedModel] = {}
+        self.unusable: list[int] = []
+        self.promotions = 0
+        self.rejections = 0
+        self.rollbacks = 0
+
+    def configure(self, config: GateConfig) -> None:
+        """Allow another time for loading from the next model on."""
+        self._timeout = config.timeout
+
+    # ---- at start --------------------------------------------------------------------------
+
+    def boot(self, base_model: Path, sha256: str | None = None) -> ServedModel:
+        """The model to serve at start: champion, previous, an older good one, else the bundle's own.
+
+        With `sha256`, its hash in hexadecimal, the bundle's own is not used where it is another file.
+
+        Raises
+        ------
+        ModelError
+            When not even the bundle's base model can be loaded.
+        ConfigError, UnavailableError
+            When no model can be loaded the way the configuration asks for. Nothing is changed then.
+        """
+        self._clear_candidates()
+        self._base, self._base_hash = base_model, sha256
+        champion = self._registry.champion()
+        for version in self._registry.best_loadable():
+            try:
+                served = self._open_at_boot(version)
+            except (ConfigError, UnavailableError):
+                raise  # serving is set up wrongly; no model is to blame, and none must be dethroned for it
+            except EdgedError as problem:
+                self._pass_over(version, problem)
+                continue
+            if version != champion:
+                self._dethrone(version)
+            return served
+        return self.install_base(base_model)
+
+    def _clear_candidates(self, *but: Path) -> None:
+        """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""
+        if self._staging.is_dir():
+            for left in self._staging.iterdir():
+                if left not in but:
+                    discard(left)
+
+    def _pass_over(self, version: int, problem: EdgedError) -> None:
+        """Note that a version cannot be loaded."""
+        log.error("model_unusable", version=version, problem=problem.line())
+        if version not in self.unusable:
+            self.unusable.append(version)
+
+    def _open_at_boot(self, version: int) -> ServedModel:
+        """Load a version; one that ended the process several times while it was loaded is not tried again."""
+        kept = self._registry.get_value(LOADING) or {}
+        tries = kept["tries"] if kept.get("version") == version else 0
+        if tries >= BOOT_TRIES:
+            raise ModelError(
+                f"the process died {tries} times while it was loaded", where=f"version {version}"
+            )
+        self._note_loading({"version": version, "tries": tries + 1})
+        try:
+            return self._load(version)
+        finally:
+            self._note_loading(None)
+
+    def _note_loading(self, value: dict[str, int] | None) -> None:
+        try:
+            self._registry.set_value(LOADING, value)
+        except StorageError as problem:
+            log.warning("loading_not_noted", problem=problem.line())
+
+    def _dethrone(self, successor: int) -> None:
+        """The champion cannot be loaded; on a full disk the next start finds that out again."""
+        try:
+            self._point_to(successor, "the champion could not be loaded", outgoing="rolled_back")
+        except StorageError as problem:
+            log.warning("champion_not_replaced", version=successor, problem=problem.line())
+
+    def install_base(self, base_model: Path, reason: str = "first model") -> ServedModel:
+        """Make the bundle's own model the champion, under a new version.
+
+        Raises
+        ------
+        ModelError
+            When it cannot be loaded, or is not the file that was announced.
+        """
+        try:
+            content = base_model.read_bytes()
+        except OSError as problem:
+            raise ModelError(f"cannot be read: {problem.strerror}", where=str(base_model)) from problem
+        if self._base_hash is not None and hashlib.sha256(content).hexdigest() != self._base_hash:
+            raise ModelError(
+                "the bundle's own model is damaged", where=str(base_model), remedy="install the bundle anew"
+            )
+        staging = self._staging / ".staging-bundle"
+        staging.mkdir(parents=True, exist_ok=True)
+        if any(base_model.with_name(name).is_file() for name in (PARAMETERS, CHECKPOINT_DATA)):
+            from edged.engines.onnx.single_file import (
+                whole_model,  # few bundles keep parameters in such a file
+            )
+
+            content = whole_model(base_model)
+        (staging / file_name(base_model.suffix)).write_bytes(content)
+        record = self._registry.add(staging, parent=None, created=self._clock.now(), source="bundle")
+        served = self.open(record.version)
+        self._point_to(record.version, reason, outgoing="rolled_back")
+        return served
+
+    def reinstall_base(self, reason: str) -> ServedModel:
+        """Make the bundle's own model the champion again; RefusedError when it is not known where that is."""
+        if self._base is None:
+            raise RefusedError("no bundle was opened", where="registry")
+        return self.install_base(self._base, reason)
+
+    def unproven(self, champion: int) -> ServedModel | None:
+        """The predecessor, loaded, of a champion whose probation the end of an earlier process cut short."""
+        reign = self._registry.reign()
+        if reign is None or reign.version != champion or reign.outgoing == "rolled_back":
+            return None
+        record = self._registry.get(champion)
+        if reign.previous is None or record.proven or record.source not in JUDGED:
+            return None
+        try:
+            return self.open(reign.previous)
+        except EdgedError as problem:
+            log.warning("previous_unusable", version=reign.previous, problem=problem.line())
+            return None
+
+    # ---- loading ---------------------------------------------------------------------------
+
+    def open(self, version: int) -> ServedModel:
+        """Load a version from the registry, verified and warmed up.
+
+        Raises
+        ------
+        EdgedError
+            When its files are damaged or it does not answer.
+        """
+        record = self._registry.get(version)
+        self._reader.breathe()
+        form = INT8 if self._int8 and record.data.get("form") == INT8 else FLOAT32
+        path = self._registry.verify(version, form)
+        self._reader.breathe()
+        model = self._reader.load(path)
+        out = model.predict(np.zeros((1, self._schema.width), np.float32))
+        if out.shape[1] not in self._schema.output_widths or not np.isfinite(out).all():
+            raise ModelError(f"it predicts {out.tolist()} for zeros", where=f"version {version}")
+        self._reader.breathe()
+        scale = record.metrics.get("scale")
+        return ServedModel(version, model, None if scale is None else np.asarray(scale, np.float32), form)
+
+    def _load(self, version: int) -> ServedModel:
+        """`open`, within the time that is allowed."""
+        return within(self._timeout, "loading", lambda: self.open(version))
+
+    def first_model(self) -> Model | None:
+        """The bundle's own model, loaded; None where it is not known where that is.
+
+        Raises
+        ------
+        ModelError
+            When it cannot be loaded.
+        """
+        return None if self._base is None else self._reader.load(self._base)
+
+    def recalled(self, versions: list[int]) -> Iterator[ServedModel]:
+        """Open models of earlier regimes, one after the other; none while a version is pinned."""
+        records = self._registry.records()
+        if any(record.pinned for record in records):
+            return
+        self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
+        known = {record.version for record in records if record.status not in BAD}
+        for version in versions:
+            if version not in known:
+                continue
+            try:
+                served = self._recalled.get(version) or self.open(version)
+            except EdgedError as problem:
+                self._pass_over(version, problem)
+                continue
+            self._recalled[version] = served
+            yield served
+
+    # ---- a candidate -----------------------------------------------------------------------
+
+    def add(self, evaluation: Evaluation) -> tuple[Verdict, ServedModel | None]:
+        """Store a candidate with its verdict; one that could not be evaluated is removed.
+
+        Returns the verdict and, when accepted, the loaded and warmed-up model, which is durable in
+        the registry but not yet champion. A candidate that cannot be stored or loaded is rejected.
+        """
+        candidate, verdict = evaluation.candidate, evaluation.verdict
+        self._clear_candidates(candidate.folder, candidate.beside or candidate.folder)
+        record: ModelRecord | None = None
+        if not evaluation.failed:
+            try:
+                record = self._store(evaluation)
+            except (EdgedError, OSError, ValueError, MemoryError) as problem:
+                verdict = refuse(f"storing failed: {line_of(problem)}")
+        if record is None:
+            discard(candidate.folder)
+        if record is None or not verdict.accepted:
+            self._rejected(candidate, verdict, record)
+            return verdict, None
+        try:
+            return verdict, self._load(record.version)
+        except (EdgedError, OSError, MemoryError) as problem:
+            return self.withdraw(record.version, f"loading failed: {line_of(problem)}"), None
+
+    def _store(self, evaluation: Evaluation) -> ModelRecord:
+        candidate, verdict, scale = evaluation.candidate, evaluation.verdict, evaluation.scale
+        folder, parent = candidate.folder, evaluation.champion.version
+        metrics: dict[str, object] = {"loss_last": candidate.loss_last, **verdict.numbers}
+        if scale is not None:
+            metrics["scale"] = [float(v) for v in scale]
+        for name in PROBE_FILES:  # they have done their work, and hold samples
+            (folder / name).unlink()
+        if verdict.form != INT8:
+            model_in(folder, INT8).unlink(missing_ok=True)
+        record = self._registry.add(
+            folder,
+            parent=parent,
+            created=self._clock.now(),
+            source=candidate.source,
+            run=candidate.run,
+            generation=candidate.generation,
+            data=candidate.data() | ({"form": INT8} if verdict.form == INT8 else {}),
+            metrics=metrics,
+            verdict=verdict.to_json(),
+            status="candidate" if verdict.accepted else "rejected",
+        )
+        bank = self._regimes.bank() if self._recalls else []  # they serve again when their regime is back
+        self._registry.prune(self._keep, protect={parent, record.version, *bank})
+        return record
+
+    def _rejected(self, candidate: Candidate, verdict: Verdict, record: ModelRecord | None) -> None:
+        self.rejections += 1
+        log.info(
+            "candidate_rejected",
+            run=candidate.run,
+            version=record.version if record else None,
+            reasons=list(verdict.reasons),
+        )
+
+    def withdraw(self, version: int, reason: str) -> Verdict:
+        """An accepted candidate cannot take over after all; the verdict that says why."""
+        verdict = refuse(reason)
+        self.rejections += 1
+        log.warning("candidate_withdrawn", version=version, reason=reason)
+        try:
+            self._registry.set_status(version, "rejected", verdict=verdict.to_json())
+        except StorageError as problem:
+            log.warning("verdict_not_kept", version=version, problem=problem.line())
+        return verdict
+
+    # ---- the champion ----------------------------------------------------------------------
+
+    def set_champion(self, version: int, reason: str) -> None:
+        """Store an accepted model as the champion; call this before the swap.
+
+        Raises
+        ------
+        StorageError
+            When the pointer could not be published; the old champion stays.
+        """
+        self._point_to(version, reason, outgoing=None)
+        self.promotions += 1
+
+    def _point_to(self, version: int, reason: str, *, outgoing: Status | None) -> None:
+        """Move the champion pointer; what counts after an error is where it points then."""
+        try:
+            self._registry.set_champion(version, reason, self._clock.now(), outgoing=outgoing)
+        except CorruptError:
+            raise
+        except StorageError as problem:
+            if self._registry.champion() != version:
+                raise
+            log.warning("champion_moved_with_an_error", version=version, problem=problem.line())
+
+    def confirm(self, version: int) -> None:
+        """Mark a version as good after its probation; if the disk refuses, the next start repeats that."""
+        try:
+            self._registry.set_status(version, "good")
+        except StorageError as problem:
+            log.warning("confirmation_not_kept", version=version, problem=problem.line())
+
+    def stand_down(self, failing: int, to: int, reason: str) -> None:
+        """Store that `to` serves in place of a champion that failed.
+
+        CorruptError when the files of `to` are damaged, StorageError when the pointer did not move.
+        """
+        if self._registry.champion() != to:
+            self._point_to(to, reason, outgoing="rolled_back")
+        elif any(record.version == failing for record in self._registry.records()):
+            self._registry.set_status(failing, "rolled_back")
+        self.rollbacks += 1
+
+    def roll_back(self, failing: int, reason: str, to: int | None = None) -> ServedModel:
+        """Go back to `to`, or to the newest loadable model before the failing one, or to the bundle's own.
+
+        Raises
+        ------
+        RefusedError
+            When `to` is what is served already, or no other model can be loaded.
+        """
+        if to == failing:
+            raise RefusedError(
+                f"version {to} is serving already", where="registry", remedy="name another one"
+            )
+        others = [v for v in self._registry.best_loadable() if v != failing] if to is None else [to]
+        served = self._first_of(others)
+        if served is not None:
+            self._point_to(served.version, reason, outgoing="rolled_back")
+        elif to is None:
+            served = self._base_instead(failing, reason)
+        if served is None:
+            raise RefusedError(
+                "no other model can be loaded",
+                where=f"version {to}" if to is not None else "registry",
+                remedy="`edged models CONFIG list` shows what is there",
+            )
+        self.rollbacks += 1
+        return served
+
+    def _first_of(self, versions: list[int]) -> ServedModel | None:
+        """The first of these that can be loaded."""
+        for version in versions:
+            try:
+                return self._load(version)
+            except EdgedError as problem:
+                self._pass_over(version, problem)
+        return None
+
+    def _base_instead(self, failing: int, reason: str) -> ServedModel | None:
+        """The bundle's own model as champion, unless it is the one that fails or cannot be loaded."""
+        if self._base is None or self._registry.get(failing).source == "bundle":
+            return None
+        try:
+            return self.install_base(self._base, reason)
+        except (ModelError, OSError) as problem:
+            log.error("base_model_unusable", problem=line_of(problem))
+            return None
+
+
+def discard(folder: Path) -> None:
+    """Remove what nobody will use; the next start tries again where the disk refuses."""
+    if not folder.exists():
+        return
+    try:
+        remove(folder)
+    except StorageError as problem:
+        log.warning("not_removed", path=str(folder), problem=problem.line())

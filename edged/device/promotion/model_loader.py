@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
 from edged.domain.model_files import FLOAT32, INT8, file_name
 from edged.domain.protocols import ServedModel
 from edged.errors import (
@@ -20,7 +21,6 @@ from edged.errors import (
 )
 from edged.host.timeout import within
 from edged.logs import get_logger
-from edged.storage.models.bundles import CHECKPOINT_DATA, PARAMETERS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Anchor, Distillation, Labels
-    from edged.engines.native.files import TrainingFiles
-    from edged.engines.onnx.base_model import FormFiles
 
 STATE_FILE = "checkpoint"
 POSITION_FILE = "engine.json"
@@ -48,8 +47,8 @@ class NativeEngine:
 
     Parameters
     ----------
-    files
-        The bundle, or anything else with the same paths.
+    bundle
+        What is trained.
     threads
         Threads of one training step.
 
@@ -64,31 +63,31 @@ class NativeEngine:
     name = "native"
     together = 1
 
-    def __init__(self, files: TrainingFiles, *, threads: int = 1) -> None:
+    def __init__(self, bundle: BundleContents, *, threads: int = 1) -> None:
         self._api = api.load("api")
-        self._files = files
+        self._bundle = bundle
         self._options = ort.session_options(threads)
         self._schedule = Schedule(LearningRate(1e-3))
         self._set_rate = math.nan
-        self._flat = len(files.input_row) == 1
+        self._flat = len(bundle.input.row) == 1
         try:
-            self._open(files.checkpoint)
+            self._open(bundle.checkpoint)
         except ort.ERRORS as problem:
             raise BundleError(
                 f"the training artifacts cannot be loaded: {ort.one_line(problem)}",
-                where=str(files.checkpoint.parent),
-                remedy=ort.remedy_for(files.training_model, "check it with `edged artifacts verify`"),
+                where=str(bundle.checkpoint.parent),
+                remedy=ort.remedy_for(bundle.training_model, "check it with `edged artifacts verify`"),
             ) from problem
 
     def _open(self, checkpoint: Path) -> None:
         # Module and Optimizer are bound to their state, so restoring makes all three anew.
         state = self._api.CheckpointState.load_checkpoint(str(checkpoint))
-        training, evaluation = str(self._files.training_model), str(self._files.eval_model)
+        training, evaluation = str(self._bundle.training_model), str(self._bundle.eval_model)
         module = self._api.Module(training, state, evaluation, session_options=self._options)
-        if self._files.parameters_file is not None and checkpoint == self._files.checkpoint:
-            _fill(module, self._files.training_model, self._files.parameters_file)
+        if self._bundle.parameters_file is not None and checkpoint == self._bundle.checkpoint:
+            _fill(module, self._bundle.training_model, self._bundle.parameters_file)
         # Only behind that: of a nominal state it would be one that ends the process at its first use.
-        optimizer = self._api.Optimizer(str(self._files.optimizer_model), module)
+        optimizer = self._api.Optimizer(str(self._bundle.optimizer_model), module)
         # Only now is anything changed: a failed restore leaves the engine as it was.
         self._state, self._module, self._optimizer, self._set_rate = state, module, optimizer, math.nan
         self._trainable = [parameter for _, parameter in state.parameters if parameter.requires_grad]
@@ -135,7 +134,7 @@ class NativeEngine:
             # The training graph would divide by the number of rows, which ends the process.
             raise self._misfit(x, y, ValueError("the batch is empty"))
         try:
-            rows = x if self._flat else x.reshape(-1, *self._files.input_row)
+            rows = x if self._flat else x.reshape(-1, *self._bundle.input.row)
             return float(self._module(rows, *labels_of(y)))
         except _STEP_ERRORS as problem:
             raise self._misfit(x, y, problem) from problem
@@ -143,7 +142,7 @@ class NativeEngine:
     def _misfit(self, x: Floats, y: Labels, problem: Exception) -> TrainingError:
         return TrainingError(
             f"the training graph refuses a batch ({described(x, y)}): {ort.one_line(problem)}",
-            where=str(self._files.training_model),
+            where=str(self._bundle.training_model),
             remedy="the shapes and types it takes are in bundle.json",
         )
 
@@ -173,7 +172,7 @@ class NativeEngine:
         bad = [name for name, value in self.parameters().items() if not np.isfinite(value).all()]
         raise NonFiniteError(
             f"weights are no longer finite: {', '.join(bad[:3])}",
-            where=str(self._files.training_model),
+            where=str(self._bundle.training_model),
             remedy="lower training.learning_rate, or look for samples far outside the usual range",
         )
 
@@ -236,30 +235,30 @@ class NativeEngine:
         The file is written in place: publishing it is the caller's part. Upstream's own export reads the eval
         graph as ONNX; where that is in ORT format, the weights are written into the base model instead.
         """
-        if ort.in_ort_format(self._files.eval_model):
+        if ort.in_ort_format(self._bundle.eval_model):
             self._write_base(path)
             return
-        if self._files.apart and self._files.inference_model.is_file():
+        if self._bundle.apart and self._bundle.inference_model.is_file():
             # Of a checkpoint in two files upstream exports two again, and only into the working directory.
             self._export_whole(path)
             return
         try:
-            self._module.export_model_for_inferencing(str(path), list(self._files.output_names))
+            self._module.export_model_for_inferencing(str(path), list(self._bundle.output_names))
         except ort.ERRORS as problem:
             raise TrainingError(f"cannot export: {ort.one_line(problem)}", where=str(path)) from problem
 
     def _write_base(self, path: Path) -> None:
-        base = BaseModel.of_form(cast("FormFiles", self._files), FLOAT32)
+        base = BaseModel.of_form(self._bundle, FLOAT32)
         if base is None:
             raise TrainingError(
                 "the bundle does not say where weights lie in its inference model",
-                where=str(self._files.eval_model),
+                where=str(self._bundle.eval_model),
                 remedy="build it with `edged artifacts build --ort-format`",
             )
         path.write_bytes(base.with_parameters(self.parameters()))
 
     def _export_whole(self, path: Path) -> None:
-        content = whole_model(self._files.inference_model, self.parameters())
+        content = whole_model(self._bundle.inference_model, self.parameters())
         if len(content) > LARGEST:
             raise TrainingError(
                 f"the model has {len(content):,} bytes, a file of it holds {LARGEST:,}",

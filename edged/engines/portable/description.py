@@ -5,47 +5,28 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD
 from edged.domain.model_files import FLOAT32
-from edged.engines.onnx.base_model import BaseModel, FormFiles, Slot
+from edged.engines.onnx.base_model import BaseModel, Slot
 from edged.engines.portable.optimizer import OptimizerInputs
 from edged.errors import BundleError, CorruptError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edged.domain.bundle_contents import BundleContents
+
 # In the first one scalars had no axis, and a large parameter had no other tensor than the state's.
 FORMATS = (1, 2)
 # Multiply-adds for one row from which threads share an operator.
 SHARED_FROM = 1 << 16
-_APART = ("parameters.safetensors", "checkpoint.data")
-_REBUILD = "build the bundle again with `edged artifacts build`"
 
 Floats = NDArray[np.float32]
-
-
-class PortableFiles(FormFiles, Protocol):
-    """What the portable engine needs to know of a bundle; a Bundle is one."""
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """Engines the bundle was built for."""
-
-    @property
-    def input_row(self) -> tuple[int, ...]:
-        """Sizes of one input row inside the graphs."""
-
-    @property
-    def properties(self) -> Mapping[str, int | float | str]:
-        """A user's own, which checkpoints keep."""
-
-    @property
-    def portable(self) -> Mapping[str, Any] | None:
-        """The description of the step graph; None when the bundle has none."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +94,7 @@ class Description:
     largest_product: int | None = None
 
     @classmethod
-    def of(cls, files: PortableFiles) -> Description:
+    def of(cls, bundle: BundleContents) -> Description:
         """Read it from the bundle.
 
         Raises
@@ -125,7 +106,7 @@ class Description:
         CorruptError
             When the description is not whole.
         """
-        where, data = str(files.path), files.portable
+        where, data = str(bundle.path), bundle.portable
         if data is None:
             raise UnavailableError(
                 "this bundle has no step graph for the portable engine",
@@ -134,13 +115,13 @@ class Description:
             )
         if data.get("format") not in FORMATS:
             what = f"its step graph has format {data.get('format')!r}, this version reads 1 to {FORMATS[-1]}"
-            raise BundleError(what, where=where, remedy=_REBUILD)
+            raise BundleError(what, where=where, remedy=REBUILD)
         try:
             told = _parse(data)
             _fits_itself(told, data)
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
             raise CorruptError(
-                "the description of the step graph is not whole", where=where, remedy=_REBUILD
+                "the description of the step graph is not whole", where=where, remedy=REBUILD
             ) from problem
         return told
 
@@ -235,13 +216,14 @@ def _noise(data: Mapping[str, Any] | None) -> Noise | None:
     return Noise(str(data["name"]), int(data["width"]), int(data.get("seed", 0)))
 
 
-def base_model(files: PortableFiles, description: Description) -> BaseModel:
+def base_model(bundle: BundleContents, description: Description) -> BaseModel:
     """The inference model as it is served, and where its parameters lie."""
-    served = BaseModel.of_form(files, FLOAT32)
+    served = BaseModel.of_form(bundle, FLOAT32)
     if served is not None:
         return served
-    path, shapes, offsets = files.inference_model, description.shapes, description.offsets
+    path, shapes, offsets = bundle.inference_model, description.shapes, description.offsets
     slots = [Slot(name, offsets[name], shape) for name, shape in shapes.items() if name in offsets]
     # The file beside it that holds its values, where it holds none.
-    apart = next(((files.path / name, files.files[name]) for name in _APART if name in files.files), None)
-    return BaseModel(path, files.files.get(path.name), slots, shapes, apart)
+    beside = (name for name in (PARAMETERS, CHECKPOINT_DATA) if name in bundle.files)
+    apart = next(((bundle.path / name, bundle.files[name]) for name in beside), None)
+    return BaseModel(path, bundle.files.get(path.name), slots, shapes, apart)

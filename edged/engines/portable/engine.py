@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Anchor, Distillation, Labels
     from edged.engines.portable.bound_graph import Program
-    from edged.engines.portable.description import PortableFiles
     from edged.engines.portable.guidance import Guide
 
 POSITION_FILE = "engine.json"
@@ -50,8 +50,8 @@ class PortableEngine:
 
     Parameters
     ----------
-    files
-        The bundle, or anything else with the same paths and description.
+    bundle
+        What is trained.
     threads
         Threads of one training step, at most: a network of small operators uses one.
     providers
@@ -70,18 +70,18 @@ class PortableEngine:
 
     name = "portable"
 
-    def __init__(self, files: PortableFiles, *, threads: int = 1, providers: Sequence[str] = CPU) -> None:
+    def __init__(self, bundle: BundleContents, *, threads: int = 1, providers: Sequence[str] = CPU) -> None:
         check(providers, "training.provider")
-        self._files, self._row = files, files.input_row
-        self._told = Description.of(files)
-        self._base = base_model(files, self._told)
+        self._bundle, self._row = bundle, bundle.input.row
+        self._told = Description.of(bundle)
+        self._base = base_model(bundle, self._told)
         self._schedule = Schedule(LearningRate(1e-3))
         self._memory = StateBuffers(self._told)
         self._ahead = Prefetch(self._told.rule, list(self._told.scalars))
         self._updates = self._parts = 0
         self._guide: Guide | None = None
         self._put_all(self._base.parameters())
-        self._graphs = Graphs(files, self._told, self._memory, threads, providers)
+        self._graphs = Graphs(bundle, self._told, self._memory, threads, providers)
 
     # ---- training ----------------------------------------------------------------------------
 
@@ -328,11 +328,11 @@ class PortableEngine:
                 for kind in moments
             },
             self._updates,
-            dict(self._files.properties),
+            dict(self._bundle.properties),
         )
         position = {"rate": asdict(self._schedule.rate), "step": self._schedule.step}
         try:
-            state.write(directory, saved, self._told, native="native" in self._files.engines)
+            state.write(directory, saved, self._told, native="native" in self._bundle.engines)
             text = json.dumps(position | {"updates": self._updates})
             (directory / POSITION_FILE).write_text(text, encoding="utf-8")
         except OSError as problem:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.stream.sample import Batch
+from edged.domain.stream.sample import Batch, LabelReading
 from edged.domain.stream.schema import Schema
 from edged.storage.samples.log import SampleLog
 
@@ -60,3 +60,8 @@ def batch(
 def open_log(directory: Path, schema: Schema = CLASSIFY, **options: Any) -> SampleLog:
     """A sample log of its own."""
     return SampleLog.open(directory / "samples.db", schema, **options)
+
+
+def find(log: SampleLog, **reading: Any) -> int | None:
+    """Offset of the stored sample of a label with these fields."""
+    return log.find_many([LabelReading(0.0, **reading)])[0]

@@ -55,20 +55,9 @@ _NO_LIMIT = 2**31
 
 @dataclass(frozen=True)
 class LogLimits:
-    """What a writer keeps, beside what `Eviction` says.
+    """What a writer keeps, beside what `Eviction` says; see `SampleLog.open`.
 
-    Attributes
-    ----------
-    holdout
-        Share of samples kept for evaluation, decided once for each when it arrives.
-    quarantine_rows
-        Rejected messages that are kept.
-    packets_kept
-        Identifiers of messages that are kept, for `recent_packets`.
-    wal_bytes
-        Cap of the write-ahead log.
-    relabels
-        How often the label of one sample may change before it is withdrawn.
+    Of `packets_kept` messages the identifiers are kept, for `recent_packets`.
     """
 
     holdout: float = 0.0

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from edged.domain.model_files import INT8, file_name
 from edged.engines.inference import InferenceModel
 from edged.engines.model_parameters import WEIGHTS_FILE
 from edged.engines.onnx.base_model import BaseModel
 from edged.mqtt.weight_encoding import pack
-from edged.storage.models.candidates import publish_candidate
+from edged.storage.files.atomic import (
+    STAGING,
+    disk_errors,
+    disk_errors_of_others,
+    publish_directory,
+    remove,
+)
+from edged.storage.models.candidates import PROBE_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Engine
@@ -69,6 +77,18 @@ class CandidateExporter:
         if self._weights_note is not None and WEIGHTS_FILE not in files:
             beside[WEIGHTS_FILE] = pack(parameters, dict(self._weights_note))
         beside |= files
-        return publish_candidate(
-            self._folder, run, engine.export, InferenceModel, probe, beside, name, self._suffix
-        )
+        staging, model = self._folder / f"{STAGING}{run}{name}", file_name(self._suffix)
+        with disk_errors("writing the candidate", staging):
+            for left in self._folder.glob(f"{STAGING}[0-9]*"):
+                remove(left)  # a run before this one came no further
+            staging.mkdir(parents=True, exist_ok=True)
+            with disk_errors_of_others(staging):
+                engine.export(staging / model)
+            output = InferenceModel(staging / model).predict(probe)
+            for file, values in zip(PROBE_FILES, (probe, output), strict=True):
+                np.save(staging / file, values)
+            for file, content in beside.items():
+                (staging / file).write_bytes(content)
+        final = self._folder / f"{run}{name}"
+        publish_directory(staging, final, extra={"run": run})
+        return final

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from edged.engines.onnx.fields import input_names
 from edged.engines.onnx.single_file import LARGEST, whole_model
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
-from edged.engines.runtime.ort import described, onnxruntime
+from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Anchor, Distillation, Labels
 
 STATE_FILE = "checkpoint"
-POSITION_FILE = "engine.json"
 
 Floats = NDArray[np.float32]
 
@@ -132,19 +129,12 @@ class NativeEngine:
     def _run(self, x: Floats, y: Labels) -> float:
         if len(x) == 0:
             # The training graph would divide by the number of rows, which ends the process.
-            raise self._misfit(x, y, ValueError("the batch is empty"))
+            raise ort.refused_batch(x, y, ValueError("the batch is empty"), self._bundle.training_model)
         try:
             rows = x if self._flat else x.reshape(-1, *self._bundle.input.row)
             return float(self._module(rows, *labels_of(y)))
         except _STEP_ERRORS as problem:
-            raise self._misfit(x, y, problem) from problem
-
-    def _misfit(self, x: Floats, y: Labels, problem: Exception) -> TrainingError:
-        return TrainingError(
-            f"the training graph refuses a batch ({described(x, y)}): {ort.one_line(problem)}",
-            where=str(self._bundle.training_model),
-            remedy="the shapes and types it takes are in bundle.json",
-        )
+            raise ort.refused_batch(x, y, problem, self._bundle.training_model) from problem
 
     def _gradients_are_finite(self) -> bool:
         return all(np.isfinite(parameter.grad).all() for parameter in self._trainable)
@@ -210,8 +200,7 @@ class NativeEngine:
             self._api.CheckpointState.save_checkpoint(self._state, checkpoint, include_optimizer_state=True)
         except ort.ERRORS as problem:
             raise TrainingError(f"cannot save: {ort.one_line(problem)}", where=checkpoint) from problem
-        position = {"rate": asdict(self._schedule.rate), "step": self._schedule.step}
-        (directory / POSITION_FILE).write_text(json.dumps(position), encoding="utf-8")
+        self._schedule.save(directory)
 
     def restore(self, directory: Path) -> None:
         """Read back what `save` wrote; the next step continues bit-exactly.
@@ -221,7 +210,7 @@ class NativeEngine:
         CorruptError
             When a file is missing or cannot be read; the engine then is as it was.
         """
-        schedule = _read_position(directory / POSITION_FILE)
+        schedule, _ = Schedule.restore(directory)
         try:
             self._open(directory / STATE_FILE)
         except ort.ERRORS as problem:
@@ -269,14 +258,6 @@ class NativeEngine:
             path.write_bytes(content)
         except OSError as problem:
             raise TrainingError(f"cannot export: {problem.strerror}", where=str(path)) from problem
-
-
-def _read_position(path: Path) -> Schedule:
-    try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Schedule(LearningRate(**data["rate"]), int(data["step"]))
-    except (OSError, ValueError, TypeError, KeyError) as problem:
-        raise CorruptError("is missing or damaged", where=str(path)) from problem
 
 
 def _fill(module: Any, training_model: Path, file: Path) -> None:

@@ -154,6 +154,7 @@ def _fits_itself(told: Description, data: Mapping[str, Any]) -> None:
     """Raise KeyError where an input has no name, or nothing computes what it takes."""
     known = told.rule.scalars(np.ones(1), np.ones(1))
     missing = ({"data", "label"} - data.keys()) | (told.scalars.keys() - known.keys())
+    missing |= {"step", "carry", "evaluation"} - told.models.keys()
     if missing:
         raise KeyError(min(missing))
 
@@ -166,7 +167,7 @@ def _parse(data: Mapping[str, Any]) -> Description:
             places[item["name"]] = Place(i, start, tuple(item["shape"]))
             start += math.prod(item["shape"])
     return Description(
-        models=_models(data["models"]),
+        models={str(key): str(name) for key, name in data["models"].items()},
         **{key: str(data[key]) for key in ("loss", "squares", "weights")},
         scalars=_scalars(data),
         rule=OptimizerInputs.of(data["optimizer"]),
@@ -196,11 +197,6 @@ def _parts(group: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     # In descriptions written before there were parts a group is one.
     parts = group.get("parts", [group])
     return tuple((str(part["name"]), tuple(part["shape"])) for part in parts)
-
-
-def _models(data: Mapping[str, Any]) -> dict[str, str]:
-    needed = {key: str(data[key]) for key in ("step", "carry", "evaluation")}
-    return needed | {str(key): str(name) for key, name in data.items()}
 
 
 def _scalars(data: Mapping[str, Any]) -> dict[str, str]:

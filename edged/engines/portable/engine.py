@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +17,8 @@ from edged.engines.portable.optimizer import Prefetch
 from edged.engines.portable.state import SavedState
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
-from edged.engines.runtime.ort import CPU, check, described
-from edged.errors import CorruptError, NonFiniteError, TrainingError
+from edged.engines.runtime.ort import CPU, check
+from edged.errors import NonFiniteError, TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from edged.engines.portable.bound_graph import Program
     from edged.engines.portable.guidance import Guide
 
-POSITION_FILE = "engine.json"
 TOGETHER = 32
 # Fewer are faster one by one: a loop has a cost of its own.
 FEWEST = 16
@@ -238,11 +235,7 @@ class PortableEngine:
             rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
             program.run(self._memory.side, rows, *labels_of(y), *rest)
         except RUN_ERRORS as problem:
-            raise TrainingError(
-                f"the training graph refuses a batch ({described(x, y)}): {ort.one_line(problem)}",
-                where=str(self._graphs.path("step")),
-                remedy="the shapes and types it takes are in bundle.json",
-            ) from problem
+            raise ort.refused_batch(x, y, problem, self._graphs.path("step")) from problem
 
     def _accept(self, updates: int = 1) -> None:
         self._memory.accept()
@@ -330,11 +323,9 @@ class PortableEngine:
             self._updates,
             dict(self._bundle.properties),
         )
-        position = {"rate": asdict(self._schedule.rate), "step": self._schedule.step}
         try:
             state.write(directory, saved, self._told, native="native" in self._bundle.engines)
-            text = json.dumps(position | {"updates": self._updates})
-            (directory / POSITION_FILE).write_text(text, encoding="utf-8")
+            self._schedule.save(directory, updates=self._updates)
         except OSError as problem:
             raise TrainingError(f"cannot save: {problem.strerror}", where=str(directory)) from problem
 
@@ -348,7 +339,7 @@ class PortableEngine:
         CorruptError
             When a file is missing or cannot be read; the engine then is as it was.
         """
-        schedule, updates = _read_position(directory / POSITION_FILE)
+        schedule, updates = Schedule.restore(directory)
         saved = state.read(directory, self._told, updates)
         # Only now is anything changed.
         self._schedule, self._updates = schedule, saved.updates
@@ -368,11 +359,3 @@ class PortableEngine:
             path.write_bytes(content)
         except OSError as problem:
             raise TrainingError(f"cannot export: {problem.strerror}", where=str(path)) from problem
-
-
-def _read_position(path: Path) -> tuple[Schedule, int]:
-    try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Schedule(LearningRate(**data["rate"]), int(data["step"])), int(data.get("updates", 0))
-    except (OSError, ValueError, TypeError, KeyError) as problem:
-        raise CorruptError("is missing or damaged", where=str(path)) from problem

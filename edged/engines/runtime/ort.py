@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from edged.domain.protocols import labels_of
-from edged.errors import ConfigError, UnavailableError
+from edged.errors import ConfigError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Labels
-
-
-def described(x: NDArray[np.float32], y: Labels) -> str:
-    """Types and shapes of the input and of each label."""
-    labels = ", ".join(f"label {label.dtype}{list(label.shape)}" for label in labels_of(y))
-    return f"input {x.dtype}{list(x.shape)}, {labels}"
 
 
 _PROBED = "onnxruntime.training.ortmodule"
@@ -193,6 +187,16 @@ def session_in_steps(
     made.initialize_session(names, [{} for _ in names], set())
     confirm(made, providers)
     return made
+
+
+def refused_batch(x: NDArray[np.float32], y: Labels, problem: Exception, model: Path) -> TrainingError:
+    """The error for a batch that a training graph does not take, with types and shapes of all its arrays."""
+    labels = ", ".join(f"label {label.dtype}{list(label.shape)}" for label in labels_of(y))
+    return TrainingError(
+        f"the training graph refuses a batch (input {x.dtype}{list(x.shape)}, {labels}): {one_line(problem)}",
+        where=str(model),
+        remedy="the shapes and types it takes are in bundle.json",
+    )
 
 
 def one_line(problem: BaseException, limit: int = 240) -> str:

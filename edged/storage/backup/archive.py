@@ -13,13 +13,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from edged.domain.bundle_contents import FileEntry
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files.atomic import disk_errors
 from edged.storage.files.checksummed_json import seal, unseal
 from edged.storage.models.zip_archive import ArchiveMember, ArchiveReader, ArchiveWriter, blocks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 MANIFEST, SIGNATURE = "backup.json", "backup.sig"
@@ -39,12 +40,9 @@ class Entry:
 
 def entry_of(name: str, path: Path) -> Entry:
     """What the manifest will say of a file."""
-    digest, size = hashlib.sha256(), 0
     with disk_errors("reading", path):
-        for block in blocks_of(path):
-            digest.update(block)
-            size += len(block)
-    return Entry(name, size, digest.hexdigest())
+        found = FileEntry.of(path)
+    return Entry(name, found.bytes, found.sha256)
 
 
 def write(
@@ -79,17 +77,19 @@ def write(
         signature = sign(manifest)
         archive.add(SIGNATURE, len(signature), [signature])
     for entry, path in files.items():
-        archive.add(entry.name, entry.size, _unchanged(path, entry))
+        changed = CorruptError("the file changed while it was copied", where=str(path), remedy="try again")
+        archive.add(entry.name, entry.size, _verified(blocks_of(path), entry, changed))
     archive.finish()
 
 
-def _unchanged(path: Path, entry: Entry) -> Iterator[bytes]:
+def _verified(blocks: Iterable[bytes], entry: Entry, problem: CorruptError) -> Iterator[bytes]:
+    """Pass on the content of a file; raise `problem` at its end where it is not what the entry says."""
     digest = hashlib.sha256()
-    for block in blocks_of(path):
+    for block in blocks:
         digest.update(block)
         yield block
     if digest.hexdigest() != entry.sha256:
-        raise CorruptError("the file changed while it was copied", where=str(path), remedy="try again")
+        raise problem
 
 
 class Archive:
@@ -165,19 +165,12 @@ class Archive:
             member = self._ahead
             if member is None or (member.name, member.size) != (entry.name, entry.size):
                 raise self._archive.damaged("not the file that the manifest names", entry.name)
-            yield entry, self._pieces(entry, member)
+            different = self._archive.damaged("not what the manifest says", entry.name)
+            yield entry, _verified(self._archive.blocks(member), entry, different)
             self._ahead = self._archive.next()
         if self._ahead is not None:
             raise self._archive.damaged("a file that the manifest does not name", self._ahead.name)
         self._archive.finish()
-
-    def _pieces(self, entry: Entry, member: ArchiveMember) -> Iterator[bytes]:
-        digest = hashlib.sha256()
-        for block in self._archive.blocks(member):
-            digest.update(block)
-            yield block
-        if digest.hexdigest() != entry.sha256:
-            raise self._archive.damaged("not what the manifest says", entry.name)
 
 
 def _plain(name: str) -> bool:

@@ -23,6 +23,7 @@ from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.backup import archive
 from edged.storage.backup.restore import RESTORED, RESTORING, finish, state_files
 from edged.storage.files.atomic import (
+    DISK,
     MANIFEST,
     disk_errors,
     fsync_directory,
@@ -258,8 +259,8 @@ def restore(
         _go_on_behind(unpacked)
         with disk_errors("restoring", state):
             for path in sorted(unpacked.rglob("*"), reverse=True):
-                _sync(path)
-            _sync(unpacked)
+                DISK.sync(path)
+            DISK.sync(unpacked)
             unpacked.replace(state / RESTORED)
         fsync_directory(state)
     finally:
@@ -328,11 +329,3 @@ def _go_on_behind(unpacked: Path) -> None:
         db.execute(
             "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE name = 'counter.boot'", (BOOTS_AHEAD,)
         )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

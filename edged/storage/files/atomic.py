@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import secrets
 import shutil
@@ -18,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.bundle_contents import FileEntry
 from edged.errors import CorruptError, EdgedError, StorageError
 from edged.storage.files.checksummed_json import read_sealed, seal
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 STAGING = ".staging-"
 MANIFEST = "manifest.json"
-_CHUNK = 1 << 20
 _LOCK_ATTEMPTS = 10
 
 _REMEDIES = {
@@ -209,7 +208,7 @@ def publish_directory(
                            remedy="choose another name or remove it")  # fmt: skip
     with disk_errors("publishing", final):
         names = _files_below(staging)
-        manifest = {**(extra or {}), "files": {name: _fingerprint(staging / name) for name in names}}
+        manifest = {**(extra or {}), "files": {name: vars(FileEntry.of(staging / name)) for name in names}}
         disk.write(staging / MANIFEST, seal(manifest))
         for name in [*names, MANIFEST]:
             disk.sync(staging / name)
@@ -230,15 +229,6 @@ def _directories_within(directory: Path) -> list[Path]:
     """Deepest first, so that a directory is durable before its parent's sync."""
     inner = [path for path in directory.rglob("*") if path.is_dir()]
     return [*sorted(inner, key=lambda path: -len(path.parts)), directory]
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return {"sha256": digest.hexdigest(), "bytes": size}
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -273,7 +263,7 @@ def verify_directory(directory: Path) -> dict[str, Any]:
         if not path.is_file():
             raise CorruptError("the file is missing", where=str(path))
         with disk_errors("reading", path):
-            actual = _fingerprint(path)
+            actual = vars(FileEntry.of(path))
         if actual != expected:
             raise CorruptError("the file is not what its manifest says: it is damaged", where=str(path))
     return manifest

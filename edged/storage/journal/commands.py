@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edged.domain.commands.rules import OPEN
+from edged.storage.files.database import named
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from edged.domain.commands.rules import State
 
@@ -55,7 +56,7 @@ class CommandRetention(NamedTuple):
 def find(db: sqlite3.Connection, key: str) -> CommandRecord | None:
     """Find the command with this identity; None if there is none."""
     row = db.execute(f"SELECT {_COLUMNS} FROM commands WHERE id = ?", (key,)).fetchone()  # noqa: S608
-    return None if row is None else _record(*row)
+    return None if row is None else _record(row)
 
 
 def insert(db: sqlite3.Connection, record: CommandRecord, kept: CommandRetention) -> float | None:
@@ -97,28 +98,14 @@ def unfinished(db: sqlite3.Connection) -> list[CommandRecord]:
         f"SELECT {_COLUMNS} FROM commands WHERE ended IS NULL AND state IN ({marks}) ORDER BY number",  # noqa: S608
         OPEN,
     )
-    return [_record(*row) for row in rows]
+    return [_record(row) for row in rows]
 
 
 def newest(db: sqlite3.Connection, limit: int) -> list[CommandRecord]:
     """List the newest commands, newest first."""
     rows = db.execute(f"SELECT {_COLUMNS} FROM commands ORDER BY number DESC LIMIT ?", (limit,))  # noqa: S608
-    return [_record(*row) for row in rows]
+    return [_record(row) for row in rows]
 
 
-def _record(
-    key: str,
-    name: str,
-    ts: float,
-    digest: str,
-    state: State,
-    request: str,
-    answer: str | None,
-    ended: float | None,
-    response_topic: str | None,
-    correlation: bytes | None,
-) -> CommandRecord:
-    told = None if answer is None else json.loads(answer)
-    return CommandRecord(
-        key, name, ts, digest, state, json.loads(request), told, ended, response_topic, correlation
-    )
+def _record(row: Sequence[Any]) -> CommandRecord:
+    return CommandRecord(**named(_COLUMNS, row, "request", "answer"))

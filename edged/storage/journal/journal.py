@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import StorageError
-from edged.storage.files.database import connect, migrate, require_version, snapshot, transaction
+from edged.storage.files.database import connect, migrate, named, require_version, snapshot, transaction
 from edged.storage.journal import commands as command_rows
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ DATABASE = "state.db"
 RUNS_KEPT = 5000
 _COUNTER = "counter."
 _HORIZON = "command_horizon"
+_RUN = "id, trigger, started, request, ended, outcome, result"
 
 MIGRATIONS: Migrations = (
     (
@@ -156,12 +157,8 @@ class Journal:
     def runs(self, limit: int = 100) -> list[RunRecord]:
         """List the newest runs, newest first."""
         with self._reading():
-            found = self._db.execute(
-                "SELECT id, trigger, started, request, ended, outcome, result FROM runs"
-                " ORDER BY id DESC LIMIT ?",
-                (limit,),
-            ).fetchall()
-        return [_run(*row) for row in found]
+            found = self._db.execute(f"SELECT {_RUN} FROM runs ORDER BY id DESC LIMIT ?", (limit,)).fetchall()  # noqa: S608
+        return [RunRecord(**named(_RUN, row, "request", "result")) for row in found]
 
     def run_count(self) -> int:
         """How many runs were ever started."""
@@ -227,19 +224,3 @@ class Journal:
     def _reading(self) -> Iterator[None]:
         with self._lock, snapshot(self._db, self._path):
             yield
-
-
-def _run(
-    number: int,
-    trigger: str,
-    started: float,
-    request: str,
-    ended: float | None,
-    outcome: str | None,
-    result: str | None,
-) -> RunRecord:
-    return RunRecord(number, trigger, started, json.loads(request), ended, outcome, _value(result))
-
-
-def _value(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else dict(json.loads(text))

@@ -6,7 +6,6 @@ and `bundle.json` names the hash of each. Only what that names is taken.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from edged.storage.files.atomic import (
     staging_path,
     sweep,
 )
-from edged.storage.models.bundles import DESCRIPTION, Bundle
+from edged.storage.models.bundles import DESCRIPTION, Bundle, FileEntry
 from edged.storage.models.manifest import MOST_FILES, MOST_PACKED, SIGNATURE, is_plain
 from edged.storage.models.signatures import open_bundle
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 UNPACKED = "unpacked"
-_BLOCK = 1 << 20
 
 
 def pack_bundle(folder: Path, out: Path) -> int:
@@ -159,11 +157,8 @@ def unpacked(path: Path, state: Path, keys: Sequence[Path]) -> Path:
     Raises what `unpack_to` does.
     """
     place = state / UNPACKED
-    digest = hashlib.sha256()
-    with disk_errors("reading the bundle", path), path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    folder = place / digest.hexdigest()
+    with disk_errors("reading the bundle", path):
+        folder = place / FileEntry.of(path).sha256
     make_directory(place)
     sweep(place)
     if folder.exists() and not _whole(folder, keys):

@@ -96,8 +96,12 @@ class Bundle(BundleContents):
                 raise CorruptError("the file is not what bundle.json says", where=str(file), remedy=REBUILD)
             if name.endswith(".onnx"):
                 self._check_places(file)
+        self.refuse_others(but=".")
+
+    def refuse_others(self, but: str | tuple[str, ...] = ()) -> None:
+        """Raise BundleError where the directory holds another file whose name does not begin with `but`."""
         with disk_errors("reading", self.path):
-            there = {file.name for file in self.path.iterdir() if not file.name.startswith(".")}
+            there = {file.name for file in self.path.iterdir() if not file.name.startswith(but)}
         if strange := sorted(there - {DESCRIPTION, SIGNATURE, *self.files}):
             raise BundleError(
                 "this file is not part of the bundle", where=str(self.path / strange[0]), remedy="remove it"

@@ -58,11 +58,15 @@ def champion_folder(state_dir: Path) -> Path | None:
 
 def present_reign(state_dir: Path) -> Reign | None:
     """What the pointer says, for such a process; None without a champion."""
+    reign, models = _pointer(state_dir / MODELS), state_dir / MODELS
+    return reign if reign is not None and model_in(models / str(reign.version)).exists() else None
+
+
+def _pointer(models: Path) -> Reign | None:
     try:
-        reign = Reign(**read_sealed(state_dir / MODELS / POINTER))
+        return Reign(**read_sealed(models / POINTER))
     except (CorruptError, TypeError):
         return None
-    return reign if model_in(state_dir / MODELS / str(reign.version)).exists() else None
 
 
 class Registry(Journal):
@@ -253,7 +257,7 @@ class Registry(Journal):
 
     def champion(self) -> int | None:
         """Version of the model to serve, read from the pointer each time; None without one."""
-        pointer = self._pointer()
+        pointer = self.reign()
         return None if pointer is None else pointer.version
 
     def previous(self) -> int | None:
@@ -263,8 +267,9 @@ class Registry(Journal):
         return others[0] if others else None
 
     def reign(self) -> Reign | None:
-        """Return since when and why the champion serves."""
-        return self._pointer()
+        """Since when and why the champion serves, as the pointer says; None where its model is not there."""
+        reign = _pointer(self._models)
+        return reign if reign is not None and self._path_of(reign.version).is_dir() else None
 
     def reigns(self, limit: int = 100) -> list[Reign]:
         """The newest changes of champion, newest first."""
@@ -311,7 +316,7 @@ class Registry(Journal):
 
     def best_loadable(self) -> list[int]:
         """Versions in the order to try at the start: champion, the one before, proven ones, retired ones."""
-        pointer = self._pointer()
+        pointer = self.reign()
         records = {record.version: record for record in self.records() if record.status not in BAD}
         order: list[int | None] = [] if pointer is None else [pointer.version, pointer.previous]
         newest = sorted(records.values(), key=lambda r: -r.version)
@@ -340,17 +345,9 @@ class Registry(Journal):
         marks = ", ".join("?" * len(values))
         self._db.execute(f"INSERT OR REPLACE INTO models ({COLUMNS}) VALUES ({marks})", values)  # noqa: S608
 
-    def _pointer(self) -> Reign | None:
-        """The pointer, if it can be read and its model is there."""
-        try:
-            reign = Reign(**read_sealed(self._models / POINTER))
-        except (CorruptError, TypeError):
-            return None
-        return reign if self._path_of(reign.version).is_dir() else None
-
     def _follow_pointer(self, *, repairing: bool = False) -> None:
         """Bring the rows in line with the pointer, and note a change of champion."""
-        reign = self._pointer()
+        reign = self.reign()
         if reign is None:
             return
         with self._writing():
@@ -388,7 +385,7 @@ class Registry(Journal):
         self.repaired += [f"removed {MODELS}/{name}, which was never published" for name in swept]
         self.repaired += [f"training run {run} was cut off" for run in self._close_interrupted()]
         self._match_rows_to_files()
-        if self._pointer() is None:
+        if self.reign() is None:
             self._restore_pointer()
         self._follow_pointer(repairing=True)
 

@@ -191,7 +191,7 @@ class Outbox:
         """Write those of one kind, the newest at any rate."""
         before = len(mine)
         mine = [i for i in mine if parcels[i][0].size <= self._space.slice_bytes]
-        limit = self._space.limit(self._clock.monotonic(), self._file_pages())
+        limit = self._space.limit(self._clock.monotonic(), file_pages(self._db))
         self._make_room(kind, pages_of(parcels[i][0].size for i in mine), limit)
         while mine and used(self._db) + pages_of(parcels[i][0].size for i in mine) > limit:
             mine.pop(0)
@@ -306,7 +306,7 @@ class Outbox:
         before = self.waiting.dropped
         with self._lock, translated(self._path):
             old = {kind: self._too_old(kind) for kind in MessageKind if self._counts[kind].pending}
-            limit = self._space.limit(self._clock.monotonic(), self._file_pages())
+            limit = self._space.limit(self._clock.monotonic(), file_pages(self._db))
             if any(old.values()) or used(self._db) > limit:
                 with self._writing():
                     for kind, rows in old.items():
@@ -327,10 +327,6 @@ class Outbox:
     def _age(self) -> float:
         """Seconds that the outbox has existed."""
         return self._began + self._clock.monotonic()
-
-    def _file_pages(self) -> int:
-        with translated(self._path):
-            return file_pages(self._db)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

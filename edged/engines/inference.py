@@ -99,10 +99,7 @@ class InferenceModel:
     def predict(self, x: Floats) -> Floats:
         """Raw outputs `(n, k)` float32 for rows `(n, d)` float32.
 
-        Raises
-        ------
-        ModelError
-            When the rows do not fit the model, or it fails on them.
+        Raises ModelError when the rows do not fit the model, or it fails on them.
         """
         if x.ndim != 2 or x.shape[1] != self._width or x.dtype != np.float32:
             got = f"{x.dtype}{list(x.shape)}"

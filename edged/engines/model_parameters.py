@@ -66,10 +66,7 @@ def parameters_of(
 def initial_parameters(bundle: BundleContents) -> dict[str, NDArray[np.float32]]:
     """The parameters that a bundle begins with.
 
-    Raises
-    ------
-    UnavailableError
-        When the bundle does not know where they lie: it is for the native engine alone.
+    Raises UnavailableError when the bundle does not know where they lie: it is for the native engine alone.
     """
     base = _base(bundle)
     return (base or base_model(bundle, Description.of(bundle))).parameters()

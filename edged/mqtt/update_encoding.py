@@ -43,10 +43,7 @@ def pack(coded: Mapping[str, Coded]) -> bytes:
 def unpack(blob: bytes, limit: int = weight_encoding.MAX_BYTES) -> dict[str, Coded]:
     """Coded tensors from what `pack` made; refuses more than `limit` bytes, unpacked or decoded.
 
-    Raises
-    ------
-    CorruptError
-        When the blob is damaged, too large, or holds anything else.
+    Raises CorruptError when the blob is damaged, too large, or holds anything else.
     """
     arrays, metadata = weight_encoding.decompress(blob, limit)
     try:

@@ -98,10 +98,7 @@ class ChampionGuide:
 def guide_for(kind: str, weight: float, engine: Engine, trainable: Iterable[str]) -> ChampionGuide | None:
     """Create the guide that a configuration asks for; None for `none`.
 
-    Raises
-    ------
-    UnavailableError
-        When the engine has no place for it.
+    Raises UnavailableError when the engine has no place for it.
     """
     if kind == "none":
         return None

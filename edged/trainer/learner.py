@@ -59,10 +59,7 @@ class Learner:
     def restore(self, base: Base) -> None:
         """Restore the newest valid checkpoint; on another `base`, without its weights.
 
-        Raises
-        ------
-        TrainingError
-            When the base is the champion, and no model is served.
+        Raises TrainingError when the base is the champion, and no model is served.
         """
         generation = self._checkpoints.latest()
         for damaged in self._checkpoints.damaged:

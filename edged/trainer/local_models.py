@@ -57,10 +57,7 @@ class LocalModels:
     def exported_parameters(self) -> dict[str, NDArray[np.float32]]:
         """Return the weights in the champion's model file.
 
-        Raises
-        ------
-        TrainingError
-            When no model is served.
+        Raises TrainingError when no model is served.
         """
         folder = self.champion()
         if folder is None:

@@ -28,10 +28,7 @@ _REMEDY = (
 def load(part: str) -> Any:
     """The module `onnxruntime.training.<part>`: `api`, `artifacts` or `onnxblock`.
 
-    Raises
-    ------
-    UnavailableError
-        When this installation of onnxruntime cannot train.
+    Raises UnavailableError when this installation of onnxruntime cannot train.
     """
     if not available():
         raise UnavailableError("this onnxruntime cannot train", where="engine native", remedy=_REMEDY)

@@ -109,10 +109,7 @@ class NativeEngine:
     def step(self, x: Floats, y: Labels, *, apply: bool = True, careful: bool = False) -> StepResult:
         """One forward and backward pass; with `apply` also the update. See `Engine.step`.
 
-        Raises
-        ------
-        TrainingError
-            When the batch is empty or does not fit the graph.
+        Raises TrainingError when the batch is empty or does not fit the graph.
         """
         try:
             loss = self._run(x, y)
@@ -173,10 +170,7 @@ class NativeEngine:
     def set_parameters(self, values: Mapping[str, Floats]) -> None:
         """Overwrite the named parameters; all are checked before the first is changed.
 
-        Raises
-        ------
-        TrainingError
-            When a name is unknown or a shape differs.
+        Raises TrainingError when a name is unknown or a shape differs.
         """
         ready = {name: self._fitting(name, value) for name, value in values.items()}
         for name, value in ready.items():
@@ -205,10 +199,7 @@ class NativeEngine:
     def restore(self, directory: Path) -> None:
         """Read back what `save` wrote; the next step continues bit-exactly.
 
-        Raises
-        ------
-        CorruptError
-            When a file is missing or cannot be read; the engine then is as it was.
+        Raises CorruptError when a file is missing or cannot be read; the engine then is as it was.
         """
         schedule, _ = Schedule.restore(directory)
         try:
@@ -265,10 +256,7 @@ def _fill(module: Any, training_model: Path, file: Path) -> None:
 
     It takes them as one vector, in the order in which the training graph does.
 
-    Raises
-    ------
-    BundleError
-        When the file is missing or damaged, or is not for this model.
+    Raises BundleError when the file is missing or damaged, or is not for this model.
     """
     try:
         held = load_file(file)

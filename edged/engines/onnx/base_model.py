@@ -131,10 +131,7 @@ class BaseModel:
     def of_form(cls, bundle: BundleContents, form: Form) -> BaseModel | None:
         """The base model in this form; None where the bundle says nothing of it.
 
-        Raises
-        ------
-        CorruptError
-            When what the bundle says is not whole.
+        Raises CorruptError when what the bundle says is not whole.
         """
         told = (bundle.forms or {}).get(form)
         if told is None:

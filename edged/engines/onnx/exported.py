@@ -40,10 +40,7 @@ STORED = {1: ("<f4", FLOATS), 10: ("<f2", INTEGERS), 11: ("<f8", DOUBLES)}
 def parameters_in(path: Path, names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
     """The named parameters as they are in a model file.
 
-    Raises
-    ------
-    ModelError
-        When one of them is not in it.
+    Raises ModelError when one of them is not in it.
     """
     wanted = tuple(names)
     found = parameters_within(path.read_bytes(), wanted)

@@ -280,10 +280,7 @@ class PortableEngine:
     def set_parameters(self, values: Mapping[str, Floats]) -> None:
         """Overwrite the named parameters; all are checked before the first is changed.
 
-        Raises
-        ------
-        TrainingError
-            When a name is unknown or a shape differs.
+        Raises TrainingError when a name is unknown or a shape differs.
         """
         for name, value in values.items():
             self._check_fit(name, value)
@@ -334,10 +331,7 @@ class PortableEngine:
 
         What this engine saved continues bit-exactly.
 
-        Raises
-        ------
-        CorruptError
-            When a file is missing or cannot be read; the engine then is as it was.
+        Raises CorruptError when a file is missing or cannot be read; the engine then is as it was.
         """
         schedule, updates = Schedule.restore(directory)
         saved = state.read(directory, self._told, updates)

@@ -71,10 +71,7 @@ def sample_codec(
 def label_codec(stream: StreamConfig) -> Decoder[LabelReading]:
     """The codec of messages on `stream.label_topic`: that of the samples where it has fields, else JSON.
 
-    Raises
-    ------
-    ConfigError
-        When a package that the codec needs is not installed.
+    Raises ConfigError when a package that the codec needs is not installed.
     """
     parse = _module(stream.codec).parser() if stream.codec in _MAPS else json.parse
     return _inflated(ObjectLabelCodec(stream, parse), stream)

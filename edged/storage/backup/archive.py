@@ -156,10 +156,7 @@ class Archive:
     def contents(self) -> Iterator[tuple[Entry, Iterator[bytes]]]:
         """Each file with its content in pieces; what was read is right only when this has ended by itself.
 
-        Raises
-        ------
-        CorruptError
-            At the first byte that is not as it was written, behind the end, too.
+        Raises CorruptError at the first byte that is not as it was written, behind the end, too.
         """
         for entry in self.entries:
             member = self._ahead

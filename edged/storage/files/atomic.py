@@ -167,10 +167,7 @@ def fsync_directory(path: Path, *, disk: Disk = DISK) -> None:
 def publish_file(path: Path, data: bytes, *, disk: Disk = DISK) -> None:
     """Replace `path` by `data`, atomically and durably.
 
-    Raises
-    ------
-    StorageError
-        When it failed. Then `path` holds either its old content or `data`: read it again.
+    Raises StorageError when it failed. Then `path` holds either its old content or `data`: read it again.
     """
     staging = staging_path(path.parent, path.name)
     with disk_errors("publishing", path):
@@ -234,10 +231,7 @@ def _directories_within(directory: Path) -> list[Path]:
 def read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a published directory, its own seal checked, the files not.
 
-    Raises
-    ------
-    CorruptError
-        When it is missing or is not what was written.
+    Raises CorruptError when it is missing or is not what was written.
     """
     manifest = read_sealed(directory / MANIFEST)
     if not isinstance(manifest.get("files"), dict):

@@ -100,10 +100,7 @@ def migrate(db: sqlite3.Connection, path: Path, steps: Migrations) -> None:
     `steps[i]` holds the statements that lead from version `i` to `i + 1`; the version is kept in
     SQLite's `user_version`.
 
-    Raises
-    ------
-    NewerStateError
-        When the file was written by a newer edged.
+    Raises NewerStateError when the file was written by a newer edged.
     """
     for number in range(schema_version(db, path, len(steps)), len(steps)):
         with transaction(db, path):

@@ -64,9 +64,6 @@ def _last(state: Path, boot_id: str) -> Boot:
 def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
     """Record why the daemon stops, as its very last step.
 
-    Raises
-    ------
-    StorageError
-        When it cannot be noted: the next start will speak of a crash.
+    Raises StorageError when it cannot be noted: the next start will speak of a crash.
     """
     publish_file(state / FILE, seal({"boot_id": boot_id, "ended": how, "damaged": damaged}))

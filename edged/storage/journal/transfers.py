@@ -120,10 +120,7 @@ def chunk_file(number: int) -> str:
 def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
     """Read manifest and chunks of a complete transfer; for a process that only reads.
 
-    Raises
-    ------
-    StorageError
-        When they cannot be read.
+    Raises StorageError when they cannot be read.
     """
     with disk_errors("reading", folder):
         manifest = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))["manifest"]
@@ -199,10 +196,7 @@ class TransferStaging:
     def put(self, name: str, number: int, data: bytes) -> ChunkResult:
         """Store a chunk, if it is wanted and is what the manifest says; a second time it changes nothing.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses.
+        Raises StorageError when the disk refuses.
         """
         with self._lock:
             transfer = self.transfer

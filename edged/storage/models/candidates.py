@@ -90,10 +90,7 @@ def verify_quantised(
 
     How far it is from the other form is for the gate to say.
 
-    Raises
-    ------
-    ModelError
-        When it does not load, answer in the same shape, or is too slow.
+    Raises ModelError when it does not load, answer in the same shape, or is too slow.
     """
     path = model_in(folder, INT8)
     if not path.exists():

@@ -134,10 +134,7 @@ class Checkpoints:
     def get(self, number: int) -> Generation:
         """Verify and read one generation.
 
-        Raises
-        ------
-        CorruptError
-            When it is missing or differs from what was written.
+        Raises CorruptError when it is missing or differs from what was written.
         """
         path = self._path(number)
         verify_directory(path)
@@ -155,10 +152,7 @@ class Checkpoints:
     def pinned(self) -> set[int]:
         """Generations that are never pruned.
 
-        Raises
-        ------
-        CorruptError
-            When the list is damaged; `pin` writes it anew.
+        Raises CorruptError when the list is damaged; `pin` writes it anew.
         """
         path = self._directory / PINS
         return set(read_sealed(path)["pinned"]) if path.exists() else set()

@@ -89,10 +89,7 @@ class ActiveBundle:
     def open(self) -> Bundle:
         """Open the active bundle; an installed one is verified.
 
-        Raises
-        ------
-        EdgedError
-            When it is damaged or not signed by one of the keys.
+        Raises EdgedError when it is damaged or not signed by one of the keys.
         """
         path = self.path()
         return self._configured if path == self._configured.path else open_bundle(path, self._keys)

@@ -33,10 +33,7 @@ def is_plain(name: str) -> bool:
 def read_manifest(path: Path) -> dict[str, Any]:
     """The values of the bundle in directory `path`.
 
-    Raises
-    ------
-    BundleError, CorruptError
-        When there are none, or they are of another format.
+    Raises BundleError or CorruptError when there are none, or they are of another format.
     """
     file = path / DESCRIPTION
     try:

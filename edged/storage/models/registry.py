@@ -127,10 +127,7 @@ class Registry(Journal):
         `staging` must lie in the same file system; it is moved, not copied. Versions rise and are
         never used again.
 
-        Raises
-        ------
-        StorageError
-            When there is no `model.onnx` in it, or it could not be made durable.
+        Raises StorageError when there is no `model.onnx` in it, or it could not be made durable.
         """
         if not model_in(staging).is_file():
             raise StorageError(f"there is no {model_in(staging).name} in it", where=str(staging))
@@ -173,10 +170,7 @@ class Registry(Journal):
     def verify(self, version: int, form: Form = FLOAT32) -> Path:
         """Path of the file of a model in this form, all its files compared with the manifest.
 
-        Raises
-        ------
-        CorruptError
-            When a file is missing or damaged.
+        Raises CorruptError when a file is missing or damaged.
         """
         directory = self._path_of(version)
         path = model_in(directory, form)

@@ -88,10 +88,7 @@ class SentUpdates:
     ) -> SentUpdate:
         """Keep an update, durably, and remove the oldest.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses; then nothing may be sent.
+        Raises StorageError when the disk refuses; then nothing may be sent.
         """
         make_directory(self._folder)
         sweep(self._folder)

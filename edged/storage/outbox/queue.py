@@ -102,10 +102,7 @@ class Outbox:
     def start_over(self, problem: CorruptError) -> None:
         """The file is damaged: put it aside and go on with an empty one.
 
-        Raises
-        ------
-        StorageError
-            When that cannot be written.
+        Raises StorageError when that cannot be written.
         """
         with self._lock:
             self._db.close()
@@ -275,10 +272,7 @@ class Outbox:
     def remove(self, keys: Sequence[Key]) -> None:
         """The broker has these messages, which were held; gone from the disk when this returns.
 
-        Raises
-        ------
-        StorageError
-            When nothing was removed: call it again.
+        Raises StorageError when nothing was removed: call it again.
         """
         with self._lock:
             sizes = {key: self._held[key] for key in keys if key in self._held}
@@ -298,10 +292,7 @@ class Outbox:
 
         Gives free space back to the file system. To be called every few seconds.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses; nothing has changed then.
+        Raises StorageError when the disk refuses; nothing has changed then.
         """
         before = self.waiting.dropped
         with self._lock, translated(self._path):

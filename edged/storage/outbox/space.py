@@ -73,10 +73,7 @@ class OutboxSpace:
 
         So that folding the write-ahead log into the file needs none, on a disk that is full by then.
 
-        Raises
-        ------
-        StorageError
-            When there is none.
+        Raises StorageError when there is none.
         """
         size = file_pages(db) * PAGE_SIZE
         if self._file is not None and size > os.fstat(self._file).st_size:
@@ -125,10 +122,7 @@ def pages_of(sizes: Iterable[int]) -> int:
 def fold_wal(db: sqlite3.Connection, path: Path, space: OutboxSpace) -> None:
     """Before a transaction: see that the write-ahead log has room for it.
 
-    Raises
-    ------
-    StorageError
-        When a reader keeps it from being folded into the file.
+    Raises StorageError when a reader keeps it from being folded into the file.
     """
     if size_of(space.wal) <= space.wal_bytes // 2:
         return

@@ -140,10 +140,7 @@ def _fill_free_pages(db: sqlite3.Connection, path: Path) -> None:
 def overwrite_log(db: sqlite3.Connection, path: Path) -> None:
     """Move the write-ahead log into the database, overwrite it with zeros and cut it off.
 
-    Raises
-    ------
-    StorageError
-        When something still reads from the log.
+    Raises StorageError when something still reads from the log.
     """
     if not _log_overwritten(db, path):
         raise StorageError("the write-ahead log is still being read", where=str(path),
@@ -198,10 +195,7 @@ def erase_files(paths: Iterable[Path]) -> int:
 
     Missing ones are fine. A symbolic link is removed, what it points to is left alone.
 
-    Raises
-    ------
-    StorageError
-        When the disk refuses; what is left can be erased by another call.
+    Raises StorageError when the disk refuses; what is left can be erased by another call.
     """
     count = 0
     for path in paths:

@@ -66,19 +66,7 @@ class Timing:
 def measure(bundle: BundleContents, names: Sequence[str], work: Workload) -> Timing:
     """Time the named engines on random rows of the bundle's shape, optimizer included.
 
-    Parameters
-    ----------
-    bundle
-        What is to be trained.
-    names
-        Engines that can open it.
-    work
-        Size of a step.
-
-    Raises
-    ------
-    EdgedError
-        When one of them cannot be opened or does not take a step.
+    Raises EdgedError when one of them cannot be opened or does not take a step.
     """
     engines = [open_engine(name, bundle, work.threads) for name in names]
     x, y = rows_for(bundle, engines[0], work.batch)

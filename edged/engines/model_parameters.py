@@ -30,14 +30,8 @@ def parameters_of(
 
     They are in a file beside it, or lie in the model itself where the bundle knows the places.
 
-    Parameters
-    ----------
-    folder
-        A directory of the registry, or of a candidate.
-    bundle
-        The bundle that the model was trained from.
-    unpack
-        Reads the file beside it.
+    `folder` is a directory of the registry, or of a candidate that was trained from the bundle; `unpack`
+    reads the file beside the model.
 
     Raises
     ------

@@ -143,14 +143,7 @@ def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:
 class Trainer:
     """Executes the daemon's orders with the parts that a configuration describes.
 
-    Parameters
-    ----------
-    config
-        The resolved configuration.
-    control
-        The pipe to the daemon.
-    base
-        The weights that the first run begins with.
+    `control` is the pipe to the daemon, `base` the weights that the first run begins with.
     """
 
     def __init__(self, config: Config, control: DaemonPipe, base: Base) -> None:

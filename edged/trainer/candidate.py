@@ -36,16 +36,8 @@ PROBE_ROWS = 16
 class CandidateExporter:
     """Publishes the weights of engines as candidates.
 
-    Parameters
-    ----------
-    folder
-        Where candidates wait for the gate.
-    bundle
-        The bundle that the engines train.
-    weights_note
-        Store the weights beside each model, with this note; None: do not store them.
-    quantise
-        Store the int8 form beside each model, where the bundle has one.
+    They wait in `folder` for the gate. With `weights_note` the weights are stored beside each model, with
+    this note; with `quantise` its int8 form, too, where the bundle has one.
     """
 
     def __init__(

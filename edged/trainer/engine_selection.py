@@ -76,22 +76,9 @@ def choose(
 ) -> EngineChoice:
     """Choose the engine for this bundle under this configuration.
 
-    Parameters
-    ----------
-    config
-        `engine`, `provider`, and the size of a step.
-    bundle
-        What is to be trained.
-    state
-        The state directory, where an earlier answer lies.
-    remember
-        Whether a new answer is written there.
-    note
-        Told, in one line, what was measured now, or why it could not be.
-
-    Returns
-    -------
-    The engine's name is one that `open_engine` takes; whether it opens has still to be seen.
+    An earlier answer lies in the directory `state`; with `remember` a new one is written there. `note` is
+    told, in one line, what was measured now, or why it could not be. `open_engine` takes the engine's name;
+    whether it opens has still to be seen.
     """
     names = candidates(bundle, config.provider)
     if config.engine != "auto" or len(names) < 2:

@@ -34,12 +34,7 @@ FOREIGN: Source = "weights"
 class LocalModels:
     """Reads the champion's weights and others that are known on this device.
 
-    Parameters
-    ----------
-    state
-        The state directory.
-    bundle
-        The bundle that the models were trained from.
+    All of them were trained from the bundle.
     """
 
     def __init__(self, state: Path, bundle: Bundle) -> None:

@@ -42,13 +42,6 @@ class NativeEngine:
     Batches are handed over as numpy arrays: for one-time batches that is faster than making OrtValues
     of them. Gradients of several steps with `apply=False` are added up, not averaged.
 
-    Parameters
-    ----------
-    bundle
-        What is trained.
-    threads
-        Threads of one training step.
-
     Raises
     ------
     UnavailableError

@@ -94,23 +94,9 @@ def _put(content: bytearray, offset: int, data: bytes) -> None:
 class BaseModel:
     """One form of the base model and the slots of the parameters in it.
 
-    Parameters
-    ----------
-    path
-        The file.
-    entry
-        What it must be; None where that is not known.
-    slots
-        Where parameters lie.
-    names
-        All parameters of the model: `whole` says whether each has a slot.
-    apart
-        The file beside it that holds its values, where it holds none, and what that must be.
-
-    Attributes
-    ----------
-    path
-        The file.
+    `entry` is what the file must be, None where that is not known. `names` are all parameters of the model:
+    `whole` says whether each has a slot. `apart` is the file beside it that holds its values, where it holds
+    none, and what that must be.
     """
 
     def __init__(

@@ -27,23 +27,10 @@ _KEPT = 3
 class ManySteps:
     """A graph whose rows have two axes that vary, steps and batch, and whose outputs are stacked too.
 
-    Parameters
-    ----------
-    path
-        The ONNX file.
-    told
-        What the bundle says of the step.
-    rows
-        Names of the step's inputs for data and labels.
-    threads, providers
-        How it is run.
-    sides
-        Inputs and outputs that stay where they are, side by side.
+    `rows` are the names of the step's inputs for data and labels, `sides` the inputs and outputs that stay
+    where they are, side by side.
 
-    Raises
-    ------
-    ort.ERRORS
-        When the graph cannot be loaded.
+    Raises one of `ort.ERRORS` when the graph cannot be loaded.
     """
 
     def __init__(

@@ -138,12 +138,7 @@ class Prefetch:
     Between two runs of the runtime, which leave little of Python in the processor's caches, computing
     them one by one costs several times as much as in a loop.
 
-    Parameters
-    ----------
-    rule
-        The optimizer's.
-    names
-        The scalars that the graph takes, in its order.
+    `names` are the scalars that the graph takes, in its order.
     """
 
     def __init__(self, rule: OptimizerInputs, names: Sequence[str]) -> None:

@@ -32,12 +32,7 @@ Parse = Callable[[bytes, int], dict[str, Any]]
 class ReadingFields:
     """Finds what a reading is made of among the fields of a message.
 
-    Parameters
-    ----------
-    stream
-        Names the fields.
-    text
-        Whether the format is text, whose parser has refused NaN and infinity already.
+    The stream names the fields; `text` says that the format's parser has refused NaN and infinity already.
     """
 
     def __init__(self, stream: StreamConfig, *, text: bool) -> None:

@@ -53,21 +53,10 @@ def write(
 ) -> None:
     """Write an archive.
 
-    Parameters
-    ----------
-    target
-        Where to.
-    about
-        What the manifest says beside `files`.
-    files
-        Entries with the paths of their content, which must still be what the entries say.
-    sign
-        Makes the signature of the manifest; None for none.
+    `about` is what the manifest says beside `files`, whose content must still be what the entries say; `sign`
+    makes the signature of the manifest, None for none.
 
-    Raises
-    ------
-    CorruptError
-        When a file has changed since its entry was made.
+    Raises CorruptError when a file has changed since its entry was made.
     """
     listed = [[entry.name, entry.size, entry.sha256] for entry in files]
     manifest = seal({**about, "files": listed})

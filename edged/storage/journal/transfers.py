@@ -131,14 +131,7 @@ def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
 class TransferStaging:
     """Keeps the chunks of one transfer; safe to use from several threads.
 
-    Parameters
-    ----------
-    state
-        The state directory.
-    max_bytes
-        Cap of one transfer.
-    expire
-        Seconds without a chunk after which a transfer gives way to another.
+    A transfer has at most `max_bytes`, and gives way to another after `expire` seconds without a chunk.
     """
 
     def __init__(self, state: Path, *, max_bytes: int, expire: float, clock: Clock) -> None:

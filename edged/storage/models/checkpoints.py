@@ -95,14 +95,8 @@ class Checkpoints:
     def publish(self, staging: Path, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> int:
         """Make a staged directory the newest generation; its number, never used before.
 
-        Parameters
-        ----------
-        staging
-            From `stage`, with the engine's files in it.
-        state
-            JSON values.
-        arrays
-            Arrays of any shape and of plain dtypes; nothing is ever pickled.
+        `staging` is from `stage`, with the engine's files in it; `state` holds JSON values, `arrays` arrays
+        of any shape and of plain dtypes: nothing is ever pickled.
 
         Raises
         ------

@@ -62,16 +62,8 @@ class ActiveBundle:
     An installed bundle is active from the moment on in which its model takes over, and until a rollback to a
     model of another bundle.
 
-    Parameters
-    ----------
-    configured
-        The bundle of `model.bundle`; active unless the champion names an installed one.
-    installed
-        Finds bundles by fingerprint.
-    registry
-        Its champion's record names the bundle.
-    keys
-        Public keys; if there are any, one of them must have signed an installed bundle.
+    The `configured` one is active unless the champion's record names an installed one. If there are public
+    `keys`, one of them must have signed an installed bundle.
     """
 
     def __init__(

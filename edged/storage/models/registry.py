@@ -276,17 +276,8 @@ class Registry(Journal):
     def set_champion(self, version: int, reason: str, ts: float, *, outgoing: Status | None = None) -> None:
         """Make a model the champion: verify its files, move the pointer, then write the rows.
 
-        Parameters
-        ----------
-        version
-            The model to serve from now on.
-        reason
-            Why, in a word or a line.
-        ts
-            Unix seconds.
-        outgoing
-            Status of the model whose place it takes; `good` if that was proven, else `retired`, when
-            absent. A rollback gives `rolled_back`.
+        `ts` is Unix seconds, `reason` a word or a line. `outgoing` is the status of the model whose place it
+        takes; when absent `good` if that was proven, else `retired`. A rollback gives `rolled_back`.
 
         Raises
         ------

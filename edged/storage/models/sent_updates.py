@@ -60,12 +60,7 @@ class SentUpdate:
 class SentUpdates:
     """The newest updates of one state directory; one thread adds, any may read.
 
-    Parameters
-    ----------
-    state
-        The state directory.
-    folder
-        Where they lie in it: `ROUNDS` for those of a fleet's rounds, which hold what goes into the next one.
+    They lie in its `folder`: `ROUNDS` has those of a fleet's rounds, which hold what goes into the next one.
     """
 
     def __init__(self, state: Path, folder: str = FOLDER) -> None:

@@ -60,22 +60,11 @@ class Outbox:
     def open(cls, path: Path, *, max_bytes: int, max_age: float, clock: Clock) -> Self:
         """Open the outbox, creating it where there is none. A damaged one is put aside.
 
-        Parameters
-        ----------
-        path
-            The SQLite file.
-        max_bytes
-            Cap of the file, its write-ahead log and shared memory together; 1 MiB at least.
-        max_age
-            Seconds after which a message is given up.
-        clock
-            Its wall time counts while nothing runs, its monotonic time otherwise: a clock that is
-            set meanwhile makes no message older.
+        File, write-ahead log and shared memory together have at most `max_bytes`, 1 MiB at least; a message
+        is given up after `max_age` seconds. The wall time of `clock` counts while nothing runs, its monotonic
+        time otherwise: a clock that is set meanwhile makes no message older.
 
-        Raises
-        ------
-        StorageError
-            When it cannot be opened or written.
+        Raises StorageError when it cannot be opened or written.
         """
         space = OutboxSpace(path, max_bytes)
         try:

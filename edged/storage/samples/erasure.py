@@ -82,20 +82,11 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
 def rewrite(db: sqlite3.Connection, path: Path, *, alone: bool) -> None:
     """Leave nothing in the database's files but what its tables hold.
 
-    Parameters
-    ----------
-    db
-        The only connection that writes, outside a transaction.
-    path
-        The database.
-    alone
-        Whether no other process has it open: then the part of the file that is cut off is overwritten
-        first. Without, its free pages are, which is everything but the slack between live rows.
+    `db` is the only connection that writes, outside a transaction. With `alone` no other process has the
+    database open: then the part of the file that is cut off is overwritten first. Without, its free pages
+    are, which is everything but the slack between live rows.
 
-    Raises
-    ------
-    StorageError
-        When a reader stays, or the disk is full.
+    Raises StorageError when a reader stays, or the disk is full.
     """
     with translated(path):
         before = [

@@ -299,17 +299,9 @@ class SampleLog(JoiningReader):
         Offsets and positions in label order go on where they were; what was erased counts as evicted.
         Refused messages go in either case: they may hold samples and labels.
 
-        Parameters
-        ----------
-        samples, labels
-            What goes.
-        alone
-            Whether no other process has the log open: then the end of the file that is given back to
-            the file system is overwritten first, too.
-
-        Returns
-        -------
-        How many `samples`, `labels` and `quarantined` messages went.
+        With `alone` no other process has the log open: then the end of the file that is given back to the
+        file system is overwritten first, too. Returns how many `samples`, `labels` and `quarantined` messages
+        went.
 
         Raises
         ------

@@ -59,8 +59,18 @@ def open_engine(
         from edged.engines.portable.engine import PortableEngine
 
         return PortableEngine(bundle, threads=threads, providers=providers)
-    _refuse_portable_only(bundle)
-    _refuse_other_providers(providers)
+    if "native" not in bundle.engines:
+        raise UnavailableError(
+            "this bundle is for the portable engine alone",
+            where="training.engine",
+            remedy="set engine: portable, or build the bundle with --engine both",
+        )
+    if not execution.only_cpu(providers):
+        raise ConfigError(
+            f"the native engine has no {providers[0]}",
+            where="training.provider",
+            remedy="set engine: portable with a bundle for it, or leave provider out",
+        )
     from edged.engines.native.engine import NativeEngine
 
     return NativeEngine(bundle, threads=threads)
@@ -107,21 +117,3 @@ def _only(bundle: BundleContents, otherwise: str) -> str:
     if "native" in engines:
         return otherwise
     return "the bundle is for it alone" + (f": {refused['native']}" if "native" in refused else "")
-
-
-def _refuse_portable_only(bundle: BundleContents) -> None:
-    if "native" not in bundle.engines:
-        raise UnavailableError(
-            "this bundle is for the portable engine alone",
-            where="training.engine",
-            remedy="set engine: portable, or build the bundle with --engine both",
-        )
-
-
-def _refuse_other_providers(providers: Sequence[str]) -> None:
-    if not execution.only_cpu(providers):
-        raise ConfigError(
-            f"the native engine has no {providers[0]}",
-            where="training.provider",
-            remedy="set engine: portable with a bundle for it, or leave provider out",
-        )

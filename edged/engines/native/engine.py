@@ -19,7 +19,7 @@ from edged.engines.onnx.single_file import LARGEST, whole_model
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
 from edged.engines.runtime.ort import onnxruntime
-from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
+from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -147,14 +147,8 @@ class NativeEngine:
 
     def check(self) -> None:
         """Raise NonFiniteError when a parameter, trainable or frozen, is NaN or infinite."""
-        if np.isfinite(self._module.get_contiguous_parameters().numpy()).all():
-            return
-        bad = [name for name, value in self.parameters().items() if not np.isfinite(value).all()]
-        raise NonFiniteError(
-            f"weights are no longer finite: {', '.join(bad[:3])}",
-            where=str(self._bundle.training_model),
-            remedy="lower training.learning_rate, or look for samples far outside the usual range",
-        )
+        if not np.isfinite(self._module.get_contiguous_parameters().numpy()).all():
+            raise ort.not_finite(self.parameters(), self._bundle.training_model)
 
     def parameters(self) -> dict[str, Floats]:
         """Copies of all parameters by name, trainable and frozen."""

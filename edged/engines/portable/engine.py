@@ -18,7 +18,7 @@ from edged.engines.portable.state import SavedState
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
 from edged.engines.runtime.ort import CPU, check
-from edged.errors import NonFiniteError, TrainingError
+from edged.errors import TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -262,14 +262,8 @@ class PortableEngine:
 
     def check(self) -> None:
         """Raise NonFiniteError when a parameter, trainable or frozen, is NaN or infinite."""
-        if self._memory.are_finite():
-            return
-        bad = [name for name, value in self.parameters().items() if not np.isfinite(value).all()]
-        raise NonFiniteError(
-            f"weights are no longer finite: {', '.join(bad[:3])}",
-            where=str(self._graphs.path("step")),
-            remedy="lower training.learning_rate, or look for samples far outside the usual range",
-        )
+        if not self._memory.are_finite():
+            raise ort.not_finite(self.parameters(), self._graphs.path("step"))
 
     # ---- parameters --------------------------------------------------------------------------
 

@@ -14,14 +14,15 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from edged.domain.protocols import labels_of
-from edged.errors import ConfigError, TrainingError, UnavailableError
+from edged.errors import ConfigError, NonFiniteError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Labels
@@ -196,6 +197,16 @@ def refused_batch(x: NDArray[np.float32], y: Labels, problem: Exception, model: 
         f"the training graph refuses a batch (input {x.dtype}{list(x.shape)}, {labels}): {one_line(problem)}",
         where=str(model),
         remedy="the shapes and types it takes are in bundle.json",
+    )
+
+
+def not_finite(parameters: Mapping[str, NDArray[np.float32]], model: Path) -> NonFiniteError:
+    """The error for weights that are NaN or infinite."""
+    bad = [name for name, value in parameters.items() if not np.isfinite(value).all()]
+    return NonFiniteError(
+        f"weights are no longer finite: {', '.join(bad[:3])}",
+        where=str(model),
+        remedy="lower training.learning_rate, or look for samples far outside the usual range",
     )
 
 

@@ -240,32 +240,23 @@ class SampleLog(JoiningReader):
         try:
             with self._lock:
                 self._wal.keep_short(self._db)
-                self._commit(samples, labels, quarantined, list(packets), opened)
+                with self._writing() as (tally, evicting):
+                    self._make_room(tally, evicting, samples, quarantined, opened)
+                    if samples is not None and len(samples):
+                        self._insert(samples, tally)
+                    if opened is not None:
+                        open_windows.write(self._db, opened)
+                    if labels:
+                        values = encoded([label.label for label in labels], self._schema)
+                        labelling.apply(self._db, labels, values, tally, self._limits.relabels)
+                    if quarantined:
+                        quarantine.add(self._db, quarantined, self._limits.quarantine_rows)
+                        tally.quarantined += len(quarantined)
+                    refused = [r.packet for r in quarantined if r.packet]
+                    self._remember([*refused, *packets], tally.next_offset)
         except CorruptError as problem:
             self.damage = problem
             raise
-
-    def _commit(
-        self,
-        samples: Batch | None,
-        labels: Sequence[LabelUpdate],
-        quarantined: Sequence[Rejected],
-        packets: list[tuple[int, int]],
-        opened: OpenWindowChanges | None,
-    ) -> None:
-        with self._writing() as (tally, evicting):
-            self._make_room(tally, evicting, samples, quarantined, opened)
-            if samples is not None and len(samples):
-                self._insert(samples, tally)
-            if opened is not None:
-                open_windows.write(self._db, opened)
-            if labels:
-                values = encoded([label.label for label in labels], self._schema)
-                labelling.apply(self._db, labels, values, tally, self._limits.relabels)
-            if quarantined:
-                quarantine.add(self._db, quarantined, self._limits.quarantine_rows)
-                tally.quarantined += len(quarantined)
-            self._remember([*(r.packet for r in quarantined if r.packet), *packets], tally.next_offset)
 
     def evict(self, now: float, *, limit: int = _EVICT_ROWS) -> int:
         """Evict what is too old or too much, at most about `limit` samples; how many went.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,13 +13,12 @@ from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD
 from edged.domain.model_files import FLOAT32
+from edged.domain.training.message import Message
 from edged.engines.onnx.base_model import BaseModel, Slot
 from edged.engines.portable.optimizer import OptimizerInputs
-from edged.errors import BundleError, CorruptError, UnavailableError
+from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edged.domain.bundle_contents import BundleContents
 
 # In the first one scalars had no axis, and a large parameter had no other tensor than the state's.
@@ -44,20 +44,20 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Message):
     """The input that takes uniform random numbers: its name, how many a row, what they are drawn from."""
 
     name: str
     width: int
-    seed: int
+    seed: int = 0
 
 
 @dataclass(frozen=True)
-class Guidance:
+class Guidance(Message):
     """Inputs of the guided step: for the teacher's outputs and scalars; whether there is a temperature."""
 
     teacher: str
-    scalars: dict[str, str]
+    scalars: Mapping[str, str]
     soft: bool
 
 
@@ -119,7 +119,7 @@ class Description:
         try:
             told = _parse(data)
             _fits_itself(told, data)
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, TrainingError) as problem:
             raise CorruptError(
                 "the description of the step graph is not whole", where=where, remedy=REBUILD
             ) from problem
@@ -170,7 +170,7 @@ def _parse(data: Mapping[str, Any]) -> Description:
         models={str(key): str(name) for key, name in data["models"].items()},
         **{key: str(data[key]) for key in ("loss", "squares", "weights")},
         scalars=_scalars(data),
-        rule=OptimizerInputs.of(data["optimizer"]),
+        rule=OptimizerInputs.from_json(data["optimizer"]),
         groups=tuple((group["name"], tuple(group["shape"])) for group in data["groups"]),
         places=places,
         frozen={item["name"]: tuple(item["shape"]) for item in data["frozen"]},
@@ -179,18 +179,11 @@ def _parse(data: Mapping[str, Any]) -> Description:
         remembered={str(name): str(output) for name, output in data.get("remembered", {}).items()},
         direct="all" if data["format"] > 1 else "joined" if data.get("direct", False) else "none",
         scalar=(1,) if data["format"] > 1 else (),
-        guidance=_guidance(data.get("guidance")),
+        guidance=None if data.get("guidance") is None else Guidance.from_json(data["guidance"]),
         many=data.get("many"),
         parts=tuple(_parts(group) for group in data["groups"]),
         largest_product=None if data.get("largest_product") is None else int(data["largest_product"]),
     )
-
-
-def _guidance(data: Mapping[str, Any] | None) -> Guidance | None:
-    if data is None:
-        return None
-    named = {str(what): str(name) for what, name in data["scalars"].items()}
-    return Guidance(str(data["teacher"]), named, bool(data["soft"]))
 
 
 def _parts(group: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -207,9 +200,7 @@ def _scalars(data: Mapping[str, Any]) -> dict[str, str]:
 
 def _noise(data: Mapping[str, Any] | None) -> Noise | None:
     # Descriptions written before there was noise have no such entry.
-    if data is None or not data["width"]:
-        return None
-    return Noise(str(data["name"]), int(data["width"]), int(data.get("seed", 0)))
+    return Noise.from_json(data) if data is not None and data["width"] else None
 
 
 def base_model(bundle: BundleContents, description: Description) -> BaseModel:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.json_fields import JsonFields
 from edged.errors import ConfigError, RefusedError
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, staging_path, sweep
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 FOLDER = "incoming"
 MOST_CHUNKS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _ABOUT = "about.json"
 
 log = get_logger("edged.incoming")
@@ -93,23 +93,24 @@ def announced(name: Any, manifest: Any, note: Mapping[str, Any], max_bytes: int)
 
 
 def _pieces(manifest: Any) -> tuple[ChunkDigest, ...]:
-    try:
-        pieces = tuple(ChunkDigest(entry["bytes"], entry["sha256"]) for entry in manifest["chunks"])
-        whole = ChunkDigest(manifest["bytes"], manifest["sha256"])
-    except (KeyError, TypeError):
-        pieces, whole = (), None
-    if whole is None or not pieces or not all(_plausible(piece) for piece in (whole, *pieces)):
-        raise ConfigError(
-            "needs bytes, sha256 and chunks, each of those with bytes and sha256",
-            where="manifest",
-            remedy="send the manifest that belongs to the chunks",
-        )
+    whole = JsonFields(manifest, "manifest", _malformed)
+    _piece(whole)
+    pieces = tuple(_piece(entry) for entry in whole.each("chunks"))
+    if not pieces:
+        raise _malformed()
     return pieces
 
 
-def _plausible(piece: ChunkDigest) -> bool:
-    counted = isinstance(piece.size, int) and not isinstance(piece.size, bool) and piece.size > 0
-    return counted and isinstance(piece.sha256, str) and _SHA256.fullmatch(piece.sha256) is not None
+def _piece(fields: JsonFields) -> ChunkDigest:
+    return ChunkDigest(fields.count("bytes", least=1), fields.digest("sha256"))
+
+
+def _malformed(*_: str) -> ConfigError:
+    return ConfigError(
+        "needs bytes, sha256 and chunks, each of those with bytes and sha256",
+        where="manifest",
+        remedy="send the manifest that belongs to the chunks",
+    )
 
 
 def chunk_file(number: int) -> str:

@@ -68,11 +68,6 @@ def by_time(db: sqlite3.Connection, key: str, ts: float, tolerance: float) -> in
     return offset if offset is not None and distance <= tolerance else None
 
 
-def index_times(db: sqlite3.Connection) -> None:
-    """Make the index that `by_time` needs, unless it is there: about a second for a million rows."""
-    db.execute("CREATE INDEX IF NOT EXISTS sample_times ON samples(key, ts)")
-
-
 class JoiningReader(WindowReader):
     """A sample log that finds the samples of labels.
 
@@ -109,7 +104,8 @@ class JoiningReader(WindowReader):
     def _index_times(self) -> None:
         if self._writes:
             with self._lock, transaction(self._db, self._path):
-                index_times(self._db)
+                # About a second for a million rows.
+                self._db.execute("CREATE INDEX IF NOT EXISTS sample_times ON samples(key, ts)")
         self._times_indexed = True
 
     def holds(self, offsets: Sequence[int]) -> set[int]:

@@ -11,13 +11,7 @@ from edged.engines.inference import InferenceModel
 from edged.engines.model_parameters import WEIGHTS_FILE
 from edged.engines.onnx.base_model import BaseModel
 from edged.mqtt.weight_encoding import pack
-from edged.storage.files.atomic import (
-    STAGING,
-    disk_errors,
-    disk_errors_of_others,
-    publish_directory,
-    remove,
-)
+from edged.storage.files import atomic
 from edged.storage.models.candidates import PROBE_FILES
 
 if TYPE_CHECKING:
@@ -69,12 +63,12 @@ class CandidateExporter:
         if self._weights_note is not None and WEIGHTS_FILE not in files:
             beside[WEIGHTS_FILE] = pack(parameters, dict(self._weights_note))
         beside |= files
-        staging, model = self._folder / f"{STAGING}{run}{name}", file_name(self._suffix)
-        with disk_errors("writing the candidate", staging):
-            for left in self._folder.glob(f"{STAGING}[0-9]*"):
-                remove(left)  # a run before this one came no further
+        staging, model = self._folder / f"{atomic.STAGING}{run}{name}", file_name(self._suffix)
+        with atomic.disk_errors("writing the candidate", staging):
+            for left in self._folder.glob(f"{atomic.STAGING}[0-9]*"):
+                atomic.remove(left)  # a run before this one came no further
             staging.mkdir(parents=True, exist_ok=True)
-            with disk_errors_of_others(staging):
+            with atomic.disk_errors_of_others(staging):
                 engine.export(staging / model)
             output = InferenceModel(staging / model).predict(probe)
             for file, values in zip(PROBE_FILES, (probe, output), strict=True):
@@ -82,5 +76,5 @@ class CandidateExporter:
             for file, content in beside.items():
                 (staging / file).write_bytes(content)
         final = self._folder / f"{run}{name}"
-        publish_directory(staging, final, extra={"run": run})
+        atomic.publish_directory(staging, final, extra={"run": run})
         return final

@@ -85,21 +85,10 @@ def choose(
         name = usual_engine(bundle, config.provider)[0] if config.engine == "auto" else config.engine
         return EngineChoice(name, reason_for(config.engine, bundle, config.provider))
     work = Workload(config.batch, config.threads, config.accumulate)
-    key = _key(bundle, work)
-    timing = _recall(state / FILE, key, note)
+    file, key = state / FILE, _key(bundle, work)
+    timing = _recall(file, key, note)
     if timing is not None:
         return EngineChoice(timing.fastest, "measured faster", timing)
-    return _measured(bundle, work, names, state / FILE if remember else None, key, note)
-
-
-def _measured(
-    bundle: Bundle,
-    work: Workload,
-    names: tuple[str, ...],
-    file: Path | None,
-    key: dict[str, Any],
-    note: Callable[[str], None],
-) -> EngineChoice:
     try:
         timing = _time_in_child(bundle, work, names)
     except UnavailableError as problem:
@@ -108,7 +97,7 @@ def _measured(
         return EngineChoice(name, f"{why}; {problem.what}")
     found = EngineChoice(timing.fastest, "measured faster", timing)
     note(f"engine: {found.line()}")
-    if file is not None:
+    if remember:
         _write(file, key, timing, note)
     return found
 

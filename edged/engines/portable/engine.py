@@ -136,7 +136,8 @@ class PortableEngine:
         if apply:
             self._accept()
         else:
-            self._keep_gradients()
+            self._parts += 1
+            memory.keep_gradients()
         return StepResult(loss, apply)
 
     def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = True) -> list[StepResult]:
@@ -245,10 +246,6 @@ class PortableEngine:
             self._memory.renew(self._updates)
         if self._parts:
             self._forget_gradients()
-
-    def _keep_gradients(self) -> None:
-        self._parts += 1
-        self._memory.keep_gradients()
 
     def _forget_gradients(self) -> None:
         if self._parts:

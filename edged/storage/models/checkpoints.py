@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.files.atomic import (
-    DISK,
-    Disk,
-    disk_errors,
-    make_directory,
-    publish_directory,
-    publish_file,
-    remove,
-    staging_path,
-    sweep,
-    verify_directory,
-)
+from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
@@ -70,7 +59,7 @@ class Checkpoints:
         Numbers that `latest` found damaged and passed over, newest first.
     """
 
-    def __init__(self, directory: Path, keep: int, *, disk: Disk = DISK) -> None:
+    def __init__(self, directory: Path, keep: int, *, disk: atomic.Disk = atomic.DISK) -> None:
         self._directory = directory
         self._keep = keep
         self._disk = disk
@@ -85,10 +74,10 @@ class Checkpoints:
 
     def stage(self) -> Path:
         """An empty directory to write a new generation into; an unpublished earlier one is removed."""
-        make_directory(self._directory, disk=self._disk)
-        with disk_errors("preparing a checkpoint", self._directory):
-            sweep(self._directory, disk=self._disk)
-            staging = staging_path(self._directory, "generation")
+        atomic.make_directory(self._directory, disk=self._disk)
+        with atomic.disk_errors("preparing a checkpoint", self._directory):
+            atomic.sweep(self._directory, disk=self._disk)
+            staging = atomic.staging_path(self._directory, "generation")
             self._disk.make_directory(staging)
         return staging
 
@@ -105,10 +94,10 @@ class Checkpoints:
             generation is then whatever `latest` says.
         """
         number = max(self.numbers(), default=0) + 1
-        with disk_errors("writing a checkpoint", staging):
+        with atomic.disk_errors("writing a checkpoint", staging):
             self._disk.write(staging / STATE, json.dumps(dict(state)).encode())
             self._disk.write(staging / ARRAYS, pack_arrays(arrays))
-        publish_directory(staging, self._path(number), extra={"generation": number}, disk=self._disk)
+        atomic.publish_directory(staging, self._path(number), extra={"generation": number}, disk=self._disk)
         self._whole.add(number)
         self._prune()
         return number
@@ -131,8 +120,8 @@ class Checkpoints:
         Raises CorruptError when it is missing or differs from what was written.
         """
         path = self._path(number)
-        verify_directory(path)
-        with disk_errors("reading a checkpoint", path):
+        atomic.verify_directory(path)
+        with atomic.disk_errors("reading a checkpoint", path):
             state = json.loads((path / STATE).read_bytes())
             arrays = unpack_arrays((path / ARRAYS).read_bytes())
         self._whole.add(number)
@@ -140,8 +129,8 @@ class Checkpoints:
 
     def pin(self, numbers: Iterable[int]) -> None:
         """Replace the set of generations that are never pruned; holds for all processes."""
-        make_directory(self._directory, disk=self._disk)
-        publish_file(self._directory / PINS, seal({"pinned": sorted(set(numbers))}), disk=self._disk)
+        atomic.make_directory(self._directory, disk=self._disk)
+        atomic.publish_file(self._directory / PINS, seal({"pinned": sorted(set(numbers))}), disk=self._disk)
 
     def pinned(self) -> set[int]:
         """Generations that are never pruned.
@@ -164,13 +153,13 @@ class Checkpoints:
         stay = pinned | set(whole[: self._keep])
         for number in numbers:
             if number not in stay:
-                remove(self._path(number), disk=self._disk)
+                atomic.remove(self._path(number), disk=self._disk)
                 self._whole.discard(number)
 
     def _is_whole(self, number: int) -> bool:
         if number not in self._whole:
             try:
-                verify_directory(self._path(number))
+                atomic.verify_directory(self._path(number))
             except StorageError:
                 return False
             self._whole.add(number)

@@ -19,17 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from edged.domain.model_files import FLOAT32, Form, model_in
 from edged.errors import CorruptError, StorageError
-from edged.storage.files.atomic import (
-    DISK,
-    Disk,
-    make_directory,
-    publish_directory,
-    publish_file,
-    read_manifest,
-    remove,
-    sweep,
-    verify_directory,
-)
+from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.journal.journal import Journal
 from edged.storage.models.records import BAD, COLUMNS, ModelRecord, Reign, Status, from_row, to_row
@@ -80,14 +70,14 @@ class Registry(Journal):
         What `open` mended, one line each.
     """
 
-    def __init__(self, db: sqlite3.Connection, path: Path, *, disk: Disk = DISK) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path, *, disk: atomic.Disk = atomic.DISK) -> None:
         super().__init__(db, path)
         self._models = path.parent / MODELS
         self._disk = disk
         self.repaired: list[str] = []
 
     @classmethod
-    def open(cls, state_dir: Path, *, readonly: bool = False, disk: Disk = DISK) -> Registry:
+    def open(cls, state_dir: Path, *, readonly: bool = False, disk: atomic.Disk = atomic.DISK) -> Registry:
         """Open the registry, creating it unless `readonly`, and mend what a crash left behind.
 
         Raises
@@ -141,12 +131,12 @@ class Registry(Journal):
             # A copied candidate may bring the manifest of its own publication: it is written anew.
             folder = self._path_of(version)
             try:
-                publish_directory(staging, folder, extra={"model": asdict(record)}, disk=self._disk)
+                atomic.publish_directory(staging, folder, extra={"model": asdict(record)}, disk=self._disk)
                 with self._writing():
                     self._insert(record)
             except StorageError:
                 with suppress(OSError, StorageError):  # files without a row would stay until a restart
-                    remove(folder, disk=self._disk)
+                    atomic.remove(folder, disk=self._disk)
                 raise
         return record
 
@@ -174,7 +164,7 @@ class Registry(Journal):
         """
         directory = self._path_of(version)
         path = model_in(directory, form)
-        if path.name not in verify_directory(directory)["files"]:
+        if path.name not in atomic.verify_directory(directory)["files"]:
             raise CorruptError(f"the manifest names no {path.name}", where=str(directory))
         return path
 
@@ -231,7 +221,7 @@ class Registry(Journal):
             by_worth = sorted(records, key=lambda r: (r.version in stay, r.status not in BAD, r.version))
             surplus = [r.version for r in by_worth[: max(0, len(by_worth) - keep)] if r.version not in stay]
             for version in surplus:
-                remove(self._path_of(version), disk=self._disk)
+                atomic.remove(self._path_of(version), disk=self._disk)
                 with self._writing():
                     self._db.execute("DELETE FROM models WHERE version = ?", (version,))
         return sorted(surplus)
@@ -294,7 +284,7 @@ class Registry(Journal):
             previous = before if before != version else self.previous()
             reign = Reign(ts, version, previous, reason, outgoing)
             try:
-                publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)
+                atomic.publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)
             finally:
                 # Whether it moved or not, the rows follow what is really there.
                 self._follow_pointer()
@@ -365,8 +355,8 @@ class Registry(Journal):
 
     def _repair(self) -> None:
         """What `open` does after a crash; harmless after a clean end."""
-        make_directory(self._models, disk=self._disk)
-        swept = sweep(self._models, disk=self._disk)
+        atomic.make_directory(self._models, disk=self._disk)
+        swept = atomic.sweep(self._models, disk=self._disk)
         self.repaired += [f"removed {MODELS}/{name}, which was never published" for name in swept]
         self.repaired += [f"training run {run} was cut off" for run in self._close_interrupted()]
         self._match_rows_to_files()
@@ -385,7 +375,7 @@ class Registry(Journal):
     def _take_up(self, version: int) -> None:
         """A model without a row: the crash came between the two, or `state.db` was lost."""
         try:
-            record = ModelRecord(**read_manifest(self._path_of(version))["model"])
+            record = ModelRecord(**atomic.read_manifest(self._path_of(version))["model"])
         except (CorruptError, KeyError, TypeError):
             return  # unreadable: it is never served, and its number is not given again
         if record.status != "rejected":
@@ -403,4 +393,4 @@ class Registry(Journal):
         noted = [reign for reign in self.reigns(REIGNS_KEPT) if reign.version == last[0].version]
         reign = noted[0] if noted else Reign(last[0].created, last[0].version, None, "pointer restored")
         self.repaired.append(f"the pointer to the champion was lost: model {reign.version} is it again")
-        publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)
+        atomic.publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)

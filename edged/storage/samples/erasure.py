@@ -17,15 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
-from edged.storage.files.atomic import (
-    DISK,
-    MANIFEST,
-    disk_errors,
-    fsync_directory,
-    publish_file,
-    read_manifest,
-    staging_path,
-)
+from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import seal
 from edged.storage.files.database import (
     PAGE_SIZE,
@@ -197,36 +189,36 @@ def erase_files(paths: Iterable[Path]) -> int:
             if not file.is_symlink() and stat.S_ISREG(file.stat().st_mode):
                 _zero(file)
                 count += 1
-        with disk_errors("removing", path):
-            DISK.remove(path)
-        fsync_directory(path.parent)
+        with atomic.disk_errors("removing", path):
+            atomic.DISK.remove(path)
+        atomic.fsync_directory(path.parent)
     return count
 
 
 def erase_published(directory: Path) -> int:
     """Erase a published directory so that no half of it can ever be seen; how many files went."""
-    doomed = staging_path(directory.parent, directory.name)
-    with disk_errors("removing", directory):
-        DISK.rename(directory, doomed)
+    doomed = atomic.staging_path(directory.parent, directory.name)
+    with atomic.disk_errors("removing", directory):
+        atomic.DISK.rename(directory, doomed)
     return erase_files([doomed])
 
 
 def erase_members(directory: Path, pattern: str) -> int:
     """Erase the files of a published directory that match; its manifest then names the others alone."""
-    doomed = sorted(path for path in directory.glob(pattern) if path.name != MANIFEST)
+    doomed = sorted(path for path in directory.glob(pattern) if path.name != atomic.MANIFEST)
     if not doomed:
         return 0
-    manifest = read_manifest(directory)
+    manifest = atomic.read_manifest(directory)
     names = {path.name for path in doomed}
     manifest["files"] = {name: file for name, file in manifest["files"].items() if name not in names}
     # First the manifest: a file that it does not name is not missed when power fails in between.
-    publish_file(directory / MANIFEST, seal(manifest))
+    atomic.publish_file(directory / atomic.MANIFEST, seal(manifest))
     return erase_files(doomed)
 
 
 def _zero(path: Path, start: int = 0) -> None:
     """Overwrite a file from `start` to its end, in place and durably; a missing one is fine."""
-    with disk_errors("overwriting", path):
+    with atomic.disk_errors("overwriting", path):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         except FileNotFoundError:

@@ -23,8 +23,8 @@ Floats = NDArray[np.float32]
 class InferenceModel:
     """A loaded model file with one float32 input and one output that counts.
 
-    Needs no training package. Full graph optimisation costs about 0.1 ms more at load than none and
-    makes single predictions about a tenth faster.
+    Needs no training package. Full graph optimisation costs about 0.1 ms more at load than none and makes
+    single predictions about a tenth faster. A row has `input_width` features and `output_width` outputs.
 
     Parameters
     ----------
@@ -37,11 +37,6 @@ class InferenceModel:
         pause in it lets another thread answer in between.
     providers
         Execution providers by onnxruntime's names, the preferred one first.
-
-    Attributes
-    ----------
-    input_width, output_width
-        Numbers of features `d` and of outputs `k` of one row.
 
     Raises
     ------

@@ -133,15 +133,9 @@ class Challenger:
 class Challenges:
     """Starts, tests and trains at most one challenger at a time.
 
-    `throttle` ends the steps early.
-
-    Attributes
-    ----------
-    current
-        The challenger; None without one.
-    allowed
-        Whether there may be one: not for streams that label themselves, and not beside a guide, which holds
-        to the champion.
+    `throttle` ends the steps early. `current` is the challenger; None without one. `allowed` says whether
+    there may be one: not for streams that label themselves, and not beside a guide, which holds to the
+    champion.
     """
 
     def __init__(

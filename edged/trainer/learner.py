@@ -26,16 +26,9 @@ if TYPE_CHECKING:
 class Learner:
     """An engine, the state that belongs to its weights, and the challenger beside it.
 
-    Attributes
-    ----------
-    engine, state
-        Both are replaced when a challenger takes over.
-    statistics
-        Statistics of inputs and targets among the engine's parameters.
-    challenges
-        The challenger, if there is one.
-    untrained
-        Whether the weights are random ones that a bundle was built with.
+    A challenger that takes over replaces `engine` and `state`. `statistics` are those of inputs and targets
+    among the engine's parameters; `untrained` says that the weights are random ones that a bundle was built
+    with.
     """
 
     def __init__(

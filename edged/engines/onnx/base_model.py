@@ -31,18 +31,9 @@ Floats = NDArray[np.float32]
 class Slot:
     """Where a parameter lies in the file, and as what.
 
-    Attributes
-    ----------
-    name, shape
-        Of the parameter.
-    offset
-        First byte of its values.
-    scale
-        First byte of its scales, float32, one for each slice along `axis`; None where it is float32.
-    zero
-        The byte that stands for 0: 0 for signed integers, 128 for unsigned ones.
-    transposed
-        Whether the integers lie there with the axes the other way round.
+    `offset` is the first byte of its values, `scale` that of its scales, float32, one for each slice along
+    `axis`; None where it is float32 itself. `zero` is the byte that stands for 0: 0 for signed integers, 128
+    for unsigned ones. `transposed` says that the integers lie there with the axes the other way round.
     """
 
     name: str

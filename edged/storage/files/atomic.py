@@ -48,10 +48,7 @@ class Disk:
 
     A harness that records or fails operations replaces this object; nothing else needs to know.
 
-    Attributes
-    ----------
-    durable
-        Whether `sync` does anything; see `scratch`.
+    `durable` says whether `sync` does anything; see `scratch`.
     """
 
     durable = True

@@ -30,16 +30,9 @@ PROBE_FILES = ("probe_input.npy", "probe_output.npy")
 class ProbeRules:
     """Limits that a candidate must keep to.
 
-    Attributes
-    ----------
-    inputs
-        Width of a row.
-    outputs
-        Widths of an answer that fit the stream.
-    tolerance
-        Largest difference to the trainer's outputs, relative where those are above 1.
-    latency
-        Longest median time of one prediction, in seconds.
+    `inputs` is the width of a row, `outputs` are the widths of an answer that fit the stream. `tolerance` is
+    the largest difference to the trainer's outputs, relative where those are above 1; `latency` the longest
+    median time of one prediction, in seconds.
     """
 
     inputs: int

@@ -44,19 +44,8 @@ class Generation:
 class Checkpoints:
     """The checkpoints of one state directory.
 
-    Parameters
-    ----------
-    directory
-        Where they lie; made when the first is published.
-    keep
-        How many of the newest good ones stay, beside those that are pinned.
-    disk
-        Through which everything is written.
-
-    Attributes
-    ----------
-    damaged
-        Numbers that `latest` found damaged and passed over, newest first.
+    Of the newest good ones `keep` stay, beside those that are pinned. `damaged` has the numbers that `latest`
+    found damaged and passed over, newest first.
     """
 
     def __init__(self, directory: Path, keep: int, *, disk: atomic.Disk = atomic.DISK) -> None:

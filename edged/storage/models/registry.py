@@ -64,10 +64,7 @@ class Registry(Journal):
 
     Made by `Registry.open`; safe to use from several threads of one process.
 
-    Attributes
-    ----------
-    repaired
-        What `open` mended, one line each.
+    `repaired` says what `open` mended, one line each.
     """
 
     def __init__(self, db: sqlite3.Connection, path: Path, *, disk: atomic.Disk = atomic.DISK) -> None:

@@ -17,16 +17,8 @@ import time
 from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
-from edged.storage.files import atomic
+from edged.storage.files import atomic, database
 from edged.storage.files.checksummed_json import seal
-from edged.storage.files.database import (
-    PAGE_SIZE,
-    WriteAheadLog,
-    file_pages,
-    free_pages,
-    transaction,
-    translated,
-)
 from edged.storage.samples import open_windows
 
 if TYPE_CHECKING:
@@ -74,13 +66,13 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
 def rewrite(db: sqlite3.Connection, path: Path, *, alone: bool) -> None:
     """Leave nothing in the database's files but what its tables hold.
 
-    `db` is the only connection that writes, outside a transaction. With `alone` no other process has the
-    database open: then the part of the file that is cut off is overwritten first. Without, its free pages
+    `db` is the only connection that writes, outside a transaction. With `alone` no other process has
+    the database open: then the part of the file that is cut off is overwritten first. Without, its free pages
     are, which is everything but the slack between live rows.
 
     Raises StorageError when a reader stays, or the disk is full.
     """
-    with translated(path):
+    with database.translated(path):
         before = [
             db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("secure_delete", "wal_autocheckpoint")
         ]
@@ -89,34 +81,34 @@ def rewrite(db: sqlite3.Connection, path: Path, *, alone: bool) -> None:
     try:
         overwrite_log(db, path)
         _fill_free_pages(db, path)
-        with translated(path):
+        with database.translated(path):
             db.execute("VACUUM")
         if alone:
             # The newest state of every page that stays is in the log alone, so nothing reads these.
-            _zero(path, file_pages(db) * PAGE_SIZE)
+            _zero(path, database.file_pages(db) * database.PAGE_SIZE)
         overwrite_log(db, path)
     finally:
-        with translated(path):
+        with database.translated(path):
             db.execute(f"PRAGMA secure_delete = {before[0]}")
             db.execute(f"PRAGMA wal_autocheckpoint = {before[1]}")
 
 
 def _fill_free_pages(db: sqlite3.Connection, path: Path) -> None:
     """Write zeros into every page that is free: with rows of zeros, which are deleted again."""
-    if free_pages(db) == 0:
+    if database.free_pages(db) == 0:
         return
-    with transaction(db, path):
+    with database.transaction(db, path):
         db.execute("CREATE TABLE IF NOT EXISTS erased (zeros BLOB)")
-    while free_pages(db):
-        with transaction(db, path):
-            size = min(_FILL_ROW, free_pages(db) * PAGE_SIZE)
+    while database.free_pages(db):
+        with database.transaction(db, path):
+            size = min(_FILL_ROW, database.free_pages(db) * database.PAGE_SIZE)
             db.executemany("INSERT INTO erased VALUES (zeroblob(?))", [(size,)] * _SLICE_ROWS)
         overwrite_log(db, path)
     while db.execute("SELECT 1 FROM erased LIMIT 1").fetchone():
-        with transaction(db, path):
+        with database.transaction(db, path):
             db.execute("DELETE FROM erased WHERE rowid IN (SELECT rowid FROM erased LIMIT ?)", (_SLICE_ROWS,))
         overwrite_log(db, path)
-    with transaction(db, path):
+    with database.transaction(db, path):
         db.execute("DROP TABLE erased")
 
 
@@ -132,7 +124,7 @@ def overwrite_log(db: sqlite3.Connection, path: Path) -> None:
 
 def _log_overwritten(db: sqlite3.Connection, path: Path) -> bool:
     """Whether it could be done: a reader may be in the way."""
-    with translated(path):
+    with database.translated(path):
         if db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0]:
             return False
         # All of it is in the database now: the next writer begins it anew.
@@ -150,7 +142,7 @@ class Scrubber:
         self._db = db
         self._path = path
         self._due = time.monotonic() + self.EVERY
-        with translated(path):
+        with database.translated(path):
             db.execute("PRAGMA secure_delete = ON")
 
     def keep_clean(self) -> None:
@@ -161,9 +153,9 @@ class Scrubber:
     def now(self) -> None:
         """Overwrite the log if nobody reads from it in this moment; else a minute later."""
         self._due = time.monotonic() + self.EVERY
-        with translated(self._path):
+        with database.translated(self._path):
             patience = self._db.execute("PRAGMA busy_timeout").fetchone()[0]
-            self._db.execute(f"PRAGMA busy_timeout = {WriteAheadLog.PATIENCE_MS}")
+            self._db.execute(f"PRAGMA busy_timeout = {database.WriteAheadLog.PATIENCE_MS}")
             try:
                 _log_overwritten(self._db, self._path)
             finally:

@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING
 from edged.clock import Ages
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import CorruptError, StorageError
-from edged.storage.files.database import (
-    WAL_BYTES,
-    WriteAheadLog,
-    compact,
-    connect,
-    migrate,
-    require_version,
-    transaction,
-    translated,
-)
+from edged.storage.files import database
 from edged.storage.samples import erasure, eviction, open_windows, quarantine
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.eviction import Eviction
@@ -63,7 +54,7 @@ class LogLimits:
     holdout: float = 0.0
     quarantine_rows: int = 0
     packets_kept: int = 0
-    wal_bytes: int = WAL_BYTES
+    wal_bytes: int = database.WAL_BYTES
     relabels: int = _NO_LIMIT
 
 
@@ -72,10 +63,7 @@ class SampleLog(JoiningReader):
 
     Made by `SampleLog.open`. Offsets are given by the writer (`next_offset`) and never used twice.
 
-    Attributes
-    ----------
-    damage
-        What a commit found wrong with the file itself. It is permanent: start a new log.
+    `damage` is what a commit found wrong with the file itself. It is permanent: start a new log.
     """
 
     def __init__(
@@ -93,7 +81,7 @@ class SampleLog(JoiningReader):
         self._limits = limits or LogLimits()
         self._scrubbing = erasure.Scrubber(db, path) if secure else None
         self._evicting = evicting
-        self._wal = WriteAheadLog(path, self._limits.wal_bytes)
+        self._wal = database.WriteAheadLog(path, self._limits.wal_bytes)
         self.damage: CorruptError | None = None
 
     @classmethod
@@ -150,7 +138,7 @@ class SampleLog(JoiningReader):
             When the file is no database any more.
         """
         wal_bytes = eviction.wal_budget(max_bytes)
-        db = connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
+        db = database.connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
             cls._prepare(db, path, schema, readonly=readonly)
@@ -178,13 +166,13 @@ class SampleLog(JoiningReader):
     def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool) -> None:
         """Bring the schema up to date, and see that the log belongs to this stream."""
         if readonly:
-            require_version(db, path, len(MIGRATIONS))
+            database.require_version(db, path, len(MIGRATIONS))
         else:
-            migrate(db, path, MIGRATIONS)
-        with translated(path):
+            database.migrate(db, path, MIGRATIONS)
+        with database.translated(path):
             known = check_stream(db, path, schema)
         if not known and not readonly:
-            with transaction(db, path):
+            with database.transaction(db, path):
                 write_stream(db, schema)
 
     def close(self) -> None:
@@ -276,7 +264,7 @@ class SampleLog(JoiningReader):
                 gone = evicting.expire(self._db, tally, now, limit)
                 if gone < limit:
                     gone += evicting.make_room(self._db, tally, 0, max(1, (limit - gone) // 4))
-            compact(self._db, self._path, evicting.limit_pages)
+            database.compact(self._db, self._path, evicting.limit_pages)
         return gone
 
     def _due(self, evicting: Eviction, now: float) -> bool:
@@ -341,7 +329,7 @@ class SampleLog(JoiningReader):
             raise StorageError("the sample log was opened for reading only", where=str(self._path))
         done = False
         try:
-            with self._lock, transaction(self._db, self._path):
+            with self._lock, database.transaction(self._db, self._path):
                 tally = SampleCounts.read(self._db)
                 yield tally, evicting
                 tally.write(self._db)

@@ -109,7 +109,7 @@ def _array_at(name: str, width: int) -> Features:
 
 def _refuse_array(name: str, values: Any) -> NoReturn:
     if values is MISSING:
-        raise RejectedSampleError("missing_field", f"field {name!r} is missing")
+        raise missing(name)
     raise RejectedSampleError(
         "wrong_type", f"field {name!r} must be an array of numbers, not {_kind(values)}"
     )
@@ -123,8 +123,7 @@ def _flat(names: Sequence[str]) -> Features:
         try:
             values = fetch(message)
         except KeyError as problem:
-            name = problem.args[0]
-            raise RejectedSampleError("missing_field", f"field {name!r} is missing") from None
+            raise missing(problem.args[0]) from None
         return numbers(list(values), names)
 
     return features
@@ -133,8 +132,13 @@ def _flat(names: Sequence[str]) -> Features:
 def _required(getter: Getter, name: str, message: dict[str, Any]) -> Any:
     value = getter(message)
     if value is MISSING:
-        raise RejectedSampleError("missing_field", f"field {name!r} is missing")
+        raise missing(name)
     return value
+
+
+def missing(name: str) -> RejectedSampleError:
+    """The refusal of a message that lacks this field."""
+    return RejectedSampleError("missing_field", f"field {name!r} is missing")
 
 
 def numbers(values: list[Any], names: Sequence[str] | None) -> list[float]:

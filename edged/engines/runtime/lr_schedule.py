@@ -1,4 +1,4 @@
-"""Learning rate by step, as a pure function of the position in the run; and the end of a row of steps."""
+"""Learning rate by step, from the position in the run, which is saved with it; the end of a row of steps."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from edged.mqtt.field_access import (
     features_of,
     field,
     finite,
+    missing,
     parse_id,
     parse_key,
     parse_time,
@@ -117,14 +118,14 @@ class ObjectLabelCodec:
         message = self._parse(payload, self._largest)
         value = _optional(self._label, message)
         if value is None:
-            raise _missing(self._name)
+            raise missing(self._name)
         label = self._parse_label(value)
         key, ts = self._key_at(topic, message), _time_at(self._ts, message)
         if self._by_time and key is not None and ts is not None:
             return LabelReading(label, key=key, ts=ts)
         sample_id = _id_at(self._id, message)
         if sample_id is None:
-            raise _missing("ts" if self._by_time and key is not None else "key" if self._by_time else "id")
+            raise missing("ts" if self._by_time and key is not None else "key" if self._by_time else "id")
         return LabelReading(label, id=sample_id)
 
     def _key_at(self, topic: str, message: dict[str, Any]) -> str | None:
@@ -190,7 +191,3 @@ def _time_at(getter: Getter | None, message: dict[str, Any]) -> float | None:
 def _id_at(getter: Getter | None, message: dict[str, Any]) -> str | None:
     value = _optional(getter, message)
     return None if value is None else parse_id(value)
-
-
-def _missing(name: str) -> RejectedSampleError:
-    return RejectedSampleError("missing_field", f"field {name!r} is missing")

@@ -30,16 +30,8 @@ def open_engine(
     same machine always gives the same numbers. The trainer asks `edged.trainer.engine_selection` for the
     faster one.
 
-    Parameters
-    ----------
-    name
-        Which one.
-    bundle
-        Its files.
-    threads
-        Threads of one training step.
-    providers
-        Execution providers of the portable engine, the preferred one first, by onnxruntime's names.
+    `threads` are those of one training step, `providers` execution providers of the portable engine by
+    onnxruntime's names, the preferred one first.
 
     Raises
     ------

@@ -81,16 +81,8 @@ def received(
 ) -> dict[str, NDArray[np.float32]]:
     """The parameters that an update leads to.
 
-    Parameters
-    ----------
-    manifest
-        What came with it.
-    blob
-        The chunks together, as `edged.mqtt.weight_encoding.join` gives them.
-    known
-        Gives the parameters with a fingerprint, None where nobody knows them.
-    limit
-        Bytes that it may have when it is unpacked.
+    `blob` is what `edged.mqtt.weight_encoding.join` gives, and has at most `limit` bytes when it is unpacked.
+    `known` gives the parameters with a fingerprint, None where nobody knows them.
 
     Raises
     ------

@@ -37,18 +37,8 @@ def bind(session: Any, inputs: Arrays, outputs: Arrays, alive: list[Any]) -> Any
 class Program:
     """One session with several bindings of the same names to different memory, its sides.
 
-    Parameters
-    ----------
-    path
-        The ONNX file.
-    threads
-        Threads of one run.
-    rows
-        Names of the inputs that come anew with every run, batch axis first.
-    sides
-        Inputs and outputs that stay where they are, side by side; arrays are written in place.
-    providers
-        Execution providers, the preferred one first.
+    `rows` are the inputs that come anew with every run, batch axis first. `sides` are inputs and outputs that
+    stay where they are, side by side; arrays are written in place.
 
     Raises
     ------

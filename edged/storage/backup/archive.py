@@ -84,14 +84,9 @@ def _verified(blocks: Iterable[bytes], entry: Entry, problem: CorruptError) -> I
 class Archive:
     """An archive that is read once, from its beginning to its end; made on an open file.
 
-    Attributes
-    ----------
-    manifest, signature
-        As they were written; the signature empty where there is none. Check it before reading on.
-    about
-        What the manifest holds, verified against its own seal.
-    entries
-        The files that follow.
+    `manifest` and `signature` are as they were written, the signature empty where there is none: check it
+    before reading on. `about` is what the manifest holds, verified against its own seal; `entries` are the
+    files that follow.
 
     Raises
     ------

@@ -16,6 +16,7 @@ from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import sample_codec
 from edged.storage.samples.log import SampleLog
 from tests.device.partners import Supervisor, watchdog
+from tests.storage.stream import recent_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -156,7 +157,7 @@ class Dock(Supervisor):
 
     def inputs(self) -> list[float]:
         """First input of every stored sample, oldest first."""
-        return [float(x) for x in self.log.recent_inputs(10_000)[:, 0]]
+        return [float(x) for x in recent_inputs(self.log, 10_000)[:, 0]]
 
     def submit(self, batch: Batch, received: Any) -> None:
         self.on_batch(batch, received)

@@ -14,6 +14,7 @@ import numpy as np
 from edged.errors import StorageError
 from edged.storage.samples.log import SampleLog
 from tests.running_device import Device, Listener, wait_until
+from tests.storage.stream import recent_inputs
 
 if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto
@@ -66,7 +67,7 @@ class Rig:
         """Numbers of the samples that are durable, in the order of the log."""
         schema = self.schema()
         with closing(SampleLog.open(self.state / "samples.db", schema, readonly=True)) as log:
-            return [int(x) for x in log.recent_inputs(1_000_000)[:, 0]]
+            return [int(x) for x in recent_inputs(log, 1_000_000)[:, 0]]
 
     def schema(self) -> Any:
         """What the stream carries."""

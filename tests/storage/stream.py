@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,3 +67,11 @@ def open_log(directory: Path, schema: Schema = CLASSIFY, **options: Any) -> Samp
 def find(log: SampleLog, **reading: Any) -> int | None:
     """Offset of the stored sample of a label with these fields."""
     return log.find_many([LabelReading(0.0, **reading)])[0]
+
+
+def recent_inputs(log: SampleLog, limit: int) -> NDArray[np.float32]:
+    """The newest stored inputs, labelled or not, `(n, d)`, oldest first."""
+    path, width = log._path, log._schema.width  # noqa: SLF001
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        rows = db.execute("SELECT x FROM samples ORDER BY offset DESC LIMIT ?", (limit,)).fetchall()
+    return np.frombuffer(b"".join(x for (x,) in reversed(rows)), np.float32).reshape(-1, width)

@@ -115,12 +115,6 @@ class WindowReader:
         present[present] = found.offsets[place[present]] == wanted[present]
         return found.take(place[present])
 
-    def recent_inputs(self, limit: int) -> NDArray[np.float32]:
-        """The newest inputs, labelled or not, `(n, d)` float32, oldest first."""
-        with self._reading():
-            rows = self._db.execute("SELECT x FROM samples ORDER BY offset DESC LIMIT ?", (limit,)).fetchall()
-        return self._floats([row[0] for row in reversed(rows)], self._schema.width)
-
     def keys(self, offsets: NDArray[np.int64]) -> list[str | None]:
         """The keys of these samples; None for what is gone."""
         wanted = offsets.tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.device.dock import CLASSIFY, Dock, again, delivery
-from tests.storage.stream import find
+from tests.storage.stream import find, recent_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -167,7 +167,7 @@ def test_many_keys_at_once(dock: Dock) -> None:
     keys = [f"k{i}" for i in range(20)]
     dock.ingestor.work([m for mid in range(1, 9) for key in keys for m in readings(mid, mid, key)])
     assert dock.stored() == 60
-    found = dock.log.recent_inputs(60).reshape(-1, 4, 2)[:, :, 0]
+    found = recent_inputs(dock.log, 60).reshape(-1, 4, 2)[:, :, 0]
     assert np.unique(found, axis=0).tolist() == [[1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 7, 8]]
 
 

@@ -28,6 +28,7 @@ from edged.storage.outbox.queue import Outbox
 from edged.storage.samples.log import SampleLog
 from tests.device.linear import samples
 from tests.storage.disks import PowerCutError, TestedDisk
+from tests.storage.stream import recent_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +92,7 @@ def contents(state: Path) -> dict[str, Any]:
             "repaired": registry.repaired,
         }
     with SampleLog.open(state / "samples.db", SCHEMA, readonly=True) as log:
-        found["inputs"] = log.recent_inputs(1000).tobytes()
+        found["inputs"] = recent_inputs(log, 1000).tobytes()
     outbox = Outbox.open(state / "outbox.db", max_bytes=1 << 20, max_age=1e6, clock=VirtualClock(1.7e9))
     with closing(outbox):
         found["outbox"] = outbox.waiting

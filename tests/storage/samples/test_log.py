@@ -10,7 +10,16 @@ from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.sample import LabelUpdate, Rejected
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, StorageError
-from tests.storage.stream import CLASSIFY, RECONSTRUCT, REGRESS_TWO, START, batch, inputs, open_log
+from tests.storage.stream import (
+    CLASSIFY,
+    RECONSTRUCT,
+    REGRESS_TWO,
+    START,
+    batch,
+    inputs,
+    open_log,
+    recent_inputs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +44,7 @@ def test_a_new_log_is_empty_and_counts_from_one(log: SampleLog) -> None:
     assert log.next_offset() == 1
     assert log.last_seq() == 0
     assert len(log.training_window(0, 10)) == 0
-    assert log.recent_inputs(5).shape == (0, 3)
+    assert recent_inputs(log, 5).shape == (0, 3)
 
 
 def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:

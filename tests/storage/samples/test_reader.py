@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edged.domain.stream.sample import LabelUpdate
-from tests.storage.stream import START, batch, inputs, open_log
+from tests.storage.stream import START, batch, inputs, open_log, recent_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
 
 def test_the_newest_inputs_need_no_label(log: SampleLog) -> None:
     log.commit(batch(3001, 2))
-    assert log.recent_inputs(3).tolist() == inputs(np.array([3000, 3001, 3002])).tolist()
+    assert recent_inputs(log, 3).tolist() == inputs(np.array([3000, 3001, 3002])).tolist()
 
 
 def test_a_window_can_be_divided(log: SampleLog) -> None:

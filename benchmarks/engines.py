@@ -146,7 +146,7 @@ def bare_loop(bundle: Bundle, data: Data, threads: int) -> Loop:
     module = api.Module(*models, session_options=session_options)
     optimizer = api.Optimizer(str(bundle.optimizer_model), module)
     optimizer.set_learning_rate(1e-3)
-    shaped = [(x.reshape(-1, *bundle.input_row), y) for x, y in data]
+    shaped = [(x.reshape(-1, *bundle.input.row), y) for x, y in data]
 
     def step(x: np.ndarray, y: np.ndarray) -> None:
         float(module(x, y))

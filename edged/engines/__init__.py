@@ -5,7 +5,7 @@ This module and `edged.engines.inference` can be imported without any training p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from edged.engines.runtime import ort as execution
 from edged.errors import ConfigError, UnavailableError
@@ -13,9 +13,8 @@ from edged.errors import ConfigError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Engine
-    from edged.engines.native.files import TrainingFiles
-    from edged.engines.portable.description import PortableFiles
 
 __all__ = ["candidates", "open_engine", "reason_for", "usual_engine"]
 
@@ -23,7 +22,7 @@ ENGINES = ("native", "portable")
 
 
 def open_engine(
-    name: str, bundle: TrainingFiles, threads: int = 1, *, providers: Sequence[str] = execution.CPU
+    name: str, bundle: BundleContents, threads: int = 1, *, providers: Sequence[str] = execution.CPU
 ) -> Engine:
     """The engine `name` (`auto`, `native` or `portable`) on `bundle`, imported only now.
 
@@ -31,16 +30,8 @@ def open_engine(
     same machine always gives the same numbers. The trainer asks `edged.trainer.engine_selection` for the
     faster one.
 
-    Parameters
-    ----------
-    name
-        Which one.
-    bundle
-        Its files.
-    threads
-        Threads of one training step.
-    providers
-        Execution providers of the portable engine, the preferred one first, by onnxruntime's names.
+    `threads` are those of one training step, `providers` execution providers of the portable engine by
+    onnxruntime's names, the preferred one first.
 
     Raises
     ------
@@ -59,29 +50,39 @@ def open_engine(
     if chosen == "portable":
         from edged.engines.portable.engine import PortableEngine
 
-        return PortableEngine(cast("PortableFiles", bundle), threads=threads, providers=providers)
-    _refuse_portable_only(bundle)
-    _refuse_other_providers(providers)
+        return PortableEngine(bundle, threads=threads, providers=providers)
+    if "native" not in bundle.engines:
+        raise UnavailableError(
+            "this bundle is for the portable engine alone",
+            where="training.engine",
+            remedy="set engine: portable, or build the bundle with --engine both",
+        )
+    if not execution.only_cpu(providers):
+        raise ConfigError(
+            f"the native engine has no {providers[0]}",
+            where="training.provider",
+            remedy="set engine: portable with a bundle for it, or leave provider out",
+        )
     from edged.engines.native.engine import NativeEngine
 
     return NativeEngine(bundle, threads=threads)
 
 
-def reason_for(name: str, bundle: TrainingFiles, providers: Sequence[str] = execution.CPU) -> str:
+def reason_for(name: str, bundle: BundleContents, providers: Sequence[str] = execution.CPU) -> str:
     """Why `open_engine` takes the engine that it takes, in a few words."""
     return f"training.engine is {name}" if name != "auto" else usual_engine(bundle, providers)[1]
 
 
-def candidates(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU) -> tuple[str, ...]:
+def candidates(bundle: BundleContents, providers: Sequence[str] = execution.CPU) -> tuple[str, ...]:
     """The engines that could train this bundle here: installed, built for, able to use the providers."""
     from edged.engines.native import api
 
-    engines = _engines(bundle)
+    engines = bundle.engines
     native = api.available() and "native" in engines and execution.only_cpu(providers)
     return tuple(name for name in engines if name == "portable" or (name == "native" and native))
 
 
-def usual_engine(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU) -> tuple[str, str]:
+def usual_engine(bundle: BundleContents, providers: Sequence[str] = execution.CPU) -> tuple[str, str]:
     """The engine that is taken without timing any, and why.
 
     The native engine where it is installed and the bundle is for it, else the portable one. The same
@@ -91,7 +92,7 @@ def usual_engine(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU
 
     if "native" in candidates(bundle, providers):
         return "native", _only(bundle, "it is installed here, and the bundle is for it")
-    if "portable" not in _engines(bundle):
+    if "portable" not in bundle.engines:
         return "native", _only(bundle, "")
     if not execution.only_cpu(providers):
         return "portable", f"native has no {providers[0]}"
@@ -99,35 +100,12 @@ def usual_engine(bundle: TrainingFiles, providers: Sequence[str] = execution.CPU
     return "portable", _only(bundle, "") if installed else "native is not installed here"
 
 
-def _only(bundle: TrainingFiles, otherwise: str) -> str:
+def _only(bundle: BundleContents, otherwise: str) -> str:
     """That the bundle is for one engine alone, and why, as far as its build has noted that."""
-    engines, refused = _engines(bundle), dict[str, str](getattr(bundle, "refused", {}))
+    engines, refused = bundle.engines, bundle.refused
     if "portable" not in engines:
         why = refused.get("portable", "it has no step graph, which --engine both would add")
         return f"the bundle is for it alone: {why}"
     if "native" in engines:
         return otherwise
     return "the bundle is for it alone" + (f": {refused['native']}" if "native" in refused else "")
-
-
-def _refuse_portable_only(bundle: TrainingFiles) -> None:
-    if "native" not in _engines(bundle):
-        raise UnavailableError(
-            "this bundle is for the portable engine alone",
-            where="training.engine",
-            remedy="set engine: portable, or build the bundle with --engine both",
-        )
-
-
-def _refuse_other_providers(providers: Sequence[str]) -> None:
-    if not execution.only_cpu(providers):
-        raise ConfigError(
-            f"the native engine has no {providers[0]}",
-            where="training.provider",
-            remedy="set engine: portable with a bundle for it, or leave provider out",
-        )
-
-
-def _engines(bundle: TrainingFiles) -> tuple[str, ...]:
-    # Artifacts that upstream made have no description and are for the native engine.
-    return tuple(getattr(bundle, "engines", ("native",)))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
-from edged.engines.native.files import TrainingFiles
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Engine
 
 Floats = NDArray[np.float32]
@@ -30,41 +30,6 @@ TURNS = (4, 100)
 LONGEST = 0.05
 # So small that random labels cannot drive the weights anywhere.
 RATE = 1e-6
-
-
-class _Tensor(Protocol):
-    @property
-    def row(self) -> tuple[int, ...]: ...
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def dtype(self) -> str: ...
-
-
-class TimedFiles(TrainingFiles, Protocol):
-    """What must be known of a bundle to make rows for it; a Bundle is one."""
-
-    @property
-    def loss(self) -> str:
-        """Name of the loss."""
-
-    @property
-    def input(self) -> _Tensor:
-        """Description of the model's input."""
-
-    @property
-    def output(self) -> _Tensor:
-        """Description of the model's output."""
-
-    @property
-    def label(self) -> _Tensor:
-        """What the loss compares with."""
-
-    @property
-    def standardise(self) -> Mapping[str, Any] | None:
-        """Names of the input statistics inside the graph."""
 
 
 @dataclass(frozen=True)
@@ -98,22 +63,10 @@ class Timing:
         return f"{times} a step of {self.batch} rows"
 
 
-def measure(bundle: TimedFiles, names: Sequence[str], work: Workload) -> Timing:
+def measure(bundle: BundleContents, names: Sequence[str], work: Workload) -> Timing:
     """Time the named engines on random rows of the bundle's shape, optimizer included.
 
-    Parameters
-    ----------
-    bundle
-        What is to be trained.
-    names
-        Engines that can open it.
-    work
-        Size of a step.
-
-    Raises
-    ------
-    EdgedError
-        When one of them cannot be opened or does not take a step.
+    Raises EdgedError when one of them cannot be opened or does not take a step.
     """
     engines = [open_engine(name, bundle, work.threads) for name in names]
     x, y = rows_for(bundle, engines[0], work.batch)
@@ -173,7 +126,7 @@ class _Turn:
             raise TrainingError(f"a trial step on random rows gives a loss of {steps[-1].loss}", where="step")
 
 
-def rows_for(bundle: TimedFiles, engine: Engine, count: int) -> tuple[Floats, NDArray[Any]]:
+def rows_for(bundle: BundleContents, engine: Engine, count: int) -> tuple[Floats, NDArray[Any]]:
     """Random rows `(count, d)` float32 in raw units, and labels for them as the loss takes them.
 
     Standardised values are uniform in [0, 1): where the graph reads them as indices, 0 is one always.

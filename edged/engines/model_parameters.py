@@ -16,28 +16,22 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.engines.portable.description import PortableFiles
+    from edged.domain.bundle_contents import BundleContents
 
 WEIGHTS_FILE = "weights.safetensors.zst"
 
 
 def parameters_of(
     folder: Path,
-    files: PortableFiles,
+    bundle: BundleContents,
     unpack: Callable[[bytes], dict[str, NDArray[np.float32]]],
 ) -> dict[str, NDArray[np.float32]]:
     """All parameters by name of the model in `folder`.
 
     They are in a file beside it, or lie in the model itself where the bundle knows the places.
 
-    Parameters
-    ----------
-    folder
-        A directory of the registry, or of a candidate.
-    files
-        The bundle that the model was trained from.
-    unpack
-        Reads the file beside it.
+    `folder` is a directory of the registry, or of a candidate that was trained from the bundle; `unpack`
+    reads the file beside the model.
 
     Raises
     ------
@@ -52,7 +46,7 @@ def parameters_of(
         model = model_in(folder).read_bytes()
     except OSError as problem:
         raise StorageError(f"cannot be read: {problem.strerror}", where=str(folder)) from problem
-    base = _base(files)
+    base = _base(bundle)
     found = None if base is None else base.parameters_in(model)
     if found is None:
         raise UnavailableError(
@@ -63,20 +57,17 @@ def parameters_of(
     return found
 
 
-def initial_parameters(files: PortableFiles) -> dict[str, NDArray[np.float32]]:
+def initial_parameters(bundle: BundleContents) -> dict[str, NDArray[np.float32]]:
     """The parameters that a bundle begins with.
 
-    Raises
-    ------
-    UnavailableError
-        When the bundle does not know where they lie: it is for the native engine alone.
+    Raises UnavailableError when the bundle does not know where they lie: it is for the native engine alone.
     """
-    base = _base(files)
-    return (base or base_model(files, Description.of(files))).parameters()
+    base = _base(bundle)
+    return (base or base_model(bundle, Description.of(bundle))).parameters()
 
 
-def _base(files: PortableFiles) -> BaseModel | None:
+def _base(bundle: BundleContents) -> BaseModel | None:
     """The base model; None where the bundle does not say where parameters lie in it."""
-    if files.portable is None:
-        return BaseModel.of_form(files, FLOAT32)
-    return base_model(files, Description.of(files))
+    if bundle.portable is None:
+        return BaseModel.of_form(bundle, FLOAT32)
+    return base_model(bundle, Description.of(bundle))

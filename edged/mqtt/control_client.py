@@ -83,10 +83,7 @@ class BrokerAddress:
     def tls_context(self) -> ssl.SSLContext:
         """Whom to trust, and the certificate to show.
 
-        Raises
-        ------
-        ConfigError
-            When a certificate cannot be used.
+        Raises ConfigError when a certificate cannot be used.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca)
@@ -157,10 +154,7 @@ class Operator:
     def subscribe(self, filters: Sequence[str]) -> None:
         """Subscribe to these filters.
 
-        Raises
-        ------
-        BrokerError
-            When the broker refuses.
+        Raises BrokerError when the broker refuses.
         """
         for pattern in filters:
             self._client.subscribe(pattern, qos=1)

@@ -109,7 +109,7 @@ def _array_at(name: str, width: int) -> Features:
 
 def _refuse_array(name: str, values: Any) -> NoReturn:
     if values is MISSING:
-        raise RejectedSampleError("missing_field", f"field {name!r} is missing")
+        raise missing(name)
     raise RejectedSampleError(
         "wrong_type", f"field {name!r} must be an array of numbers, not {_kind(values)}"
     )
@@ -127,6 +127,11 @@ def _flat(names: Sequence[str]) -> Features:
         return numbers(list(values), names)
 
     return features
+
+
+def missing(name: str) -> RejectedSampleError:
+    """The refusal of a message that lacks this field."""
+    return RejectedSampleError("missing_field", f"field {name!r} is missing")
 
 
 def numbers(values: list[Any], names: Sequence[str] | None) -> list[float]:

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 def required(package: str, extra: str, where: str) -> ModuleType:
     """Import a package that an extra installs.
 
-    Raises
-    ------
-    ConfigError
-        When it is not installed; the error names the extra that brings it.
+    Raises ConfigError when it is not installed; the error names the extra that brings it.
     """
     try:
         return import_module(package)

@@ -43,10 +43,7 @@ def pack(coded: Mapping[str, Coded]) -> bytes:
 def unpack(blob: bytes, limit: int = weight_encoding.MAX_BYTES) -> dict[str, Coded]:
     """Coded tensors from what `pack` made; refuses more than `limit` bytes, unpacked or decoded.
 
-    Raises
-    ------
-    CorruptError
-        When the blob is damaged, too large, or holds anything else.
+    Raises CorruptError when the blob is damaged, too large, or holds anything else.
     """
     arrays, metadata = weight_encoding.decompress(blob, limit)
     try:
@@ -84,16 +81,8 @@ def received(
 ) -> dict[str, NDArray[np.float32]]:
     """The parameters that an update leads to.
 
-    Parameters
-    ----------
-    manifest
-        What came with it.
-    blob
-        The chunks together, as `edged.mqtt.weight_encoding.join` gives them.
-    known
-        Gives the parameters with a fingerprint, None where nobody knows them.
-    limit
-        Bytes that it may have when it is unpacked.
+    `blob` is what `edged.mqtt.weight_encoding.join` gives, and has at most `limit` bytes when it is unpacked.
+    `known` gives the parameters with a fingerprint, None where nobody knows them.
 
     Raises
     ------

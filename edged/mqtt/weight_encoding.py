@@ -44,10 +44,7 @@ def compress(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) ->
 def unpack(blob: bytes, limit: int = MAX_BYTES) -> tuple[dict[str, NDArray[np.float32]], dict[str, str]]:
     """Parameters and metadata from what `pack` made; refuses more than `limit` bytes unpacked.
 
-    Raises
-    ------
-    CorruptError
-        When the blob is damaged, too large, or holds anything but float32.
+    Raises CorruptError when the blob is damaged, too large, or holds anything but float32.
     """
     parameters, metadata = decompress(blob, limit)
     wrong = [name for name, value in parameters.items() if value.dtype != "float32"]

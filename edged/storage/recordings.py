@@ -83,22 +83,24 @@ def read_stream(
         When the file cannot be read or is no such stream, naming the place and what would be right.
     """
     name = path.name.lower()
-    if name.endswith(".npz"):
-        return _read_npz(path, key)
-    if name.endswith((".csv", ".csv.gz")):
-        return _read_csv(path, tuple(features), label)
-    raise ConfigError(
-        "is not a kind of file that holds a stream",
-        where=str(path),
-        remedy="give an .npz, .csv or .csv.gz file",
-    )
+    with _readable(path):
+        if name.endswith(".npz"):
+            return _read_npz(path, key)
+        if name.endswith((".csv", ".csv.gz")):
+            return _read_csv(path, tuple(features), label)
+        raise ConfigError(
+            "is not a kind of file that holds a stream", remedy="give an .npz, .csv or .csv.gz file"
+        )
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """What can go wrong while reading the file, as one line each."""
+    """Name the file in whatever goes wrong while it is read, and the place in it that an error names."""
     try:
         yield
+    except ConfigError as problem:
+        where = f"{path}: {problem.where}" if problem.where else str(path)
+        raise ConfigError(problem.what, where=where, remedy=problem.remedy) from problem.__cause__
     except FileNotFoundError as problem:
         raise ConfigError("no such file", where=str(path), remedy="name an existing file") from problem
     except _DAMAGED as problem:
@@ -111,9 +113,9 @@ def _readable(path: Path) -> Iterator[None]:
         raise ConfigError("is not UTF-8 text", where=str(path), remedy="save it as UTF-8") from problem
 
 
-def _check_rows(path: Path, n: int) -> None:
+def _check_rows(n: int) -> None:
     if n == 0:
-        raise ConfigError("holds no samples", where=str(path), remedy="a stream needs at least one row")
+        raise ConfigError("holds no samples", remedy="a stream needs at least one row")
 
 
 # ---- npz -----------------------------------------------------------------------------------------
@@ -121,74 +123,66 @@ def _check_rows(path: Path, n: int) -> None:
 
 def _read_npz(path: Path, key_name: str) -> Recording:
     arrays = _load_arrays(path, key_name)
-    x = _features(path, arrays["X"])
+    x = _features(arrays["X"])
     for name in ("y", "t", key_name):
-        _check_length(path, name, arrays.get(name), len(x))
-    y, classes = _labels(path, arrays.get("y"))
+        _check_length(name, arrays.get(name), len(x))
+    y, classes = _labels(arrays.get("y"))
     key = arrays.get(key_name)
     return Recording(
         x,
         y,
-        _times(path, arrays.get("t")),
+        _times(arrays.get("t")),
         None if key is None else [_text(value) for value in key.tolist()],
-        _feature_names(path, arrays.get("names"), x.shape[1]),
+        _feature_names(arrays.get("names"), x.shape[1]),
         classes,
     )
 
 
 def _load_arrays(path: Path, key: str) -> dict[str, NDArray[Any]]:
     """The arrays of a stream, others unread; `X` is among them."""
-    with _readable(path), path.open("rb") as file:
+    with path.open("rb") as file:
         if file.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
-            raise ConfigError("is no npz file", where=str(path), remedy=_HOW_TO_SAVE)
+            raise ConfigError("is no npz file", remedy=_HOW_TO_SAVE)
         file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
             if "X" not in archive.files:
                 has = ", ".join(sorted(archive.files)) or "nothing"
-                raise ConfigError(f"has no array X, only {has}", where=str(path), remedy=_HOW_TO_SAVE)
-            return {
-                name: _load_array(path, archive, name) for name in archive.files if name in (*_ARRAYS, key)
-            }
+                raise ConfigError(f"has no array X, only {has}", remedy=_HOW_TO_SAVE)
+            return {name: _load_array(archive, name) for name in archive.files if name in (*_ARRAYS, key)}
 
 
-def _load_array(path: Path, archive: Any, name: str) -> NDArray[Any]:
+def _load_array(archive: Any, name: str) -> NDArray[Any]:
     try:
         return np.asarray(archive[name])
     except (ValueError, RuntimeError, MemoryError) as problem:
         # Object arrays are pickles, which could run code; an absurd shape is a damaged header.
         raise ConfigError(
             f"array {name} cannot be loaded: {_first_line(problem)}",
-            where=str(path),
             remedy="save it as a plain array of numbers",
         ) from problem
 
 
-def _features(path: Path, x: NDArray[Any]) -> NDArray[np.float32]:
+def _features(x: NDArray[Any]) -> NDArray[np.float32]:
     if x.dtype.kind not in "biuf":
-        raise ConfigError(f"X holds {x.dtype}, not numbers", where=str(path), remedy="convert X to float32")
+        raise ConfigError(f"X holds {x.dtype}, not numbers", remedy="convert X to float32")
     if x.ndim == 0:
-        raise ConfigError(
-            "X is a single number", where=str(path), remedy="give it the shape (samples, features)"
-        )
-    _check_rows(path, len(x))
+        raise ConfigError("X is a single number", remedy="give it the shape (samples, features)")
+    _check_rows(len(x))
     if x.size == 0:
-        raise ConfigError(
-            "X has no features", where=str(path), remedy="give it the shape (samples, features)"
-        )
+        raise ConfigError("X has no features", remedy="give it the shape (samples, features)")
     with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, as in a message
         return np.ascontiguousarray(x.reshape(len(x), -1), np.float32)
 
 
-def _check_length(path: Path, name: str, values: NDArray[Any] | None, n: int) -> None:
+def _check_length(name: str, values: NDArray[Any] | None, n: int) -> None:
     if values is not None and (values.ndim == 0 or len(values) != n):
         length = "is a single value" if values.ndim == 0 else f"has {len(values)} rows"
-        raise ConfigError(f"{name} {length}, X has {n}", where=str(path), remedy="both need one row a sample")
+        raise ConfigError(f"{name} {length}, X has {n}", remedy="both need one row a sample")
     if name != "y" and values is not None and values.ndim != 1:
-        what = f"{name} has the shape {values.shape}"
-        raise ConfigError(what, where=str(path), remedy=f"give {name} the shape ({n},)")
+        raise ConfigError(f"{name} has the shape {values.shape}", remedy=f"give {name} the shape ({n},)")
 
 
-def _labels(path: Path, y: NDArray[Any] | None) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
+def _labels(y: NDArray[Any] | None) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
     if y is None:
         return None, ()
     flat = y.reshape(len(y), -1)
@@ -196,8 +190,9 @@ def _labels(path: Path, y: NDArray[Any] | None) -> tuple[NDArray[np.float64] | N
     if y.dtype.kind in "US" and single:
         return _classes([_text(value) for value in flat[:, 0].tolist()])
     if y.dtype.kind not in "biuf" or flat.shape[1] == 0:
-        what = f"y holds {y.dtype} of shape {y.shape}"
-        raise ConfigError(what, where=str(path), remedy="labels are numbers, or one text a sample")
+        raise ConfigError(
+            f"y holds {y.dtype} of shape {y.shape}", remedy="labels are numbers, or one text a sample"
+        )
     return (flat[:, 0] if single else flat).astype(np.float64), ()
 
 
@@ -207,7 +202,7 @@ def _classes(labels: Sequence[str]) -> tuple[NDArray[np.float64], tuple[str, ...
     return np.array([index[label] for label in labels], np.float64), classes
 
 
-def _times(path: Path, t: NDArray[Any] | None) -> NDArray[np.float64] | None:
+def _times(t: NDArray[Any] | None) -> NDArray[np.float64] | None:
     if t is None:
         return None
     if t.dtype.kind == "M":
@@ -215,21 +210,19 @@ def _times(path: Path, t: NDArray[Any] | None) -> NDArray[np.float64] | None:
     elif t.dtype.kind in "iuf":
         seconds = t.astype(np.float64)
     else:
-        raise ConfigError(f"t holds {t.dtype}, not times", where=str(path), remedy="give Unix seconds")
+        raise ConfigError(f"t holds {t.dtype}, not times", remedy="give Unix seconds")
     bad = np.flatnonzero(~np.isfinite(seconds))
     if len(bad):
-        raise ConfigError("is not a time", where=f"{path}: t[{bad[0]}]", remedy="give Unix seconds")
+        raise ConfigError("is not a time", where=f"t[{bad[0]}]", remedy="give Unix seconds")
     return np.asarray(seconds, np.float64)
 
 
-def _feature_names(path: Path, names: NDArray[Any] | None, width: int) -> tuple[str, ...]:
+def _feature_names(names: NDArray[Any] | None, width: int) -> tuple[str, ...]:
     if names is None:
         return ()
     if names.dtype.kind not in "US" or names.shape != (width,):
         raise ConfigError(
-            f"names does not name {width} features",
-            where=str(path),
-            remedy="one text a column of X, or leave it out",
+            f"names does not name {width} features", remedy="one text a column of X, or leave it out"
         )
     return tuple(_text(name) for name in names.tolist())
 
@@ -268,20 +261,18 @@ class _Columns:
 
 
 def _read_csv(path: Path, features: tuple[str, ...], label: str | None) -> Recording:
-    with _readable(path), _open_text(path) as file:
+    with _open_text(path) as file:
         reader = csv.reader(file, strict=True)
         try:
-            layout = _layout(path, next(reader, []), features, label)
-            columns = _read_rows(path, reader, layout)
+            layout = _layout(next(reader, []), features, label)
+            columns = _read_rows(reader, layout)
         except csv.Error as problem:
-            raise ConfigError(str(problem), where=f"{path}: line {reader.line_num}") from problem
+            raise ConfigError(str(problem), where=f"line {reader.line_num}") from problem
     n = len(columns.lines)
-    _check_rows(path, n)
+    _check_rows(n)
     with np.errstate(over="ignore"):
         x = np.frombuffer(columns.values).reshape(n, -1).astype(np.float32)
-    y, classes = (
-        (None, ()) if layout.label is None else _csv_labels(path, columns, layout.header[layout.label])
-    )
+    y, classes = (None, ()) if layout.label is None else _csv_labels(columns, layout.header[layout.label])
     t = None if layout.time is None else np.array(columns.times, np.float64)
     key = None if layout.key is None else columns.keys
     return Recording(x, y, t, key, tuple(layout.header[i] for i in layout.features), classes)
@@ -294,9 +285,9 @@ def _open_text(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _layout(path: Path, row: list[str], wanted: tuple[str, ...], label_name: str | None) -> _Layout:
+def _layout(row: list[str], wanted: tuple[str, ...], label_name: str | None) -> _Layout:
     header = tuple(name.strip() for name in row)
-    _check_header(f"{path}: line 1", header)
+    _check_header(header)
     lower = [name.lower() for name in header]
     named = label_name is not None and label_name.lower() in lower
     label = _last(lower, frozenset({str(label_name).lower()}) if named else LABEL_COLUMNS)
@@ -304,64 +295,62 @@ def _layout(path: Path, row: list[str], wanted: tuple[str, ...], label_name: str
     key = _last(lower, frozenset({KEY_COLUMN}))
     features = tuple(i for i in range(len(header)) if i not in (label, time, key))
     if wanted:
-        features = tuple(_column(path, header, name) for name in wanted)
+        features = tuple(_column(header, name) for name in wanted)
     if not features:
-        raise ConfigError(
-            "has no feature column", where=f"{path}: line 1", remedy="separate columns by commas"
-        )
+        raise ConfigError("has no feature column", where="line 1", remedy="separate columns by commas")
     return _Layout(header, features, label, time, key)
 
 
-def _column(path: Path, header: tuple[str, ...], name: str) -> int:
+def _column(header: tuple[str, ...], name: str) -> int:
     if name not in header:
         raise ConfigError(
             f"there is no column {name!r}",
-            where=f"{path}: line 1",
+            where="line 1",
             remedy=f"columns are separated by commas; found: {', '.join(header)[:200]}",
         )
     return header.index(name)
 
 
-def _check_header(where: str, header: tuple[str, ...]) -> None:
+def _check_header(header: tuple[str, ...]) -> None:
     other = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), None)
     if other is not None:
         raise ConfigError(
-            f"columns are separated by {other!r}", where=where, remedy="separate them by commas"
+            f"columns are separated by {other!r}", where="line 1", remedy="separate them by commas"
         )
     if all(_number(name) is not None for name in header):
-        raise ConfigError("is no header", where=where, remedy="name the columns in the first line")
+        raise ConfigError("is no header", where="line 1", remedy="name the columns in the first line")
     if "" in header:
         # Most often the row numbers that some writers put first: never a feature.
         raise ConfigError(
-            f"column {header.index('') + 1} has no name", where=where, remedy="name or remove it"
+            f"column {header.index('') + 1} has no name", where="line 1", remedy="name or remove it"
         )
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
-        raise ConfigError(f"names {twice[0]!r} twice", where=where, remedy="give each column its own name")
+        raise ConfigError(f"names {twice[0]!r} twice", where="line 1", remedy="give each column its own name")
 
 
 def _last(names: Sequence[str], wanted: frozenset[str]) -> int | None:
     return max((i for i, name in enumerate(names) if name in wanted), default=None)
 
 
-def _read_rows(path: Path, reader: Any, layout: _Layout) -> _Columns:
+def _read_rows(reader: Any, layout: _Layout) -> _Columns:
     columns = _Columns()
     width, features = len(layout.header), layout.features
     for row in reader:
         if len(row) != width:
             if not row:
                 continue  # an empty line, usually the last one
-            where = f"{path}: line {reader.line_num}"
+            where = f"line {reader.line_num}"
             raise ConfigError(f"has {len(row)} values, the header names {width}", where=where)
         try:
             columns.values.extend([float(row[i]) for i in features])
         except ValueError:
-            columns.values.extend(_with_gaps(path, reader.line_num, row, layout))
+            columns.values.extend(_with_gaps(reader.line_num, row, layout))
         columns.lines.append(reader.line_num)
         if layout.label is not None:
             columns.labels.append(row[layout.label].strip())
         if layout.time is not None:
-            columns.times.append(_time(path, reader.line_num, layout.header[layout.time], row[layout.time]))
+            columns.times.append(_time(reader.line_num, layout.header[layout.time], row[layout.time]))
         if layout.key is not None:
             columns.keys.append(row[layout.key].strip())
     return columns
@@ -374,30 +363,28 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _with_gaps(path: Path, line: int, row: list[str], layout: _Layout) -> list[float]:
+def _with_gaps(line: int, row: list[str], layout: _Layout) -> list[float]:
     """The features of a row in which something is no number: empty cells are NaN."""
     values = []
     for i in layout.features:
         value = _number(row[i]) if row[i].strip() else float("nan")
         if value is None:
-            raise _bad_cell(path, line, layout.header[i], row[i], "a number")
+            raise _bad_cell(line, layout.header[i], row[i], "a number")
         values.append(value)
     return values
 
 
-def _bad_cell(path: Path, line: int, column: str, text: str, wanted: str) -> ConfigError:
+def _bad_cell(line: int, column: str, text: str, wanted: str) -> ConfigError:
     what = f"{text.strip()[:40]!r} is not {wanted}" if text.strip() else f"is empty instead of {wanted}"
-    return ConfigError(
-        what, where=f"{path}: line {line}, column {column}", remedy="correct or remove that row"
-    )
+    return ConfigError(what, where=f"line {line}, column {column}", remedy="correct or remove that row")
 
 
-def _time(path: Path, line: int, column: str, text: str) -> float:
+def _time(line: int, column: str, text: str) -> float:
     seconds = _number(text)
     if seconds is None:
         seconds = _iso_seconds(text.strip())
     if seconds is None or not np.isfinite(seconds):
-        raise _bad_cell(path, line, column, text, "a time in Unix seconds or ISO 8601")
+        raise _bad_cell(line, column, text, "a time in Unix seconds or ISO 8601")
     return seconds
 
 
@@ -410,7 +397,7 @@ def _iso_seconds(text: str) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _csv_labels(path: Path, columns: _Columns, name: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+def _csv_labels(columns: _Columns, name: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     numbers = [_number(text) if text else float("nan") for text in columns.labels]
     known = [number for number in numbers if number is not None]
     if all(math.isnan(number) for number in known):
@@ -420,7 +407,7 @@ def _csv_labels(path: Path, columns: _Columns, name: str) -> tuple[NDArray[np.fl
         row = numbers.index(None)
         raise ConfigError(
             f"label {columns.labels[row][:40]!r} is not a number, others are",
-            where=f"{path}: line {columns.lines[row]}, column {name}",
+            where=f"line {columns.lines[row]}, column {name}",
             remedy="make all labels numbers, or all of them names",
         )
     return np.array(known, np.float64), ()

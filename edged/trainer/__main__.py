@@ -22,20 +22,7 @@ from typing import TYPE_CHECKING
 from edged.config import loader
 from edged.domain.judging.overlap import block_of
 from edged.domain.model_files import INT8
-from edged.domain.training.trainer_messages import (
-    NO_DATA,
-    AdoptInitial,
-    AdoptModel,
-    AdoptWeights,
-    EngineChosen,
-    Note,
-    OrderFailed,
-    Ready,
-    RunRequest,
-    Setup,
-    TrainRound,
-    TryFleetModel,
-)
+from edged.domain.training import trainer_messages as messages
 from edged.errors import (
     BundleError,
     ConfigError,
@@ -102,7 +89,7 @@ def serve(pipe: DaemonPipe) -> int:
     first = pipe.next_order(None)
     if first is None:
         return 0
-    if not isinstance(first, Setup):
+    if not isinstance(first, messages.Setup):
         raise TrainingError(f"expected Setup as the first message, got {type(first).__name__}", where="stdin")
     config = loader.from_json(first.config)
     training = config.training
@@ -113,10 +100,10 @@ def serve(pipe: DaemonPipe) -> int:
         idle_cpu=training.scheduling == "idle",
     )
     for warning in apply(limits):
-        pipe.report(Note(warning))
+        pipe.report(messages.Note(warning))
     threads = fitting(training.threads)
     if threads < training.threads:
-        pipe.report(Note(f"training.threads: there are processors for {threads} only"))
+        pipe.report(messages.Note(f"training.threads: there are processors for {threads} only"))
         training = training.model_copy(update={"threads": threads})
         config = config.model_copy(update={"training": training})
     with nullcontext() if first.durable else scratch():
@@ -124,7 +111,7 @@ def serve(pipe: DaemonPipe) -> int:
 
 
 def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:
-    pipe.report(Ready(os.getpid()))
+    pipe.report(messages.Ready(os.getpid()))
     code = 0
     while (order := pipe.next_order(idle)) is not None:
         try:
@@ -132,7 +119,7 @@ def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:
             code = 0
         except NoDataError as problem:
             consumed = trainer.learner.state.consumed
-            pipe.report(OrderFailed(problem.line(), reason=NO_DATA, consumed=consumed))
+            pipe.report(messages.OrderFailed(problem.line(), reason=messages.NO_DATA, consumed=consumed))
         except RefusedError as problem:  # what came from elsewhere was no good; nothing is wrong here
             pipe.report(_failure(problem))
         except EdgedError as problem:
@@ -144,14 +131,7 @@ def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:
 class Trainer:
     """Executes the daemon's orders with the parts that a configuration describes.
 
-    Parameters
-    ----------
-    config
-        The resolved configuration.
-    control
-        The pipe to the daemon.
-    base
-        The weights that the first run begins with.
+    `control` is the pipe to the daemon, `base` the weights that the first run begins with.
     """
 
     def __init__(self, config: Config, control: DaemonPipe, base: Base) -> None:
@@ -163,9 +143,9 @@ class Trainer:
         state, training = config.storage.dir, config.training
         if training.guide != "none" and training.engine == "auto":
             training = training.model_copy(update={"engine": "portable"})
-        chosen = choose(training, bundle, state, note=lambda what: control.report(Note(what)))
+        chosen = choose(training, bundle, state, note=lambda what: control.report(messages.Note(what)))
         if chosen.new:
-            control.report(EngineChosen(chosen.line()))
+            control.report(messages.EngineChosen(chosen.line()))
         engines = EngineFactory(chosen.engine, bundle, training.threads, training.provider)
         engine = engines.open()
         samples = SampleLog.open(state / "samples.db", schema, readonly=True)
@@ -194,26 +174,26 @@ class Trainer:
     def execute(self, order: Message) -> Message:
         """Execute an order and return its result."""
         match order:
-            case RunRequest():
+            case messages.RunRequest():
                 before = written_bytes()
                 result = self._run.run(order)
                 after = written_bytes()
                 return replace(result, written=None if before is None or after is None else after - before)
-            case TrainRound() if self._in_fleet:
+            case messages.TrainRound() if self._in_fleet:
                 return self._rounds.contribute(order)
-            case TryFleetModel():
+            case messages.TryFleetModel():
                 return self._importer.evaluate_fleet_model(order)
-            case AdoptInitial():
+            case messages.AdoptInitial():
                 return self._importer.import_initial(order)
-            case AdoptModel():
+            case messages.AdoptModel():
                 return self._importer.import_model(order)
-            case AdoptWeights():
+            case messages.AdoptWeights():
                 return self._importer.import_weights(order)
         raise TrainingError(f"no order that this trainer executes: {type(order).__name__}", where="stdin")
 
 
-def _failure(problem: EdgedError, reason: str = "") -> OrderFailed:
-    return OrderFailed(problem.what, problem.where, problem.remedy, reason or type(problem).__name__)
+def _failure(problem: EdgedError, reason: str = "") -> messages.OrderFailed:
+    return messages.OrderFailed(problem.what, problem.where, problem.remedy, reason or type(problem).__name__)
 
 
 def _foreign(problem: Exception) -> EdgedError:

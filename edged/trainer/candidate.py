@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from edged.domain.model_files import INT8, file_name
 from edged.engines.inference import InferenceModel
 from edged.engines.model_parameters import WEIGHTS_FILE
 from edged.engines.onnx.base_model import BaseModel
 from edged.mqtt.weight_encoding import pack
-from edged.storage.models.candidates import publish_candidate
+from edged.storage.files import atomic
+from edged.storage.models.candidates import PROBE_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Engine
@@ -28,16 +30,8 @@ PROBE_ROWS = 16
 class CandidateExporter:
     """Publishes the weights of engines as candidates.
 
-    Parameters
-    ----------
-    folder
-        Where candidates wait for the gate.
-    bundle
-        The bundle that the engines train.
-    weights_note
-        Store the weights beside each model, with this note; None: do not store them.
-    quantise
-        Store the int8 form beside each model, where the bundle has one.
+    They wait in `folder` for the gate. With `weights_note` the weights are stored beside each model, with
+    this note; with `quantise` its int8 form, too, where the bundle has one.
     """
 
     def __init__(
@@ -69,6 +63,18 @@ class CandidateExporter:
         if self._weights_note is not None and WEIGHTS_FILE not in files:
             beside[WEIGHTS_FILE] = pack(parameters, dict(self._weights_note))
         beside |= files
-        return publish_candidate(
-            self._folder, run, engine.export, InferenceModel, probe, beside, name, self._suffix
-        )
+        staging, model = self._folder / f"{atomic.STAGING}{run}{name}", file_name(self._suffix)
+        with atomic.disk_errors("writing the candidate", staging):
+            for left in self._folder.glob(f"{atomic.STAGING}[0-9]*"):
+                atomic.remove(left)  # a run before this one came no further
+            staging.mkdir(parents=True, exist_ok=True)
+            with atomic.disk_errors_of_others(staging):
+                engine.export(staging / model)
+            output = InferenceModel(staging / model).predict(probe)
+            for file, values in zip(PROBE_FILES, (probe, output), strict=True):
+                np.save(staging / file, values)
+            for file, content in beside.items():
+                (staging / file).write_bytes(content)
+        final = self._folder / f"{run}{name}"
+        atomic.publish_directory(staging, final, extra={"run": run})
+        return final

@@ -47,16 +47,8 @@ FOLDER = "challenger"
 class Challenger:
     """An engine with a state of its own, and its comparison with the champion.
 
-    Parameters
-    ----------
-    engine
-        Its weights and optimizer state.
-    state
-        Its memory and random numbers.
-    born
-        Position in label order at which it began: its name.
-    contest
-        Its errors beside the champion's.
+    `born` is the position in label order at which it began, and its name; `contest` has its errors beside the
+    champion's.
     """
 
     def __init__(self, engine: Engine, state: LearnerState, born: int, contest: ChallengerTest) -> None:
@@ -141,24 +133,9 @@ class Challenger:
 class Challenges:
     """Starts, tests and trains at most one challenger at a time.
 
-    Parameters
-    ----------
-    task
-        As the learner has it.
-    engines
-        Opens engines with the bundle's initial weights.
-    samples
-        Where rows are read again.
-    throttle
-        Ends the steps early.
-
-    Attributes
-    ----------
-    current
-        The challenger; None without one.
-    allowed
-        Whether there may be one: not for streams that label themselves, and not beside a guide, which holds
-        to the champion.
+    `throttle` ends the steps early. `current` is the challenger; None without one. `allowed` says whether
+    there may be one: not for streams that label themselves, and not beside a guide, which holds to the
+    champion.
     """
 
     def __init__(
@@ -201,24 +178,12 @@ class Challenges:
     ) -> str | None:
         """Test the challenger on new labels and train it on them, before the learner itself learns.
 
-        Parameters
-        ----------
-        new
-            Labelled rows that nobody has learned from.
-        plan
-            Of the run that they are for.
-        champion
-            The folder of the model that is served.
-        wanted
-            A new one is to begin, since the world has changed severely just now.
-        recent
-            Offsets of what the learner has learned last, oldest first.
-        shared
-            Statistics of inputs and targets, which a challenger takes from the learner.
+        `new` are labelled rows that nobody has learned from, for the run of `plan`; `recent` are offsets of
+        what the learner has learned last, oldest first. With `wanted` a new challenger begins, since the
+        world has changed severely just now. It takes `shared`, statistics of inputs and targets, from the
+        learner.
 
-        Returns
-        -------
-        What has happened, as one word: `begun`, `won`, `lost`, `open`; None without a challenger.
+        Returns one word for what has happened: `begun`, `won`, `lost`, `open`; None without a challenger.
         """
         one, word = self.current, None
         if wanted:

@@ -77,50 +77,26 @@ def choose(
 ) -> EngineChoice:
     """Choose the engine for this bundle under this configuration.
 
-    Parameters
-    ----------
-    config
-        `engine`, `provider`, and the size of a step.
-    bundle
-        What is to be trained.
-    state
-        The state directory, where an earlier answer lies.
-    remember
-        Whether a new answer is written there.
-    note
-        Told, in one line, why the engines could not be timed, or an answer not be read or written.
-
-    Returns
-    -------
-    The engine's name is one that `open_engine` takes; whether it opens has still to be seen.
+    An earlier answer lies in the directory `state`; with `remember` a new one is written there. `note` is
+    told, in one line, why the engines could not be timed. `open_engine` takes the engine's name; whether it
+    opens has still to be seen.
     """
     names = candidates(bundle, config.provider)
     if config.engine != "auto" or len(names) < 2:
         name = usual_engine(bundle, config.provider)[0] if config.engine == "auto" else config.engine
         return EngineChoice(name, reason_for(config.engine, bundle, config.provider))
     work = Workload(config.batch, config.threads, config.accumulate)
-    key = _key(bundle, work)
-    timing = _recall(state / FILE, key, note)
+    file, key = state / FILE, _key(bundle, work)
+    timing = _recall(file, key, note)
     if timing is not None:
         return EngineChoice(timing.fastest, "measured faster", timing)
-    return _measured(bundle, work, names, state / FILE if remember else None, key, note)
-
-
-def _measured(
-    bundle: Bundle,
-    work: Workload,
-    names: tuple[str, ...],
-    file: Path | None,
-    key: dict[str, Any],
-    note: Callable[[str], None],
-) -> EngineChoice:
     try:
         timing = _time_in_child(bundle, work, names)
     except UnavailableError as problem:
         name, why = usual_engine(bundle)
         note(problem.line())
         return EngineChoice(name, f"{why}; {problem.what}")
-    if file is not None:
+    if remember:
         _write(file, key, timing, note)
     return EngineChoice(timing.fastest, "measured faster", timing, new=True)
 

@@ -51,19 +51,10 @@ class CarriedState:
 class RoundContribution:
     """What a device gives to a round.
 
-    Attributes
-    ----------
-    coded
-        The difference to the base as it is sent: without personal layers, clipped, with its noise.
-    carried
-        For the next round.
-    samples, steps
-        How many samples were trained on, in how many steps.
-    norm, moved
-        L2 norm of the difference as it is sent, and as it was before it was clipped.
-    before, after
-        On the device's own holdout: the base with its personal layers, and what was made of it; None
-        without a holdout.
+    `coded` is the difference to the base as it is sent: without personal layers, clipped, with its noise;
+    `norm` is its L2 norm, `moved` that before it was clipped. `carried` is for the next round; `samples` were
+    trained on in `steps`. `before` and `after` are what the base with its personal layers, and what was made
+    of it, reach on the device's own holdout; None without a holdout.
     """
 
     coded: dict[str, Coded]

@@ -68,16 +68,7 @@ class LearnerData:
 class FleetUpdateTrainer:
     """Trains in a round of the fleet, and stores the update that is to be sent.
 
-    Parameters
-    ----------
-    device
-        The device's name.
-    state
-        The state directory.
-    trainer, data
-        What trains, and on which samples and parameters.
-    max_bytes
-        Cap of the fleet's model when it is unpacked.
+    `device` is the device's name, `max_bytes` the cap of the fleet's model when it is unpacked.
     """
 
     def __init__(

@@ -44,16 +44,8 @@ if TYPE_CHECKING:
 class WeightImporter:
     """Makes candidates of weights from elsewhere, with a learner's engine between two runs.
 
-    Parameters
-    ----------
-    task, holdout
-        What is learned, and the samples that decide on a mixture.
-    engine
-        With the bundle's initial weights.
-    models, exporter
-        What is known on this device, and what publishes candidates.
-    max_bytes
-        Cap of an update when it is unpacked.
+    The engine has the bundle's initial weights; `holdout` has the samples that decide on a mixture. An update
+    has at most `max_bytes` when it is unpacked.
     """
 
     def __init__(

@@ -37,16 +37,7 @@ class ChampionGuide:
     means the same for both. `distill` adds the cross-entropy to the champion's softened answers (Hinton,
     Vinyals, Dean 2015; Li and Hoiem 2016). Only the portable engine can.
 
-    Parameters
-    ----------
-    kind
-        Which of them.
-    weight
-        How much it counts beside the labels.
-    engine
-        What trains.
-    trainable
-        Names of the parameters that may be held.
+    `weight` says how much it counts beside the labels; `trainable` are the parameters that may be held.
     """
 
     def __init__(self, kind: Kind, weight: float, engine: PortableEngine, trainable: Iterable[str]) -> None:
@@ -98,10 +89,7 @@ class ChampionGuide:
 def guide_for(kind: str, weight: float, engine: Engine, trainable: Iterable[str]) -> ChampionGuide | None:
     """Create the guide that a configuration asks for; None for `none`.
 
-    Raises
-    ------
-    UnavailableError
-        When the engine has no place for it.
+    Raises UnavailableError when the engine has no place for it.
     """
     if kind == "none":
         return None

@@ -26,16 +26,9 @@ if TYPE_CHECKING:
 class Learner:
     """An engine, the state that belongs to its weights, and the challenger beside it.
 
-    Attributes
-    ----------
-    engine, state
-        Both are replaced when a challenger takes over.
-    statistics
-        Statistics of inputs and targets among the engine's parameters.
-    challenges
-        The challenger, if there is one.
-    untrained
-        Whether the weights are random ones that a bundle was built with.
+    A challenger that takes over replaces `engine` and `state`. `statistics` are those of inputs and targets
+    among the engine's parameters; `untrained` says that the weights are random ones that a bundle was built
+    with.
     """
 
     def __init__(
@@ -59,10 +52,7 @@ class Learner:
     def restore(self, base: Base) -> None:
         """Restore the newest valid checkpoint; on another `base`, without its weights.
 
-        Raises
-        ------
-        TrainingError
-            When the base is the champion, and no model is served.
+        Raises TrainingError when the base is the champion, and no model is served.
         """
         generation = self._checkpoints.latest()
         for damaged in self._checkpoints.damaged:

@@ -34,12 +34,7 @@ FOREIGN: Source = "weights"
 class LocalModels:
     """Reads the champion's weights and others that are known on this device.
 
-    Parameters
-    ----------
-    state
-        The state directory.
-    bundle
-        The bundle that the models were trained from.
+    All of them were trained from the bundle.
     """
 
     def __init__(self, state: Path, bundle: Bundle) -> None:
@@ -57,10 +52,7 @@ class LocalModels:
     def exported_parameters(self) -> dict[str, NDArray[np.float32]]:
         """Return the weights in the champion's model file.
 
-        Raises
-        ------
-        TrainingError
-            When no model is served.
+        Raises TrainingError when no model is served.
         """
         folder = self.champion()
         if folder is None:

@@ -19,17 +19,8 @@ if TYPE_CHECKING:
 class InputStatistics:
     """Updates the statistics among an engine's parameters.
 
-    Parameters
-    ----------
-    task
-        What is learned.
-    engine
-        With the bundle's initial weights.
-
-    Attributes
-    ----------
-    names
-        Of the parameters that hold statistics of inputs and targets.
+    The engine has the bundle's initial weights. `names` are those of the parameters that hold statistics of
+    inputs and targets.
     """
 
     def __init__(self, task: LearningTask, engine: Engine) -> None:

@@ -36,25 +36,10 @@ class InterruptedRunError(TrainingError):
 class TrainingLoop:
     """Makes the steps of a run, and counts them in the learner's state.
 
-    Parameters
-    ----------
-    learner
-        Its engine, state and checkpoints change with each step.
-    plan, training
-        The run, and the section `training`.
-    pool
-        What batches are drawn from.
-    guide
-        Pulls the steps towards the champion, if wanted.
-    control
-        Throttles and stops the run, and receives its progress.
-    careful
-        Look at each step by itself, so that the batch that does harm is known.
-
-    Attributes
-    ----------
-    losses, skipped
-        Of each step; and how many steps had a loss or a gradient that was not finite.
+    Engine, state and checkpoints of the learner change with each step. `guide` pulls the steps towards the
+    champion, if wanted. With `careful` each step is looked at by itself, so that the batch that does harm is
+    known. `losses` has the loss of each step; `skipped` counts those with a loss or a gradient that was not
+    finite.
     """
 
     def __init__(

@@ -20,6 +20,7 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import verify
 from edged.bundles.source.standardise import Statistics
 from edged.cli.doctor import examine
+from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
@@ -27,7 +28,7 @@ from edged.engines.native import api as training_api
 from edged.engines.native import checkpoint
 from edged.engines.onnx.single_file import whole_model
 from edged.errors import BundleError, CorruptError
-from edged.storage.models.bundles import CHECKPOINT_DATA, PARAMETERS, Bundle
+from edged.storage.models.bundles import Bundle
 from tests.bundles.engines_agree.gradients import ENGINES
 from tests.commands import write_config
 from tests.device.gates import Gate

@@ -271,9 +271,7 @@ def test_a_form_that_the_portable_engine_does_not_have_is_found_by_trying(tmp_pa
     assert told["findings"][-1]["node"].startswith("resize")
 
 
-def test_without_the_training_build_of_onnxruntime(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_training_build_of_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "available", lambda: False)
     told = checked(tmp_path, chain())
     assert (told["ok"], told["engines"], told["notes"]) == (True, ("portable",), [])

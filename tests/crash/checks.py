@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.config import GateConfig
+from edged.domain.stream.sample import LabelReading
 from edged.errors import CorruptError
 from edged.storage.files.atomic import verify_directory
 from edged.storage.files.checksummed_json import read_sealed
@@ -49,7 +50,7 @@ def check_ingest(root: Path, bundle: Path, promises: Promises) -> None:
 
 def check_samples(state: OpenState, numbers: list[int]) -> None:
     """The samples `s<n>` with `n` as their first value are in the log."""
-    offsets = [state.samples.find(id=f"s{number}") for number in numbers]
+    offsets = state.samples.find_many([LabelReading(0.0, id=f"s{number}") for number in numbers])
     lost = [number for number, offset in zip(numbers, offsets, strict=True) if offset is None]
     assert not lost, f"acknowledged samples lost: {lost}; repaired {state.recovery.repaired}"
     found = state.samples.rows(np.array(offsets, np.int64))

@@ -49,10 +49,10 @@ def test_serving_imports_no_training_code_and_no_onnx() -> None:
 WITHOUT = (
     "from pathlib import Path\n"
     "from edged.engines import open_engine\nfrom edged.engines.native import api as training_api\n"
-    "from edged.errors import UnavailableError\n"
+    "from edged.errors import UnavailableError\nfrom tests.engines.test_availability import BUNDLE\n"
     "import onnxruntime; onnxruntime.__file__ = '/nowhere/onnxruntime/__init__.py'\n"
     "print(training_api.available())\n"
-    "try:\n    open_engine('auto', None)\n"
+    "try:\n    open_engine('auto', BUNDLE)\n"
     "except UnavailableError as problem:\n    print(problem.exit_code, problem)"
 )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.stream.sample import Batch
+from edged.domain.stream.sample import Batch, LabelReading
 from edged.domain.stream.schema import Schema
 from edged.storage.files.database import connect
 from edged.storage.samples.log import SampleLog
@@ -62,6 +62,11 @@ def batch(
 def open_log(directory: Path, schema: Schema = CLASSIFY, **options: Any) -> SampleLog:
     """A sample log of its own."""
     return SampleLog.open(directory / "samples.db", schema, **options)
+
+
+def find(log: SampleLog, **reading: Any) -> int | None:
+    """Offset of the stored sample of a label with these fields."""
+    return log.find_many([LabelReading(0.0, **reading)])[0]
 
 
 def stored_inputs(path: Path, width: int) -> NDArray[np.float32]:

@@ -12,9 +12,9 @@ from onnx import numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 from safetensors.numpy import save_file
 
+from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.errors import BundleError
-from edged.storage.models.bundles import CHECKPOINT_DATA, PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

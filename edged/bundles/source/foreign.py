@@ -10,9 +10,10 @@ import onnx
 
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import DecodeError, opset_of, shape_of
+from edged.domain.bundle_contents import CHECKPOINT_DATA
 from edged.engines.native import checkpoint
 from edged.errors import BundleError, CorruptError
-from edged.storage.models.bundles import CHECKPOINT_DATA, DESCRIPTION, Bundle, FileEntry, Tensor
+from edged.storage.models.bundles import DESCRIPTION, Bundle, FileEntry, Tensor
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.device.promotion.evaluator import line_of
+from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
 from edged.domain.judging.gate import refuse
 from edged.domain.model_files import FLOAT32, INT8, file_name, model_in
 from edged.domain.protocols import ServedModel
@@ -23,7 +24,6 @@ from edged.errors import (
 from edged.host.timeout import within
 from edged.logs import get_logger
 from edged.storage.files.atomic import remove
-from edged.storage.models.bundles import CHECKPOINT_DATA, PARAMETERS
 from edged.storage.models.candidates import PROBE_FILES
 from edged.storage.models.records import BAD
 

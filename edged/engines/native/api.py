@@ -26,10 +26,7 @@ _REMEDY = "use the portable engine: training.engine: portable, or --engine porta
 def load(part: str) -> Any:
     """The module `onnxruntime.training.<part>`: `api`, `artifacts` or `onnxblock`.
 
-    Raises
-    ------
-    UnavailableError
-        When this installation of onnxruntime cannot train.
+    Raises UnavailableError when this installation of onnxruntime cannot train.
     """
     if not available():
         what = "onnxruntime-training is not installed"

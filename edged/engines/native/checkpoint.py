@@ -220,17 +220,10 @@ def _parameter(
     writer: _Writer, name: str, value: Floats, *, nominal: bool, places: Mapping[str, int] | None
 ) -> Callable[[], int]:
     if nominal:
-        empty: list[_Field] = [(2, "", writer.longs(())), (3, "<i", FLOAT), (4, "", writer.raw(b""))]
-        return writer.table([(0, "", writer.text(name)), *empty])
+        return _tensor_fields(writer, name, (), (4, "", writer.raw(b"")))
     if places is None:
-        return _tensor_fields(writer, name, value)
-    kept: list[_Field] = [
-        (0, "", writer.text(name)),
-        (2, "", writer.longs(value.shape)),
-        (3, "<i", FLOAT),
-        (6, "<q", places[name]),
-    ]
-    return writer.table(kept)
+        return _whole_tensor(writer, name, value)
+    return _tensor_fields(writer, name, value.shape, (6, "<q", places[name]))
 
 
 def _property_bag(writer: _Writer, properties: Mapping[str, Property]) -> Callable[[], int]:
@@ -251,40 +244,21 @@ _Field = tuple[int, str, "int | float | Callable[[], int]"]
 
 
 def _group(writer: _Writer, checkpoint: TrainingCheckpoint) -> Callable[[], int]:
-    states = [
-        writer.table(
-            [
-                (0, "", writer.text(name)),
-                (
-                    1,
-                    "",
-                    writer.tables(
-                        [_tensor_fields(writer, f"momentum{i}", kept) for i, kept in enumerate(moments)]
-                    ),
-                ),
-            ]
-        )
-        for name, moments in sorted(checkpoint.moments.items())
-    ]
-    return writer.table(
-        [
-            (0, "", writer.text(GROUP)),
-            (1, "<q", checkpoint.step),
-            (2, "<f", INITIAL_RATE),
-            (3, "", writer.tables(states)),
-        ]
-    )
+    states = []
+    for name, kept in sorted(checkpoint.moments.items()):
+        moments = [_whole_tensor(writer, f"momentum{i}", value) for i, value in enumerate(kept)]
+        states.append(writer.table([(0, "", writer.text(name)), (1, "", writer.tables(moments))]))
+    numbers: list[_Field] = [(1, "<q", checkpoint.step), (2, "<f", INITIAL_RATE)]
+    return writer.table([(0, "", writer.text(GROUP)), *numbers, (3, "", writer.tables(states))])
 
 
-def _tensor_fields(writer: _Writer, name: str, value: Floats) -> Callable[[], int]:
-    return writer.table(
-        [
-            (0, "", writer.text(name)),
-            (2, "", writer.longs(value.shape)),
-            (3, "<i", FLOAT),
-            (4, "", writer.raw(value.astype("<f4").tobytes())),
-        ]
-    )
+def _whole_tensor(writer: _Writer, name: str, value: Floats) -> Callable[[], int]:
+    return _tensor_fields(writer, name, value.shape, (4, "", writer.raw(value.astype("<f4").tobytes())))
+
+
+def _tensor_fields(writer: _Writer, name: str, shape: Sequence[int], values: _Field) -> Callable[[], int]:
+    """A tensor whose values are in `values`, or at the place in another file that it names."""
+    return writer.table([(0, "", writer.text(name)), (2, "", writer.longs(shape)), (3, "<i", FLOAT), values])
 
 
 class _Writer:

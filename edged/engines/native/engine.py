@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +18,17 @@ from edged.engines.onnx.fields import input_names
 from edged.engines.onnx.single_file import LARGEST, whole_model
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
-from edged.engines.runtime.ort import described, onnxruntime
-from edged.errors import BundleError, CorruptError, NonFiniteError, TrainingError, UnavailableError
+from edged.engines.runtime.ort import onnxruntime
+from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Anchor, Distillation, Labels
-    from edged.engines.native.files import TrainingFiles
-    from edged.engines.onnx.base_model import FormFiles
 
 STATE_FILE = "checkpoint"
-POSITION_FILE = "engine.json"
 
 Floats = NDArray[np.float32]
 
@@ -46,13 +42,6 @@ class NativeEngine:
     Batches are handed over as numpy arrays: for one-time batches that is faster than making OrtValues
     of them. Gradients of several steps with `apply=False` are added up, not averaged.
 
-    Parameters
-    ----------
-    files
-        The bundle, or anything else with the same paths.
-    threads
-        Threads of one training step.
-
     Raises
     ------
     UnavailableError
@@ -64,31 +53,31 @@ class NativeEngine:
     name = "native"
     together = 1
 
-    def __init__(self, files: TrainingFiles, *, threads: int = 1) -> None:
+    def __init__(self, bundle: BundleContents, *, threads: int = 1) -> None:
         self._api = api.load("api")
-        self._files = files
+        self._bundle = bundle
         self._options = ort.session_options(threads)
         self._schedule = Schedule(LearningRate(1e-3))
         self._set_rate = math.nan
-        self._flat = len(files.input_row) == 1
+        self._flat = len(bundle.input.row) == 1
         try:
-            self._open(files.checkpoint)
+            self._open(bundle.checkpoint)
         except ort.ERRORS as problem:
             raise BundleError(
                 f"the training artifacts cannot be loaded: {ort.one_line(problem)}",
-                where=str(files.checkpoint.parent),
-                remedy=ort.remedy_for(files.training_model, "check it with `edged artifacts verify`"),
+                where=str(bundle.checkpoint.parent),
+                remedy=ort.remedy_for(bundle.training_model, "check it with `edged artifacts verify`"),
             ) from problem
 
     def _open(self, checkpoint: Path) -> None:
         # Module and Optimizer are bound to their state, so restoring makes all three anew.
         state = self._api.CheckpointState.load_checkpoint(str(checkpoint))
-        training, evaluation = str(self._files.training_model), str(self._files.eval_model)
+        training, evaluation = str(self._bundle.training_model), str(self._bundle.eval_model)
         module = self._api.Module(training, state, evaluation, session_options=self._options)
-        if self._files.parameters_file is not None and checkpoint == self._files.checkpoint:
-            _fill(module, self._files.training_model, self._files.parameters_file)
+        if self._bundle.parameters_file is not None and checkpoint == self._bundle.checkpoint:
+            _fill(module, self._bundle.training_model, self._bundle.parameters_file)
         # Only behind that: of a nominal state it would be one that ends the process at its first use.
-        optimizer = self._api.Optimizer(str(self._files.optimizer_model), module)
+        optimizer = self._api.Optimizer(str(self._bundle.optimizer_model), module)
         # Only now is anything changed: a failed restore leaves the engine as it was.
         self._state, self._module, self._optimizer, self._set_rate = state, module, optimizer, math.nan
         self._trainable = [parameter for _, parameter in state.parameters if parameter.requires_grad]
@@ -113,10 +102,7 @@ class NativeEngine:
     def step(self, x: Floats, y: Labels, *, apply: bool = True, careful: bool = False) -> StepResult:
         """One forward and backward pass; with `apply` also the update. See `Engine.step`.
 
-        Raises
-        ------
-        TrainingError
-            When the batch is empty or does not fit the graph.
+        Raises TrainingError when the batch is empty or does not fit the graph.
         """
         try:
             loss = self._run(x, y)
@@ -133,19 +119,12 @@ class NativeEngine:
     def _run(self, x: Floats, y: Labels) -> float:
         if len(x) == 0:
             # The training graph would divide by the number of rows, which ends the process.
-            raise self._misfit(x, y, ValueError("the batch is empty"))
+            raise ort.refused_batch(x, y, ValueError("the batch is empty"), self._bundle.training_model)
         try:
-            rows = x if self._flat else x.reshape(-1, *self._files.input_row)
+            rows = x if self._flat else x.reshape(-1, *self._bundle.input.row)
             return float(self._module(rows, *labels_of(y)))
         except _STEP_ERRORS as problem:
-            raise self._misfit(x, y, problem) from problem
-
-    def _misfit(self, x: Floats, y: Labels, problem: Exception) -> TrainingError:
-        return TrainingError(
-            f"the training graph refuses a batch ({described(x, y)}): {ort.one_line(problem)}",
-            where=str(self._files.training_model),
-            remedy="the shapes and types it takes are in bundle.json",
-        )
+            raise ort.refused_batch(x, y, problem, self._bundle.training_model) from problem
 
     def _gradients_are_finite(self) -> bool:
         return all(np.isfinite(parameter.grad).all() for parameter in self._trainable)
@@ -168,14 +147,8 @@ class NativeEngine:
 
     def check(self) -> None:
         """Raise NonFiniteError when a parameter, trainable or frozen, is NaN or infinite."""
-        if np.isfinite(self._module.get_contiguous_parameters().numpy()).all():
-            return
-        bad = [name for name, value in self.parameters().items() if not np.isfinite(value).all()]
-        raise NonFiniteError(
-            f"weights are no longer finite: {', '.join(bad[:3])}",
-            where=str(self._files.training_model),
-            remedy="lower training.learning_rate, or look for samples far outside the usual range",
-        )
+        if not np.isfinite(self._module.get_contiguous_parameters().numpy()).all():
+            raise ort.not_finite(self.parameters(), self._bundle.training_model)
 
     def parameters(self) -> dict[str, Floats]:
         """Copies of all parameters by name, trainable and frozen."""
@@ -184,10 +157,7 @@ class NativeEngine:
     def set_parameters(self, values: Mapping[str, Floats]) -> None:
         """Overwrite the named parameters; all are checked before the first is changed.
 
-        Raises
-        ------
-        TrainingError
-            When a name is unknown or a shape differs.
+        Raises TrainingError when a name is unknown or a shape differs.
         """
         ready = {name: self._fitting(name, value) for name, value in values.items()}
         for name, value in ready.items():
@@ -211,18 +181,14 @@ class NativeEngine:
             self._api.CheckpointState.save_checkpoint(self._state, checkpoint, include_optimizer_state=True)
         except ort.ERRORS as problem:
             raise TrainingError(f"cannot save: {ort.one_line(problem)}", where=checkpoint) from problem
-        position = {"rate": asdict(self._schedule.rate), "step": self._schedule.step}
-        (directory / POSITION_FILE).write_text(json.dumps(position), encoding="utf-8")
+        self._schedule.save(directory)
 
     def restore(self, directory: Path) -> None:
         """Read back what `save` wrote; the next step continues bit-exactly.
 
-        Raises
-        ------
-        CorruptError
-            When a file is missing or cannot be read; the engine then is as it was.
+        Raises CorruptError when a file is missing or cannot be read; the engine then is as it was.
         """
-        schedule = _read_position(directory / POSITION_FILE)
+        schedule, _ = Schedule.restore(directory)
         try:
             self._open(directory / STATE_FILE)
         except ort.ERRORS as problem:
@@ -236,30 +202,30 @@ class NativeEngine:
         The file is written in place: publishing it is the caller's part. Upstream's own export reads the eval
         graph as ONNX; where that is in ORT format, the weights are written into the base model instead.
         """
-        if ort.in_ort_format(self._files.eval_model):
+        if ort.in_ort_format(self._bundle.eval_model):
             self._write_base(path)
             return
-        if self._files.apart and self._files.inference_model.is_file():
+        if self._bundle.apart and self._bundle.inference_model.is_file():
             # Of a checkpoint in two files upstream exports two again, and only into the working directory.
             self._export_whole(path)
             return
         try:
-            self._module.export_model_for_inferencing(str(path), list(self._files.output_names))
+            self._module.export_model_for_inferencing(str(path), list(self._bundle.output_names))
         except ort.ERRORS as problem:
             raise TrainingError(f"cannot export: {ort.one_line(problem)}", where=str(path)) from problem
 
     def _write_base(self, path: Path) -> None:
-        base = BaseModel.of_form(cast("FormFiles", self._files), FLOAT32)
+        base = BaseModel.of_form(self._bundle, FLOAT32)
         if base is None:
             raise TrainingError(
                 "the bundle does not say where weights lie in its inference model",
-                where=str(self._files.eval_model),
+                where=str(self._bundle.eval_model),
                 remedy="build it with `edged artifacts build --ort-format`",
             )
         path.write_bytes(base.with_parameters(self.parameters()))
 
     def _export_whole(self, path: Path) -> None:
-        content = whole_model(self._files.inference_model, self.parameters())
+        content = whole_model(self._bundle.inference_model, self.parameters())
         if len(content) > LARGEST:
             raise TrainingError(
                 f"the model has {len(content):,} bytes, a file of it holds {LARGEST:,}",
@@ -272,23 +238,12 @@ class NativeEngine:
             raise TrainingError(f"cannot export: {problem.strerror}", where=str(path)) from problem
 
 
-def _read_position(path: Path) -> Schedule:
-    try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Schedule(LearningRate(**data["rate"]), int(data["step"]))
-    except (OSError, ValueError, TypeError, KeyError) as problem:
-        raise CorruptError("is missing or damaged", where=str(path)) from problem
-
-
 def _fill(module: Any, training_model: Path, file: Path) -> None:
     """Copy the parameters in `file` into a `Module` of onnxruntime's whose state is nominal.
 
     It takes them as one vector, in the order in which the training graph does.
 
-    Raises
-    ------
-    BundleError
-        When the file is missing or damaged, or is not for this model.
+    Raises BundleError when the file is missing or damaged, or is not for this model.
     """
     try:
         held = load_file(file)

@@ -9,80 +9,31 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.bundle_contents import REBUILD
 from edged.errors import BundleError, CorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from edged.domain.bundle_contents import BundleContents, FileEntry
     from edged.domain.model_files import Form
 
-_REBUILD = "build the bundle again with `edged artifacts build`"
-
 Floats = NDArray[np.float32]
-
-
-class FileDigest(Protocol):
-    """SHA-256 in hexadecimal and size of a file."""
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the file, in hexadecimal."""
-
-    @property
-    def bytes(self) -> int:
-        """Size of the file in bytes."""
-
-
-class FormFiles(Protocol):
-    """What is needed to know of a bundle; a Bundle is one."""
-
-    @property
-    def path(self) -> Path:
-        """Path of the bundle's directory."""
-
-    @property
-    def inference_model(self) -> Path:
-        """Base inference model with the initial parameters."""
-
-    @property
-    def files(self) -> Mapping[str, FileDigest]:
-        """Digests of the bundle's files."""
-
-    @property
-    def forms(self) -> Mapping[str, Any] | None:
-        """Where parameters lie in further forms of the base model."""
-
-    @property
-    def trainable(self) -> tuple[str, ...]:
-        """Names of the parameters that are trained."""
-
-    @property
-    def frozen(self) -> tuple[str, ...]:
-        """Names of those that are not."""
 
 
 @dataclass(frozen=True)
 class Slot:
     """Where a parameter lies in the file, and as what.
 
-    Attributes
-    ----------
-    name, shape
-        Of the parameter.
-    offset
-        First byte of its values.
-    scale
-        First byte of its scales, float32, one for each slice along `axis`; None where it is float32.
-    zero
-        The byte that stands for 0: 0 for signed integers, 128 for unsigned ones.
-    transposed
-        Whether the integers lie there with the axes the other way round.
+    `offset` is the first byte of its values, `scale` that of its scales, float32, one for each slice along
+    `axis`; None where it is float32 itself. `zero` is the byte that stands for 0: 0 for signed integers, 128
+    for unsigned ones. `transposed` says that the integers lie there with the axes the other way round.
     """
 
     name: str
@@ -134,32 +85,18 @@ def _put(content: bytearray, offset: int, data: bytes) -> None:
 class BaseModel:
     """One form of the base model and the slots of the parameters in it.
 
-    Parameters
-    ----------
-    path
-        The file.
-    entry
-        What it must be; None where that is not known.
-    slots
-        Where parameters lie.
-    names
-        All parameters of the model: `whole` says whether each has a slot.
-    apart
-        The file beside it that holds its values, where it holds none, and what that must be.
-
-    Attributes
-    ----------
-    path
-        The file.
+    `entry` is what the file must be, None where that is not known. `names` are all parameters of the model:
+    `whole` says whether each has a slot. `apart` is the file beside it that holds its values, where it holds
+    none, and what that must be.
     """
 
     def __init__(
         self,
         path: Path,
-        entry: FileDigest | None,
+        entry: FileEntry | None,
         slots: Iterable[Slot],
         names: Iterable[str],
-        apart: tuple[Path, FileDigest] | None = None,
+        apart: tuple[Path, FileEntry] | None = None,
     ) -> None:
         self.path = path
         self._apart = apart
@@ -168,25 +105,22 @@ class BaseModel:
         self.whole = {slot.name for slot in self._slots} == set(names)
 
     @classmethod
-    def of_form(cls, files: FormFiles, form: Form) -> BaseModel | None:
+    def of_form(cls, bundle: BundleContents, form: Form) -> BaseModel | None:
         """The base model in this form; None where the bundle says nothing of it.
 
-        Raises
-        ------
-        CorruptError
-            When what the bundle says is not whole.
+        Raises CorruptError when what the bundle says is not whole.
         """
-        told = (files.forms or {}).get(form)
+        told = (bundle.forms or {}).get(form)
         if told is None:
             return None
         try:
             name, slots = str(told["file"]), [Slot.of(item) for item in told["slots"]]
-            entry = files.files[name]
+            entry = bundle.files[name]
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise CorruptError(
-                f"the description of the form {form} is not whole", where=str(files.path), remedy=_REBUILD
+                f"the description of the form {form} is not whole", where=str(bundle.path), remedy=REBUILD
             ) from problem
-        return cls(files.path / name, entry, slots, (*files.trainable, *files.frozen))
+        return cls(bundle.path / name, entry, slots, (*bundle.trainable, *bundle.frozen))
 
     @property
     def suffix(self) -> str:
@@ -230,19 +164,19 @@ class BaseModel:
         for slot in self._slots:
             if any(not 0 <= start <= len(content) - size for start, size in slot.spans):
                 what = f"{slot.name} lies outside of the file"
-                raise CorruptError(what, where=str(self.path), remedy=_REBUILD)
+                raise CorruptError(what, where=str(self.path), remedy=REBUILD)
         return content
 
-    def _checked(self, path: Path, entry: FileDigest | None) -> bytes:
+    def _checked(self, path: Path, entry: FileEntry | None) -> bytes:
         """The content of a file, which must be what the bundle says."""
         try:
             content = path.read_bytes()
         except OSError as problem:
             raise BundleError(f"cannot be read: {problem.strerror}", where=str(path)) from problem
         if entry is not None and not self._is_whole(content, entry):
-            raise CorruptError("the file is not what bundle.json says", where=str(path), remedy=_REBUILD)
+            raise CorruptError("the file is not what bundle.json says", where=str(path), remedy=REBUILD)
         return content
 
     @staticmethod
-    def _is_whole(content: bytes, entry: FileDigest) -> bool:
+    def _is_whole(content: bytes, entry: FileEntry) -> bool:
         return len(content) == entry.bytes and hashlib.sha256(content).hexdigest() == entry.sha256

@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.protobuf import numbers, text, value, within
-from edged.engines.onnx.fields import (
-    DATA_TYPE,
-    DIMS,
-    DOUBLES,
-    EXTERNAL,
-    FLOATS,
-    INTEGERS,
-    NAME,
-    RAW,
-    graphs,
-    initializers,
-)
+from edged.engines.onnx import fields
 from edged.errors import CorruptError, ModelError
 
 if TYPE_CHECKING:
@@ -34,16 +23,13 @@ if TYPE_CHECKING:
     from edged.domain.protobuf import Field
 
 # By number of data type: how elements are stored, and the field that holds them where `raw_data` does not.
-STORED = {1: ("<f4", FLOATS), 10: ("<f2", INTEGERS), 11: ("<f8", DOUBLES)}
+STORED = {1: ("<f4", fields.FLOATS), 10: ("<f2", fields.INTEGERS), 11: ("<f8", fields.DOUBLES)}
 
 
 def parameters_in(path: Path, names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
     """The named parameters as they are in a model file.
 
-    Raises
-    ------
-    ModelError
-        When one of them is not in it.
+    Raises ModelError when one of them is not in it.
     """
     wanted = tuple(names)
     found = parameters_within(path.read_bytes(), wanted)
@@ -69,30 +55,30 @@ def parameters_within(content: bytes, names: Iterable[str]) -> dict[str, NDArray
 
 
 def _parameters(model: bytes, wanted: set[str]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    if not any(True for _ in graphs(model)):
+    if not any(True for _ in fields.graphs(model)):
         raise ValueError("it has no graph")
-    for tensor in initializers(model):
+    for tensor in fields.initializers(model):
         held: dict[int, list[Field]] = {}
         for field in within(model, tensor):
             held.setdefault(field.number, []).append(field)
-        name = text(model, held[NAME][-1]) if NAME in held else ""
+        name = text(model, held[fields.NAME][-1]) if fields.NAME in held else ""
         if name in wanted:
             yield name, _values(model, name, held)
 
 
 def _values(model: bytes, name: str, held: dict[int, list[Field]]) -> NDArray[np.float32]:
     """The values of a tensor in its shape."""
-    shape = [size for field in held.get(DIMS, []) for size in numbers(model, field)]
-    kind = next(numbers(model, held[DATA_TYPE][-1]), 0) if DATA_TYPE in held else 0
-    if EXTERNAL in held:
+    shape = [size for field in held.get(fields.DIMS, []) for size in numbers(model, field)]
+    kind = next(numbers(model, held[fields.DATA_TYPE][-1]), 0) if fields.DATA_TYPE in held else 0
+    if fields.EXTERNAL in held:
         raise ValueError(f"{name!r} is in another file")
     if kind not in STORED:
         raise ValueError(f"{name!r} has data type {kind}, not float, float16 or double")
     form, typed = STORED[kind]
     parts = held.get(typed, [])
-    if RAW in held:
-        stored = np.frombuffer(value(model, held[RAW][-1]), form)
-    elif typed == INTEGERS:
+    if fields.RAW in held:
+        stored = np.frombuffer(value(model, held[fields.RAW][-1]), form)
+    elif typed == fields.INTEGERS:
         halves = [half for field in parts for half in numbers(model, field)]
         stored = np.array(halves, np.uint16).view(form)
     else:

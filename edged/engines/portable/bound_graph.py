@@ -15,26 +15,30 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, np.ndarray]
 
-_DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
 # Batch sizes whose memory is kept: a full batch, the rest at the end of a run, and a few more.
 _KEPT = 4
+
+
+def bind(session: Any, inputs: Arrays, outputs: Arrays, alive: list[Any]) -> Any:
+    """Bind a session to these arrays; `alive` gets what must live as long as the binding.
+
+    On the CPU an OrtValue shares the memory of its array.
+    """
+    binding = session.io_binding()
+    for put, arrays in ((binding.bind_ortvalue_input, inputs), (binding.bind_ortvalue_output, outputs)):
+        for name, array in arrays.items():
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+            alive.append((array, value))
+            put(name, value)
+    return binding
 
 
 class Program:
     """One session with several bindings of the same names to different memory, its sides.
 
-    Parameters
-    ----------
-    path
-        The ONNX file.
-    threads
-        Threads of one run.
-    rows
-        Names of the inputs that come anew with every run, batch axis first.
-    sides
-        Inputs and outputs that stay where they are, side by side; arrays are written in place.
-    providers
-        Execution providers, the preferred one first.
+    `rows` are the inputs that come anew with every run, batch axis first. `sides` are inputs and outputs that
+    stay where they are, side by side; arrays are written in place.
 
     Raises
     ------
@@ -58,8 +62,8 @@ class Program:
         inputs = {item.name: item for item in self._session.get_inputs()}
         if missing := [name for name in rows if name not in inputs]:
             raise ValueError(f"the graph has no input {missing[0]!r}")
-        self._rows = {name: (tuple(inputs[name].shape[1:]), _DTYPES[inputs[name].type]) for name in rows}
-        self._values: dict[int, Any] = {}
+        self._rows = {name: (tuple(inputs[name].shape[1:]), DTYPES[inputs[name].type]) for name in rows}
+        self._alive: list[Any] = []
         self._sides = [self._bound(*side) for side in sides]
         self._kept: dict[int, tuple[list[np.ndarray], list[Any]]] = {}
         self._size = -1
@@ -72,19 +76,7 @@ class Program:
         for names, there in zip(given, (takes, gives), strict=True):
             if different := names.symmetric_difference(item.name for item in there):
                 raise ValueError(f"{min(different)!r} is not both in the graph and in its description")
-        binding = self._session.io_binding()
-        for name, array in inputs.items():
-            binding.bind_ortvalue_input(name, self._value(array))
-        for name, array in outputs.items():
-            binding.bind_ortvalue_output(name, self._value(array))
-        return binding
-
-    def _value(self, array: np.ndarray) -> Any:
-        # On the CPU an OrtValue shares the memory of its array; both must live as long as the binding.
-        key = id(array)
-        if key not in self._values:
-            self._values[key] = (onnxruntime.OrtValue.ortvalue_from_numpy(array), array)
-        return self._values[key][0]
+        return bind(self._session, inputs, outputs, self._alive)
 
     def run(self, side: int, first: np.ndarray, *rest: np.ndarray | float) -> None:
         """Run on one side with these rows, in the order of the names; a number stands for all of them.

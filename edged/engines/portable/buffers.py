@@ -89,8 +89,7 @@ class StateBuffers:
                 {
                     told.loss: self._told_back[:1],
                     told.squares: self._told_back[1:].reshape(()),
-                    **self._named(self.states[1 - side], "new_"),
-                    **{told.remembered[name]: value for name, value in self.statistics[1 - side].items()},
+                    **self._new(side),
                 },
             )
             for side in range(2)
@@ -103,18 +102,10 @@ class StateBuffers:
 
     def many_sides(self, prefix: str) -> list[tuple[Arrays, Arrays]]:
         """Inputs and outputs of many steps at once, as far as they are no stacks."""
-        told = self._told
         return [
             (
-                {
-                    **self.fixed,
-                    **_prefixed(prefix, self.statistics[side]),
-                    **_prefixed(prefix, self._named(self.states[side])),
-                },
-                _prefixed(prefix, self._named(self.states[1 - side], "new_"))
-                | {
-                    prefix + told.remembered[name]: value for name, value in self.statistics[1 - side].items()
-                },
+                self.fixed | _prefixed(prefix, self.statistics[side] | self._named(self.states[side])),
+                _prefixed(prefix, self._new(side)),
             )
             for side in range(2)
         ]
@@ -146,6 +137,12 @@ class StateBuffers:
             for name, place in self._told.places.items()
             if place.group in self._told.joined
         }
+
+    def _new(self, side: int) -> Arrays:
+        """What a step on this side writes to the other one."""
+        statistics = self.statistics[1 - side]
+        new = {self._told.remembered[name]: value for name, value in statistics.items()}
+        return {**self._named(self.states[1 - side], "new_"), **new}
 
     def _frozen(self, side: int) -> Arrays:
         return {**self.fixed, **self.statistics[side]}

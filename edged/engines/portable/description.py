@@ -4,48 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD
 from edged.domain.model_files import FLOAT32
-from edged.engines.onnx.base_model import BaseModel, FormFiles, Slot
+from edged.domain.training.message import Message
+from edged.engines.onnx.base_model import BaseModel, Slot
 from edged.engines.portable.optimizer import OptimizerInputs
-from edged.errors import BundleError, CorruptError, UnavailableError
+from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from edged.domain.bundle_contents import BundleContents
 
 # In the first one scalars had no axis, and a large parameter had no other tensor than the state's.
 FORMATS = (1, 2)
 # Multiply-adds for one row from which threads share an operator.
 SHARED_FROM = 1 << 16
-_APART = ("parameters.safetensors", "checkpoint.data")
-_REBUILD = "build the bundle again with `edged artifacts build`"
 
 Floats = NDArray[np.float32]
-
-
-class PortableFiles(FormFiles, Protocol):
-    """What the portable engine needs to know of a bundle; a Bundle is one."""
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """Engines the bundle was built for."""
-
-    @property
-    def input_row(self) -> tuple[int, ...]:
-        """Sizes of one input row inside the graphs."""
-
-    @property
-    def properties(self) -> Mapping[str, int | float | str]:
-        """A user's own, which checkpoints keep."""
-
-    @property
-    def portable(self) -> Mapping[str, Any] | None:
-        """The description of the step graph; None when the bundle has none."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +44,20 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Message):
     """The input that takes uniform random numbers: its name, how many a row, what they are drawn from."""
 
     name: str
     width: int
-    seed: int
+    seed: int = 0
 
 
 @dataclass(frozen=True)
-class Guidance:
+class Guidance(Message):
     """Inputs of the guided step: for the teacher's outputs and scalars; whether there is a temperature."""
 
     teacher: str
-    scalars: dict[str, str]
+    scalars: Mapping[str, str]
     soft: bool
 
 
@@ -113,7 +94,7 @@ class Description:
     largest_product: int | None = None
 
     @classmethod
-    def of(cls, files: PortableFiles) -> Description:
+    def of(cls, bundle: BundleContents) -> Description:
         """Read it from the bundle.
 
         Raises
@@ -125,7 +106,7 @@ class Description:
         CorruptError
             When the description is not whole.
         """
-        where, data = str(files.path), files.portable
+        where, data = str(bundle.path), bundle.portable
         if data is None:
             raise UnavailableError(
                 "this bundle has no step graph for the portable engine",
@@ -134,13 +115,13 @@ class Description:
             )
         if data.get("format") not in FORMATS:
             what = f"its step graph has format {data.get('format')!r}, this version reads 1 to {FORMATS[-1]}"
-            raise BundleError(what, where=where, remedy=_REBUILD)
+            raise BundleError(what, where=where, remedy=REBUILD)
         try:
             told = _parse(data)
             _fits_itself(told, data)
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, TrainingError) as problem:
             raise CorruptError(
-                "the description of the step graph is not whole", where=where, remedy=_REBUILD
+                "the description of the step graph is not whole", where=where, remedy=REBUILD
             ) from problem
         return told
 
@@ -173,6 +154,7 @@ def _fits_itself(told: Description, data: Mapping[str, Any]) -> None:
     """Raise KeyError where an input has no name, or nothing computes what it takes."""
     known = told.rule.scalars(np.ones(1), np.ones(1))
     missing = ({"data", "label"} - data.keys()) | (told.scalars.keys() - known.keys())
+    missing |= {"step", "carry", "evaluation"} - told.models.keys()
     if missing:
         raise KeyError(min(missing))
 
@@ -185,10 +167,10 @@ def _parse(data: Mapping[str, Any]) -> Description:
             places[item["name"]] = Place(i, start, tuple(item["shape"]))
             start += math.prod(item["shape"])
     return Description(
-        models=_models(data["models"]),
+        models={str(key): str(name) for key, name in data["models"].items()},
         **{key: str(data[key]) for key in ("loss", "squares", "weights")},
         scalars=_scalars(data),
-        rule=OptimizerInputs.of(data["optimizer"]),
+        rule=OptimizerInputs.from_json(data["optimizer"]),
         groups=tuple((group["name"], tuple(group["shape"])) for group in data["groups"]),
         places=places,
         frozen={item["name"]: tuple(item["shape"]) for item in data["frozen"]},
@@ -197,29 +179,17 @@ def _parse(data: Mapping[str, Any]) -> Description:
         remembered={str(name): str(output) for name, output in data.get("remembered", {}).items()},
         direct="all" if data["format"] > 1 else "joined" if data.get("direct", False) else "none",
         scalar=(1,) if data["format"] > 1 else (),
-        guidance=_guidance(data.get("guidance")),
+        guidance=None if data.get("guidance") is None else Guidance.from_json(data["guidance"]),
         many=data.get("many"),
         parts=tuple(_parts(group) for group in data["groups"]),
         largest_product=None if data.get("largest_product") is None else int(data["largest_product"]),
     )
 
 
-def _guidance(data: Mapping[str, Any] | None) -> Guidance | None:
-    if data is None:
-        return None
-    named = {str(what): str(name) for what, name in data["scalars"].items()}
-    return Guidance(str(data["teacher"]), named, bool(data["soft"]))
-
-
 def _parts(group: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     # In descriptions written before there were parts a group is one.
     parts = group.get("parts", [group])
     return tuple((str(part["name"]), tuple(part["shape"])) for part in parts)
-
-
-def _models(data: Mapping[str, Any]) -> dict[str, str]:
-    needed = {key: str(data[key]) for key in ("step", "carry", "evaluation")}
-    return needed | {str(key): str(name) for key, name in data.items()}
 
 
 def _scalars(data: Mapping[str, Any]) -> dict[str, str]:
@@ -230,18 +200,17 @@ def _scalars(data: Mapping[str, Any]) -> dict[str, str]:
 
 def _noise(data: Mapping[str, Any] | None) -> Noise | None:
     # Descriptions written before there was noise have no such entry.
-    if data is None or not data["width"]:
-        return None
-    return Noise(str(data["name"]), int(data["width"]), int(data.get("seed", 0)))
+    return Noise.from_json(data) if data is not None and data["width"] else None
 
 
-def base_model(files: PortableFiles, description: Description) -> BaseModel:
+def base_model(bundle: BundleContents, description: Description) -> BaseModel:
     """The inference model as it is served, and where its parameters lie."""
-    served = BaseModel.of_form(files, FLOAT32)
+    served = BaseModel.of_form(bundle, FLOAT32)
     if served is not None:
         return served
-    path, shapes, offsets = files.inference_model, description.shapes, description.offsets
+    path, shapes, offsets = bundle.inference_model, description.shapes, description.offsets
     slots = [Slot(name, offsets[name], shape) for name, shape in shapes.items() if name in offsets]
     # The file beside it that holds its values, where it holds none.
-    apart = next(((files.path / name, files.files[name]) for name in _APART if name in files.files), None)
-    return BaseModel(path, files.files.get(path.name), slots, shapes, apart)
+    beside = (name for name in (PARAMETERS, CHECKPOINT_DATA) if name in bundle.files)
+    apart = next(((bundle.path / name, bundle.files[name]) for name in beside), None)
+    return BaseModel(path, bundle.files.get(path.name), slots, shapes, apart)

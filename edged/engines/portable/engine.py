@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +17,18 @@ from edged.engines.portable.optimizer import Prefetch
 from edged.engines.portable.state import SavedState
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule, until_refused
-from edged.engines.runtime.ort import CPU, check, described
-from edged.errors import CorruptError, NonFiniteError, TrainingError
+from edged.engines.runtime.ort import CPU, check
+from edged.errors import TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Anchor, Distillation, Labels
     from edged.engines.portable.bound_graph import Program
-    from edged.engines.portable.description import PortableFiles
     from edged.engines.portable.guidance import Guide
 
-POSITION_FILE = "engine.json"
 TOGETHER = 32
 # Fewer are faster one by one: a loop has a cost of its own.
 FEWEST = 16
@@ -50,8 +47,8 @@ class PortableEngine:
 
     Parameters
     ----------
-    files
-        The bundle, or anything else with the same paths and description.
+    bundle
+        What is trained.
     threads
         Threads of one training step, at most: a network of small operators uses one.
     providers
@@ -70,18 +67,18 @@ class PortableEngine:
 
     name = "portable"
 
-    def __init__(self, files: PortableFiles, *, threads: int = 1, providers: Sequence[str] = CPU) -> None:
+    def __init__(self, bundle: BundleContents, *, threads: int = 1, providers: Sequence[str] = CPU) -> None:
         check(providers, "training.provider")
-        self._files, self._row = files, files.input_row
-        self._told = Description.of(files)
-        self._base = base_model(files, self._told)
+        self._bundle, self._row = bundle, bundle.input.row
+        self._told = Description.of(bundle)
+        self._base = base_model(bundle, self._told)
         self._schedule = Schedule(LearningRate(1e-3))
         self._memory = StateBuffers(self._told)
         self._ahead = Prefetch(self._told.rule, list(self._told.scalars))
         self._updates = self._parts = 0
         self._guide: Guide | None = None
         self._put_all(self._base.parameters())
-        self._graphs = Graphs(files, self._told, self._memory, threads, providers)
+        self._graphs = Graphs(bundle, self._told, self._memory, threads, providers)
 
     # ---- training ----------------------------------------------------------------------------
 
@@ -139,7 +136,8 @@ class PortableEngine:
         if apply:
             self._accept()
         else:
-            self._keep_gradients()
+            self._parts += 1
+            memory.keep_gradients()
         return StepResult(loss, apply)
 
     def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = True) -> list[StepResult]:
@@ -238,11 +236,7 @@ class PortableEngine:
             rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
             program.run(self._memory.side, rows, *labels_of(y), *rest)
         except RUN_ERRORS as problem:
-            raise TrainingError(
-                f"the training graph refuses a batch ({described(x, y)}): {ort.one_line(problem)}",
-                where=str(self._graphs.path("step")),
-                remedy="the shapes and types it takes are in bundle.json",
-            ) from problem
+            raise ort.refused_batch(x, y, problem, self._graphs.path("step")) from problem
 
     def _accept(self, updates: int = 1) -> None:
         self._memory.accept()
@@ -252,10 +246,6 @@ class PortableEngine:
             self._memory.renew(self._updates)
         if self._parts:
             self._forget_gradients()
-
-    def _keep_gradients(self) -> None:
-        self._parts += 1
-        self._memory.keep_gradients()
 
     def _forget_gradients(self) -> None:
         if self._parts:
@@ -269,14 +259,8 @@ class PortableEngine:
 
     def check(self) -> None:
         """Raise NonFiniteError when a parameter, trainable or frozen, is NaN or infinite."""
-        if self._memory.are_finite():
-            return
-        bad = [name for name, value in self.parameters().items() if not np.isfinite(value).all()]
-        raise NonFiniteError(
-            f"weights are no longer finite: {', '.join(bad[:3])}",
-            where=str(self._graphs.path("step")),
-            remedy="lower training.learning_rate, or look for samples far outside the usual range",
-        )
+        if not self._memory.are_finite():
+            raise ort.not_finite(self.parameters(), self._graphs.path("step"))
 
     # ---- parameters --------------------------------------------------------------------------
 
@@ -287,10 +271,7 @@ class PortableEngine:
     def set_parameters(self, values: Mapping[str, Floats]) -> None:
         """Overwrite the named parameters; all are checked before the first is changed.
 
-        Raises
-        ------
-        TrainingError
-            When a name is unknown or a shape differs.
+        Raises TrainingError when a name is unknown or a shape differs.
         """
         for name, value in values.items():
             self._check_fit(name, value)
@@ -328,13 +309,11 @@ class PortableEngine:
                 for kind in moments
             },
             self._updates,
-            dict(self._files.properties),
+            dict(self._bundle.properties),
         )
-        position = {"rate": asdict(self._schedule.rate), "step": self._schedule.step}
         try:
-            state.write(directory, saved, self._told, native="native" in self._files.engines)
-            text = json.dumps(position | {"updates": self._updates})
-            (directory / POSITION_FILE).write_text(text, encoding="utf-8")
+            state.write(directory, saved, self._told, native="native" in self._bundle.engines)
+            self._schedule.save(directory, updates=self._updates)
         except OSError as problem:
             raise TrainingError(f"cannot save: {problem.strerror}", where=str(directory)) from problem
 
@@ -343,12 +322,9 @@ class PortableEngine:
 
         What this engine saved continues bit-exactly.
 
-        Raises
-        ------
-        CorruptError
-            When a file is missing or cannot be read; the engine then is as it was.
+        Raises CorruptError when a file is missing or cannot be read; the engine then is as it was.
         """
-        schedule, updates = _read_position(directory / POSITION_FILE)
+        schedule, updates = Schedule.restore(directory)
         saved = state.read(directory, self._told, updates)
         # Only now is anything changed.
         self._schedule, self._updates = schedule, saved.updates
@@ -368,11 +344,3 @@ class PortableEngine:
             path.write_bytes(content)
         except OSError as problem:
             raise TrainingError(f"cannot export: {problem.strerror}", where=str(path)) from problem
-
-
-def _read_position(path: Path) -> tuple[Schedule, int]:
-    try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Schedule(LearningRate(**data["rate"]), int(data["step"])), int(data.get("updates", 0))
-    except (OSError, ValueError, TypeError, KeyError) as problem:
-        raise CorruptError("is missing or damaged", where=str(path)) from problem

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from edged.domain.bundle_contents import BundleContents
     from edged.engines.portable.buffers import StateBuffers
-    from edged.engines.portable.description import Description, PortableFiles
+    from edged.engines.portable.description import Description
 
     Sides = list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
 
@@ -40,16 +41,16 @@ class Graphs:
 
     def __init__(
         self,
-        files: PortableFiles,
+        bundle: BundleContents,
         told: Description,
         memory: StateBuffers,
         threads: int,
         providers: Sequence[str],
     ) -> None:
-        self._files, self._told, self._memory = files, told, memory
+        self._folder, self._told, self._memory = bundle.path, told, memory
         self._threads = told.threads(threads)
         self._providers = providers
-        portable = files.portable or {}
+        portable = bundle.portable or {}
         labels = portable.get("labels", [portable["label"]])
         self._rows = (str(portable["data"]), *map(str, labels))
         self._inputs = [*self._rows, told.weights]
@@ -59,7 +60,7 @@ class Graphs:
 
     def path(self, model: str) -> Path:
         """The file of a graph."""
-        return self._files.path / self._told.models[model]
+        return self._folder / self._told.models[model]
 
     def _program(self, model: str, sides: Sides, rows: Sequence[str]) -> Program:
         with self._loading(model) as path:
@@ -85,7 +86,7 @@ class Graphs:
     @cached_property
     def guide(self) -> Guide:
         """What guides the guided step; UnavailableError where the bundle has none."""
-        return Guide(self._told, str(self._files.path))
+        return Guide(self._told, str(self._folder))
 
     @cached_property
     def guided(self) -> Program:

@@ -22,10 +22,7 @@ Floats = NDArray[np.float32]
 class Guide:
     """The tensors and scalars that the guided step takes besides those of a plain one.
 
-    Raises
-    ------
-    UnavailableError
-        When the bundle has no graph for it.
+    Raises UnavailableError when the bundle has no graph for it.
     """
 
     def __init__(self, told: Description, where: str) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.protocols import labels_of
+from edged.engines.portable.bound_graph import DTYPES, bind
 from edged.engines.portable.buffers import noise_of
 from edged.engines.runtime import ort
-from edged.engines.runtime.ort import onnxruntime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, np.ndarray]
 
-_DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
 # Numbers of steps and rows whose memory is kept.
 _KEPT = 3
 
@@ -28,23 +27,10 @@ _KEPT = 3
 class ManySteps:
     """A graph whose rows have two axes that vary, steps and batch, and whose outputs are stacked too.
 
-    Parameters
-    ----------
-    path
-        The ONNX file.
-    told
-        What the bundle says of the step.
-    rows
-        Names of the step's inputs for data and labels.
-    threads, providers
-        How it is run.
-    sides
-        Inputs and outputs that stay where they are, side by side.
+    `rows` are the names of the step's inputs for data and labels, `sides` the inputs and outputs that stay
+    where they are, side by side.
 
-    Raises
-    ------
-    ort.ERRORS
-        When the graph cannot be loaded.
+    Raises one of `ort.ERRORS` when the graph cannot be loaded.
     """
 
     def __init__(
@@ -136,26 +122,19 @@ class StepBuffers:
         self._alive: list[Any] = []
         takes, gives = session.get_inputs(), session.get_outputs()
         self.arrays = {
-            item.name: np.zeros(_shape(item.shape, steps, batch), _DTYPES[item.type])
+            item.name: np.zeros(_shape(item.shape, steps, batch), DTYPES[item.type])
             for item, fixed in [*((i, sides[0][0]) for i in takes), *((o, sides[0][1]) for o in gives)]
             if item.name not in fixed
         }
-        self._bindings = [self._bind(takes, gives, *side) for side in sides]
-
-    def _bind(self, takes: Any, gives: Any, inputs: Arrays, outputs: Arrays) -> Any:
-        binding = self._session.io_binding()
-        for item in takes:
-            binding.bind_ortvalue_input(item.name, self._value(inputs, item.name))
-        for item in gives:
-            binding.bind_ortvalue_output(item.name, self._value(outputs, item.name))
-        return binding
-
-    def _value(self, fixed: Arrays, name: str) -> Any:
-        # An OrtValue shares the memory of its array; both must live as long as the binding.
-        array = fixed[name] if name in fixed else self.arrays[name]
-        value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-        self._alive.append((array, value))
-        return value
+        self._bindings = [
+            bind(
+                session,
+                {item.name: {**self.arrays, **inputs}[item.name] for item in takes},
+                {item.name: {**self.arrays, **outputs}[item.name] for item in gives},
+                self._alive,
+            )
+            for inputs, outputs in sides
+        ]
 
     def run(self, side: int) -> None:
         """Run on one side with what is in the arrays; raises one of ort.ERRORS."""

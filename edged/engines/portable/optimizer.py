@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.training.message import Message
 from edged.engines.runtime.lr_schedule import rate_at
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from edged.engines.runtime.lr_schedule import Schedule
 
@@ -26,7 +27,7 @@ Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class OptimizerInputs:
+class OptimizerInputs(Message):
     """What the optimizer keeps of a group, and its constants.
 
     AdamW's moments are kept without the factors 1 − β. With `scaled` the graph also leaves out the decay
@@ -44,20 +45,6 @@ class OptimizerInputs:
     clip_norm: float = 0.0
     dampening: float = 0.0
     scaled: bool = False
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> OptimizerInputs:
-        """Read it from the bundle's description; raises KeyError, TypeError or ValueError."""
-        numbers = {key: float(data[key]) for key in ("alpha", "beta")}
-        later = ("epsilon", "weight_decay", "clip_norm", "dampening")
-        numbers |= {key: float(data.get(key, 0.0)) for key in later}
-        return cls(
-            name=data["name"],
-            kinds=tuple(data["kinds"]),
-            correct_bias=bool(data["correct_bias"]),
-            scaled=bool(data.get("scaled", False)),
-            **numbers,
-        )
 
     @cached_property
     def adaptive(self) -> bool:
@@ -138,12 +125,7 @@ class Prefetch:
     Between two runs of the runtime, which leave little of Python in the processor's caches, computing
     them one by one costs several times as much as in a loop.
 
-    Parameters
-    ----------
-    rule
-        The optimizer's.
-    names
-        The scalars that the graph takes, in its order.
+    `names` are the scalars that the graph takes, in its order.
     """
 
     def __init__(self, rule: OptimizerInputs, names: Sequence[str]) -> None:

@@ -1,14 +1,21 @@
-"""Learning rate by step, as a pure function of the position in the run; and the end of a row of steps."""
+"""Learning rate by step, from the position in the run, which is saved with it; the end of a row of steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
+
+from edged.domain.protocols import LearningRate
+from edged.errors import CorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
-    from edged.domain.protocols import LearningRate, StepResult
+    from edged.domain.protocols import StepResult
+
+POSITION_FILE = "engine.json"
 
 
 def rate_at(rate: LearningRate, step: int) -> float:
@@ -53,3 +60,21 @@ class Schedule:
         value = rate_at(self.rate, self.step)
         self.step += 1
         return value
+
+    def save(self, directory: Path, **more: int) -> None:
+        """Write the position into `directory`, with further numbers."""
+        position = {"rate": asdict(self.rate), "step": self.step, **more}
+        (directory / POSITION_FILE).write_text(json.dumps(position), encoding="utf-8")
+
+    @classmethod
+    def restore(cls, directory: Path) -> tuple[Schedule, int]:
+        """Read back what `save` wrote: the position, and the number `updates`, 0 where there is none.
+
+        Raises CorruptError when the file is missing or damaged.
+        """
+        path = directory / POSITION_FILE
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            return cls(LearningRate(**data["rate"]), int(data["step"])), int(data.get("updates", 0))
+        except (OSError, ValueError, TypeError, KeyError) as problem:
+            raise CorruptError("is missing or damaged", where=str(path)) from problem

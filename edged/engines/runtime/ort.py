@@ -14,23 +14,18 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from edged.domain.protocols import labels_of
-from edged.errors import ConfigError, UnavailableError
+from edged.errors import ConfigError, NonFiniteError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Labels
-
-
-def described(x: NDArray[np.float32], y: Labels) -> str:
-    """Types and shapes of the input and of each label."""
-    labels = ", ".join(f"label {label.dtype}{list(label.shape)}" for label in labels_of(y))
-    return f"input {x.dtype}{list(x.shape)}, {labels}"
 
 
 _PROBED = "onnxruntime.training.ortmodule"
@@ -193,6 +188,26 @@ def session_in_steps(
     made.initialize_session(names, [{} for _ in names], set())
     confirm(made, providers)
     return made
+
+
+def refused_batch(x: NDArray[np.float32], y: Labels, problem: Exception, model: Path) -> TrainingError:
+    """The error for a batch that a training graph does not take, with types and shapes of all its arrays."""
+    labels = ", ".join(f"label {label.dtype}{list(label.shape)}" for label in labels_of(y))
+    return TrainingError(
+        f"the training graph refuses a batch (input {x.dtype}{list(x.shape)}, {labels}): {one_line(problem)}",
+        where=str(model),
+        remedy="the shapes and types it takes are in bundle.json",
+    )
+
+
+def not_finite(parameters: Mapping[str, NDArray[np.float32]], model: Path) -> NonFiniteError:
+    """The error for weights that are NaN or infinite."""
+    bad = [name for name, value in parameters.items() if not np.isfinite(value).all()]
+    return NonFiniteError(
+        f"weights are no longer finite: {', '.join(bad[:3])}",
+        where=str(model),
+        remedy="lower training.learning_rate, or look for samples far outside the usual range",
+    )
 
 
 def one_line(problem: BaseException, limit: int = 240) -> str:

@@ -23,16 +23,7 @@ class CommandConnection:
 
     For a moment both sessions are subscribed: the id of a command tells that it came twice.
 
-    Parameters
-    ----------
-    config
-        The broker.
-    main
-        The session that is subscribed already.
-    pattern
-        The filter of the subscription.
-    client_id
-        Another than that of the main session.
+    The main session is subscribed to the filter `pattern` already; `client_id` is another than its own.
     """
 
     def __init__(self, config: MqttConfig, main: Session, pattern: str, *, client_id: str) -> None:

@@ -71,10 +71,7 @@ class PacketClient(Client):
     def wire(self) -> PacketSocket | None:
         """The wire of the present connection.
 
-        Raises
-        ------
-        BrokerError
-            When this release of paho makes its sockets in another way.
+        Raises BrokerError when this release of paho makes its sockets in another way.
         """
         sock: Any = self.socket()
         if sock is None or isinstance(sock, PacketSocket):
@@ -87,10 +84,7 @@ def make_client(
 ) -> PacketClient:
     """A client that is set up but not yet connected; `clean` when the broker shall remember nothing of it.
 
-    Raises
-    ------
-    ConfigError
-        When a certificate or key cannot be used.
+    Raises ConfigError when a certificate or key cannot be used.
     """
     v5 = protocol == "5"
     client = PacketClient(
@@ -151,10 +145,7 @@ def in_flight(config: MqttConfig, protocol: str) -> int:
 def renew(client: PacketClient, config: MqttConfig) -> None:
     """Read certificates, keys and password anew, so that changed files count at the next attempt.
 
-    Raises
-    ------
-    ConfigError
-        When one of them cannot be read or used.
+    Raises ConfigError when one of them cannot be read or used.
     """
     _renew_tls(client, config)
     name, password = credentials(config)
@@ -172,10 +163,7 @@ def _renew_tls(client: PacketClient, config: MqttConfig) -> None:
 def credentials(config: MqttConfig) -> tuple[str | None, str | None]:
     """User name and password: from the configuration's file, else from systemd's credentials.
 
-    Raises
-    ------
-    ConfigError
-        When a file cannot be read.
+    Raises ConfigError when a file cannot be read.
     """
     name = config.username or _credential("user name", "mqtt-username")
     if name is None:

@@ -43,10 +43,7 @@ class TlsPacketSocket(PacketSocket):
 def context(tls: TlsConfig) -> ssl.SSLContext:
     """TLS 1.2 or later, with the certificates that the configuration names.
 
-    Raises
-    ------
-    ConfigError
-        When they cannot be used.
+    Raises ConfigError when they cannot be used.
     """
     try:
         made = ssl.create_default_context(cafile=tls.ca_file)

@@ -40,19 +40,10 @@ def sample_codec(
 ) -> Decoder[Decoded]:
     """The codec of a stream's sample messages; only its own module is imported.
 
-    Parameters
-    ----------
-    stream
-        Names the codec and the fields.
-    clock
-        Resolves relative times and stamps requests; the system's when absent.
-    publisher
-        Publishes requests of formats that can ask a sensor to introduce itself again.
+    `clock`, the system's when absent, resolves relative times and stamps requests; `publisher` publishes
+    requests of formats that can ask a sensor to introduce itself again.
 
-    Raises
-    ------
-    ConfigError
-        When a package that the codec needs is not installed.
+    Raises ConfigError when a package that the codec needs is not installed.
     """
     more: dict[str, Any] = {}
     if stream.codec == "senml":
@@ -71,10 +62,7 @@ def sample_codec(
 def label_codec(stream: StreamConfig) -> Decoder[LabelReading]:
     """The codec of messages on `stream.label_topic`: that of the samples where it has fields, else JSON.
 
-    Raises
-    ------
-    ConfigError
-        When a package that the codec needs is not installed.
+    Raises ConfigError when a package that the codec needs is not installed.
     """
     parse = _module(stream.codec).parser() if stream.codec in _MAPS else json.parse
     return _inflated(ObjectLabelCodec(stream, parse), stream)

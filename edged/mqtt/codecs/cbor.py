@@ -29,10 +29,7 @@ _ENCODED_END = b"\x69edged-end"
 def parser() -> Parse:
     """A function from a payload to the map in it.
 
-    Raises
-    ------
-    ConfigError
-        When cbor2 is not installed.
+    Raises ConfigError when cbor2 is not installed.
     """
     decode = cbor_values(text_keys=True)
     return lambda payload, largest: the_object(decode(payload, largest))
@@ -43,10 +40,7 @@ def cbor_values(*, text_keys: bool) -> Callable[[bytes, int], Any]:
 
     With `text_keys` the keys of maps are text or byte strings, whose hashes nobody can make collide.
 
-    Raises
-    ------
-    ConfigError
-        When cbor2 is not installed.
+    Raises ConfigError when cbor2 is not installed.
     """
     cbor2: Any = required("cbor2", "codecs", "stream.codec")
     loads = cbor2.loads

@@ -28,14 +28,8 @@ class Decoder(Protocol[T_co]):
 class Compressed(Decoder[T_co]):
     """Decompresses payloads for another codec.
 
-    Parameters
-    ----------
-    codec
-        Decodes what comes out.
-    compression
-        `zstd`, `gzip`, or `auto` for either or neither, as a payload's first bytes say.
-    largest
-        Bytes that a payload may have, compressed and inflated.
+    `compression` is `zstd`, `gzip`, or `auto` for either or neither, as a payload's first bytes say;
+    `largest` the bytes that a payload may have, compressed and inflated.
     """
 
     def __init__(self, codec: Decoder[T_co], compression: str, largest: int) -> None:

@@ -13,6 +13,7 @@ from edged.mqtt.field_access import (
     features_of,
     field,
     finite,
+    missing,
     parse_id,
     parse_key,
     parse_time,
@@ -32,12 +33,7 @@ Parse = Callable[[bytes, int], dict[str, Any]]
 class ReadingFields:
     """Finds what a reading is made of among the fields of a message.
 
-    Parameters
-    ----------
-    stream
-        Names the fields.
-    text
-        Whether the format is text, whose parser has refused NaN and infinity already.
+    The stream names the fields; `text` says that the format's parser has refused NaN and infinity already.
     """
 
     def __init__(self, stream: StreamConfig, *, text: bool) -> None:
@@ -122,14 +118,14 @@ class ObjectLabelCodec:
         message = self._parse(payload, self._largest)
         value = _optional(self._label, message)
         if value is None:
-            raise _missing(self._name)
+            raise missing(self._name)
         label = self._parse_label(value)
         key, ts = self._key_at(topic, message), _time_at(self._ts, message)
         if self._by_time and key is not None and ts is not None:
             return LabelReading(label, key=key, ts=ts)
         sample_id = _id_at(self._id, message)
         if sample_id is None:
-            raise _missing("ts" if self._by_time and key is not None else "key" if self._by_time else "id")
+            raise missing("ts" if self._by_time and key is not None else "key" if self._by_time else "id")
         return LabelReading(label, id=sample_id)
 
     def _key_at(self, topic: str, message: dict[str, Any]) -> str | None:
@@ -195,7 +191,3 @@ def _time_at(getter: Getter | None, message: dict[str, Any]) -> float | None:
 def _id_at(getter: Getter | None, message: dict[str, Any]) -> str | None:
     value = _optional(getter, message)
     return None if value is None else parse_id(value)
-
-
-def _missing(name: str) -> RejectedSampleError:
-    return RejectedSampleError("missing_field", f"field {name!r} is missing")

@@ -68,14 +68,8 @@ class SparkplugCodec:
 
     Without a field for it the key is `group/node` or `group/node/device`.
 
-    Parameters
-    ----------
-    stream
-        Its features, label, key and id are names of metrics.
-    clock
-        Gives the timestamps of requests; the system's when absent.
-    publisher
-        Publishes requests for births; none are published without it.
+    Features, label, key and id of the stream are names of metrics. `clock`, the system's when absent, gives
+    the timestamps of requests for births, which `publisher` publishes; without it there are none.
     """
 
     def __init__(

@@ -62,29 +62,12 @@ class NodeBackend(Protocol):
 class SparkplugNode:
     """Edge node of Sparkplug B: publishes changed metrics, and later those that changed while it was offline.
 
-    Parameters
-    ----------
-    config
-        The broker; the session is a clean one, as the specification wants.
-    client_id
-        Another than that of the daemon's main connection.
-    group, node
-        Its names in topics.
-    metrics
-        Published metrics; the names must not change while it runs.
-    commands
-        Names of the metrics that a host may set to true.
-    backend
-        Executes these commands and numbers the sessions.
-    clock
-        Gives the timestamps of messages.
-    history
-        Changes that are kept while there is no connection.
+    Its session is a clean one, as the specification wants, with another `client_id` than that of the daemon's
+    main connection. The names of `metrics` must not change while it runs; `commands` are the metrics that a
+    host may set to true, which `backend` executes. As many changes as `history` says are kept while there is
+    no connection.
 
-    Raises
-    ------
-    ConfigError
-        When protobuf is not installed.
+    Raises ConfigError when protobuf is not installed.
     """
 
     def __init__(

@@ -101,10 +101,7 @@ class Payload(NamedTuple):
 class SparkplugWire:
     """Reads and writes Sparkplug payloads.
 
-    Raises
-    ------
-    ConfigError
-        When protobuf is not installed.
+    Raises ConfigError when protobuf is not installed.
     """
 
     def __init__(self, where: str) -> None:

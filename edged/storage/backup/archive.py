@@ -13,13 +13,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from edged.domain.bundle_contents import FileEntry
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files.atomic import disk_errors
 from edged.storage.files.checksummed_json import seal, unseal
 from edged.storage.models.zip_archive import ArchiveMember, ArchiveReader, ArchiveWriter, blocks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 MANIFEST, SIGNATURE = "backup.json", "backup.sig"
@@ -39,12 +40,9 @@ class Entry:
 
 def entry_of(name: str, path: Path) -> Entry:
     """What the manifest will say of a file."""
-    digest, size = hashlib.sha256(), 0
     with disk_errors("reading", path):
-        for block in blocks_of(path):
-            digest.update(block)
-            size += len(block)
-    return Entry(name, size, digest.hexdigest())
+        found = FileEntry.of(path)
+    return Entry(name, found.bytes, found.sha256)
 
 
 def write(
@@ -55,21 +53,10 @@ def write(
 ) -> None:
     """Write an archive.
 
-    Parameters
-    ----------
-    target
-        Where to.
-    about
-        What the manifest says beside `files`.
-    files
-        Entries with the paths of their content, which must still be what the entries say.
-    sign
-        Makes the signature of the manifest; None for none.
+    `about` is what the manifest says beside `files`, whose content must still be what the entries say; `sign`
+    makes the signature of the manifest, None for none.
 
-    Raises
-    ------
-    CorruptError
-        When a file has changed since its entry was made.
+    Raises CorruptError when a file has changed since its entry was made.
     """
     listed = [[entry.name, entry.size, entry.sha256] for entry in files]
     manifest = seal({**about, "files": listed})
@@ -79,30 +66,27 @@ def write(
         signature = sign(manifest)
         archive.add(SIGNATURE, len(signature), [signature])
     for entry, path in files.items():
-        archive.add(entry.name, entry.size, _unchanged(path, entry))
+        changed = CorruptError("the file changed while it was copied", where=str(path), remedy="try again")
+        archive.add(entry.name, entry.size, _verified(blocks_of(path), entry, changed))
     archive.finish()
 
 
-def _unchanged(path: Path, entry: Entry) -> Iterator[bytes]:
+def _verified(blocks: Iterable[bytes], entry: Entry, problem: CorruptError) -> Iterator[bytes]:
+    """Pass on the content of a file; raise `problem` at its end where it is not what the entry says."""
     digest = hashlib.sha256()
-    for block in blocks_of(path):
+    for block in blocks:
         digest.update(block)
         yield block
     if digest.hexdigest() != entry.sha256:
-        raise CorruptError("the file changed while it was copied", where=str(path), remedy="try again")
+        raise problem
 
 
 class Archive:
     """An archive that is read once, from its beginning to its end; made on an open file.
 
-    Attributes
-    ----------
-    manifest, signature
-        As they were written; the signature empty where there is none. Check it before reading on.
-    about
-        What the manifest holds, verified against its own seal.
-    entries
-        The files that follow.
+    `manifest` and `signature` are as they were written, the signature empty where there is none: check it
+    before reading on. `about` is what the manifest holds, verified against its own seal; `entries` are the
+    files that follow.
 
     Raises
     ------
@@ -156,28 +140,18 @@ class Archive:
     def contents(self) -> Iterator[tuple[Entry, Iterator[bytes]]]:
         """Each file with its content in pieces; what was read is right only when this has ended by itself.
 
-        Raises
-        ------
-        CorruptError
-            At the first byte that is not as it was written, behind the end, too.
+        Raises CorruptError at the first byte that is not as it was written, behind the end, too.
         """
         for entry in self.entries:
             member = self._ahead
             if member is None or (member.name, member.size) != (entry.name, entry.size):
                 raise self._archive.damaged("not the file that the manifest names", entry.name)
-            yield entry, self._pieces(entry, member)
+            different = self._archive.damaged("not what the manifest says", entry.name)
+            yield entry, _verified(self._archive.blocks(member), entry, different)
             self._ahead = self._archive.next()
         if self._ahead is not None:
             raise self._archive.damaged("a file that the manifest does not name", self._ahead.name)
         self._archive.finish()
-
-    def _pieces(self, entry: Entry, member: ArchiveMember) -> Iterator[bytes]:
-        digest = hashlib.sha256()
-        for block in self._archive.blocks(member):
-            digest.update(block)
-            yield block
-        if digest.hexdigest() != entry.sha256:
-            raise self._archive.damaged("not what the manifest says", entry.name)
 
 
 def _plain(name: str) -> bool:

@@ -22,14 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.backup import archive
 from edged.storage.backup.restore import RESTORED, RESTORING, finish, state_files
-from edged.storage.files.atomic import (
-    MANIFEST,
-    disk_errors,
-    fsync_directory,
-    make_directory,
-    staging_path,
-    verify_directory,
-)
+from edged.storage.files import atomic
 from edged.storage.files.damaged_database import damage
 from edged.storage.files.database import connect, schema_version, transaction, translated
 from edged.storage.journal.journal import DATABASE as REGISTRY
@@ -85,14 +78,14 @@ def back_up(
         )
     if not out.parent.is_dir():
         raise StorageError("there is no such directory", where=str(out.parent))
-    picture, unfinished = staging_path(state, "backup"), staging_path(out.parent, out.name)
+    picture, unfinished = atomic.staging_path(state, "backup"), atomic.staging_path(out.parent, out.name)
     try:
-        with disk_errors("backing up", state):
+        with atomic.disk_errors("backing up", state):
             picture.mkdir(mode=0o700)
             _take(state, picture)
             files = {archive.entry_of(name, picture / name): picture / name for name in _names(picture)}
             told = {**about, "format": FORMAT, "schemas": _schemas(picture), **_counts(picture)}
-        with disk_errors("writing the backup", out):
+        with atomic.disk_errors("writing the backup", out):
             signer = None if sign is None else lambda manifest: sign(HEADER + manifest)
             with open(unfinished, "xb", opener=_for_us_alone) as target:
                 archive.write(target, told, files, signer)
@@ -100,7 +93,7 @@ def back_up(
                 os.fsync(target.fileno())
             size = unfinished.stat().st_size
             unfinished.replace(out)
-        fsync_directory(out.parent)
+        atomic.fsync_directory(out.parent)
     finally:
         shutil.rmtree(picture, ignore_errors=True)
         unfinished.unlink(missing_ok=True)
@@ -143,9 +136,9 @@ def _link_folder(source: Path, target: Path) -> None:
                     _link_folder(path, target / path.name)
                 else:
                     _link(path, target / path.name)
-    if (target / MANIFEST).exists():
+    if (target / atomic.MANIFEST).exists():
         try:
-            verify_directory(target)
+            atomic.verify_directory(target)
         except CorruptError:
             shutil.rmtree(target)
 
@@ -239,7 +232,7 @@ def restore(
     StorageError
         When it is of a newer edged, the state that is to go is partly another user's, or the disk refuses.
     """
-    make_directory(state)
+    atomic.make_directory(state)
     finish(state)
     if (there := state_files(state)) and not replace:
         raise RefusedError(
@@ -256,12 +249,12 @@ def restore(
             raise CorruptError("the model that served is not in the backup", where=str(source.name))
         check(unpacked)
         _go_on_behind(unpacked)
-        with disk_errors("restoring", state):
+        with atomic.disk_errors("restoring", state):
             for path in sorted(unpacked.rglob("*"), reverse=True):
-                _sync(path)
-            _sync(unpacked)
+                atomic.DISK.sync(path)
+            atomic.DISK.sync(unpacked)
             unpacked.replace(state / RESTORED)
-        fsync_directory(state)
+        atomic.fsync_directory(state)
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
     finish(state)
@@ -283,7 +276,7 @@ def _refuse_folders_of_others(there: list[Path]) -> None:
 
 
 def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bool] | None) -> dict[str, Any]:
-    with disk_errors("reading the backup", Path(source.name)):
+    with atomic.disk_errors("reading the backup", Path(source.name)):
         packed = archive.Archive(source, str(source.name))
         if trusted is not None and not (
             packed.signature and trusted(HEADER + packed.manifest, packed.signature)
@@ -302,7 +295,7 @@ def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bo
         for entry in packed.entries:
             if entry.name.split("/")[0] not in {*FOLDERS, *FILES, *SCHEMAS}:
                 raise RefusedError("no backup holds this", where=repr(entry.name[:120]))
-        with disk_errors("unpacking", folder):
+        with atomic.disk_errors("unpacking", folder):
             folder.mkdir()
             for entry, pieces in packed.contents():
                 _write(folder / entry.name, pieces)
@@ -328,11 +321,3 @@ def _go_on_behind(unpacked: Path) -> None:
         db.execute(
             "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE name = 'counter.boot'", (BOOTS_AHEAD,)
         )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

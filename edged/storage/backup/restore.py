@@ -36,10 +36,7 @@ def finish(state: Path, *, disk: Disk = DISK) -> bool:
     Whether there was one to carry on. To be called under the directory's lock, before anything in it is
     opened.
 
-    Raises
-    ------
-    StorageError
-        When the disk refuses; the next call goes on.
+    Raises StorageError when the disk refuses; the next call goes on.
     """
     restored, replaced = state / RESTORED, state / REPLACED
     with disk_errors("restoring", state):

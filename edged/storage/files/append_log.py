@@ -100,10 +100,7 @@ class AppendLog:
     def read(self, record: LogRecord) -> bytes:
         """The body of a record that is durable.
 
-        Raises
-        ------
-        CorruptError
-            When it is not there.
+        Raises CorruptError when it is not there.
         """
         with disk_errors("reading", self._path):
             body = os.pread(self._file, record.size, record.at)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import secrets
 import shutil
@@ -18,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.bundle_contents import FileEntry
 from edged.errors import CorruptError, EdgedError, StorageError
 from edged.storage.files.checksummed_json import read_sealed, seal
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 STAGING = ".staging-"
 MANIFEST = "manifest.json"
-_CHUNK = 1 << 20
 _LOCK_ATTEMPTS = 10
 
 _REMEDIES = {
@@ -49,10 +48,7 @@ class Disk:
 
     A harness that records or fails operations replaces this object; nothing else needs to know.
 
-    Attributes
-    ----------
-    durable
-        Whether `sync` does anything; see `scratch`.
+    `durable` says whether `sync` does anything; see `scratch`.
     """
 
     durable = True
@@ -168,10 +164,7 @@ def fsync_directory(path: Path, *, disk: Disk = DISK) -> None:
 def publish_file(path: Path, data: bytes, *, disk: Disk = DISK) -> None:
     """Replace `path` by `data`, atomically and durably.
 
-    Raises
-    ------
-    StorageError
-        When it failed. Then `path` holds either its old content or `data`: read it again.
+    Raises StorageError when it failed. Then `path` holds either its old content or `data`: read it again.
     """
     staging = staging_path(path.parent, path.name)
     with disk_errors("publishing", path):
@@ -209,7 +202,7 @@ def publish_directory(
                            remedy="choose another name or remove it")  # fmt: skip
     with disk_errors("publishing", final):
         names = _files_below(staging)
-        manifest = {**(extra or {}), "files": {name: _fingerprint(staging / name) for name in names}}
+        manifest = {**(extra or {}), "files": {name: vars(FileEntry.of(staging / name)) for name in names}}
         disk.write(staging / MANIFEST, seal(manifest))
         for name in [*names, MANIFEST]:
             disk.sync(staging / name)
@@ -232,22 +225,10 @@ def _directories_within(directory: Path) -> list[Path]:
     return [*sorted(inner, key=lambda path: -len(path.parts)), directory]
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return {"sha256": digest.hexdigest(), "bytes": size}
-
-
 def read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a published directory, its own seal checked, the files not.
 
-    Raises
-    ------
-    CorruptError
-        When it is missing or is not what was written.
+    Raises CorruptError when it is missing or is not what was written.
     """
     manifest = read_sealed(directory / MANIFEST)
     if not isinstance(manifest.get("files"), dict):
@@ -273,7 +254,7 @@ def verify_directory(directory: Path) -> dict[str, Any]:
         if not path.is_file():
             raise CorruptError("the file is missing", where=str(path))
         with disk_errors("reading", path):
-            actual = _fingerprint(path)
+            actual = vars(FileEntry.of(path))
         if actual != expected:
             raise CorruptError("the file is not what its manifest says: it is damaged", where=str(path))
     return manifest

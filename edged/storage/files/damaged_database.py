@@ -97,17 +97,9 @@ def _in_content(path: Path, problem: sqlite3.Error) -> str:
 def rename_damaged(path: Path, now: float, *, disk: Disk = DISK) -> str:
     """Rename a damaged database with its logs, durably; return the new name.
 
-    Parameters
-    ----------
-    path
-        The database. Nobody may have it open.
-    now
-        Unix seconds, for the name.
+    Nobody may have it open; `now` is Unix seconds, for the name.
 
-    Raises
-    ------
-    StorageError
-        When the disk refuses.
+    Raises StorageError when the disk refuses.
     """
     name = _free_name(path, now)
     with disk_errors("setting a damaged database aside", path):

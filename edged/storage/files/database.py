@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from edged.errors import CorruptError, NewerStateError, StorageError
 from edged.storage.files.atomic import DISK, fsync_directory, make_directory
@@ -100,10 +100,7 @@ def migrate(db: sqlite3.Connection, path: Path, steps: Migrations) -> None:
     `steps[i]` holds the statements that lead from version `i` to `i + 1`; the version is kept in
     SQLite's `user_version`.
 
-    Raises
-    ------
-    NewerStateError
-        When the file was written by a newer edged.
+    Raises NewerStateError when the file was written by a newer edged.
     """
     for number in range(schema_version(db, path, len(steps)), len(steps)):
         with transaction(db, path):
@@ -190,7 +187,7 @@ class WriteAheadLog:
 
     def keep_short(self, db: sqlite3.Connection) -> None:
         """Between two transactions: start the log over if it has become too long."""
-        size = self._bytes()
+        size = size_of(self._file)
         if size <= self._limit:
             return
         with translated(self._path):
@@ -198,13 +195,7 @@ class WriteAheadLog:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             db.execute(f"PRAGMA busy_timeout = {int(_BUSY_SECONDS * 1000)}")
         # A reader that hangs must not cost the patience at every commit.
-        self._limit = self._bytes() + self._wal_bytes
-
-    def _bytes(self) -> int:
-        try:
-            return self._file.stat().st_size
-        except FileNotFoundError:
-            return 0
+        self._limit = size_of(self._file) + self._wal_bytes
 
 
 def file_pages(db: sqlite3.Connection) -> int:
@@ -224,13 +215,15 @@ def used_pages(db: sqlite3.Connection) -> int:
 
 def file_bytes(path: Path) -> int:
     """Size of the database and its write-ahead log on the disk."""
-    total = 0
-    for name in (path.name, f"{path.name}-wal"):
-        try:
-            total += path.with_name(name).stat().st_size
-        except FileNotFoundError:
-            continue
-    return total
+    return size_of(path) + size_of(path.with_name(f"{path.name}-wal"))
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def compact(db: sqlite3.Connection, path: Path, limit_pages: int, *, at_most: int = 256) -> None:
@@ -240,6 +233,12 @@ def compact(db: sqlite3.Connection, path: Path, limit_pages: int, *, at_most: in
         if surplus > 0:
             # `execute` would stop after the first page: it steps a statement without columns only once.
             db.executescript(f"PRAGMA incremental_vacuum({surplus})")
+
+
+def named(columns: str, row: Sequence[Any], *decoded: str) -> dict[str, Any]:
+    """The values of a row by column; those that are named in `decoded` are JSON, and None for NULL."""
+    values = dict(zip(columns.split(", "), row, strict=True))
+    return values | {name: json.loads(values[name]) for name in decoded if values[name] is not None}
 
 
 def json_list(values: Sequence[object]) -> str:

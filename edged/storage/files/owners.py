@@ -20,10 +20,7 @@ def as_owner_of(directory: Path) -> Iterator[None]:
     What is made belongs to the owner then, and links that the owner has laid lead root nowhere that the owner
     may not go. It holds for the whole process: for commands, not for a process with threads of its own.
 
-    Raises
-    ------
-    StorageError
-        When there is no such directory, or root may not do this here.
+    Raises StorageError when there is no such directory, or root may not do this here.
     """
     with disk_errors("acting as the owner", directory):
         owner = directory.stat()

@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.commands.rules import OPEN
 from edged.errors import StorageError
-from edged.storage.files.database import connect, migrate, require_version, snapshot, transaction
-from edged.storage.journal import commands as command_rows
+from edged.storage.files.database import connect, migrate, named, require_version, snapshot, transaction
+from edged.storage.journal.commands import COLUMNS, MIGRATION, CommandRecord
 
 if TYPE_CHECKING:
     import sqlite3
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 
     from edged.domain.commands.rules import State
     from edged.storage.files.database import Migrations
-    from edged.storage.journal.commands import CommandRecord
+    from edged.storage.journal.commands import CommandRetention
 
 DATABASE = "state.db"
 RUNS_KEPT = 5000
 _COUNTER = "counter."
 _HORIZON = "command_horizon"
+_RUN = "id, trigger, started, request, ended, outcome, result"
 
 MIGRATIONS: Migrations = (
     (
@@ -46,7 +48,7 @@ MIGRATIONS: Migrations = (
             number INTEGER PRIMARY KEY, ts REAL NOT NULL, version INTEGER NOT NULL, previous INTEGER,
             reason TEXT NOT NULL)""",
     ),
-    command_rows.MIGRATION,
+    MIGRATION,
 )
 
 
@@ -156,12 +158,8 @@ class Journal:
     def runs(self, limit: int = 100) -> list[RunRecord]:
         """List the newest runs, newest first."""
         with self._reading():
-            found = self._db.execute(
-                "SELECT id, trigger, started, request, ended, outcome, result FROM runs"
-                " ORDER BY id DESC LIMIT ?",
-                (limit,),
-            ).fetchall()
-        return [_run(*row) for row in found]
+            found = self._db.execute(f"SELECT {_RUN} FROM runs ORDER BY id DESC LIMIT ?", (limit,)).fetchall()  # noqa: S608
+        return [RunRecord(**named(_RUN, row, "request", "result")) for row in found]
 
     def run_count(self) -> int:
         """How many runs were ever started."""
@@ -178,18 +176,38 @@ class Journal:
 
     def find_command(self, key: str) -> CommandRecord | None:
         """The command of this identity, if one came and is remembered."""
-        with self._reading():
-            return command_rows.find(self._db, key)
+        return next(iter(self._commands("WHERE id = ?", key)), None)
 
-    def record_command(self, record: CommandRecord, kept: command_rows.CommandRetention) -> None:
+    def open_commands(self) -> list[CommandRecord]:
+        """Commands that were begun and have no outcome, oldest first."""
+        marks = ", ".join("?" * len(OPEN))
+        return self._commands(f"WHERE ended IS NULL AND state IN ({marks}) ORDER BY number", *OPEN)
+
+    def commands(self, limit: int = 100) -> list[CommandRecord]:
+        """List the newest commands, newest first."""
+        return self._commands("ORDER BY number DESC LIMIT ?", limit)
+
+    def _commands(self, which: str, *values: str | int) -> list[CommandRecord]:
+        with self._reading():
+            rows = self._db.execute(f"SELECT {COLUMNS} FROM commands {which}", values).fetchall()  # noqa: S608
+        return [CommandRecord(**named(COLUMNS, row, "request", "answer")) for row in rows]
+
+    def record_command(self, record: CommandRecord, kept: CommandRetention) -> None:
         """Note a new command, before it is carried out; those that are too many or too old are forgotten.
 
         When the newest of these came is the `command_horizon` from then on.
         """
+        row = vars(record) | {"request": json.dumps(record.request), "answer": None, "ended": None}
+        # What has no outcome yet is never forgotten.
+        doomed = "ended IS NOT NULL AND (ts < ? OR number <= (SELECT max(number) FROM commands) - ?)"
+        bounds = (kept.since, kept.rows)
         with self._writing():
-            forgotten = command_rows.insert(self._db, record, kept)
-            if forgotten is not None:
-                self._set(_HORIZON, forgotten)
+            marks = ", ".join("?" * len(row))
+            self._db.execute(f"INSERT INTO commands ({COLUMNS}) VALUES ({marks})", tuple(row.values()))  # noqa: S608
+            newest = self._db.execute(f"SELECT max(ts) FROM commands WHERE {doomed}", bounds).fetchone()[0]  # noqa: S608
+            if newest is not None:
+                self._db.execute(f"DELETE FROM commands WHERE {doomed}", bounds)  # noqa: S608
+                self._set(_HORIZON, float(newest))
 
     def command_horizon(self) -> float:
         """When the newest command came that is not remembered any more, Unix seconds; 0 for none."""
@@ -199,18 +217,13 @@ class Journal:
         self, key: str, state: State, *, answer: Mapping[str, Any] | None = None, ended: float | None = None
     ) -> None:
         """Note how far a command has come, and the answer it was given last."""
+        text = None if answer is None else json.dumps(dict(answer))
         with self._writing():
-            self._require(command_rows.update(self._db, key, state, answer, ended), f"command {key}")
-
-    def open_commands(self) -> list[CommandRecord]:
-        """Commands that were begun and have no outcome, oldest first."""
-        with self._reading():
-            return command_rows.unfinished(self._db)
-
-    def commands(self, limit: int = 100) -> list[CommandRecord]:
-        """List the newest commands, newest first."""
-        with self._reading():
-            return command_rows.newest(self._db, limit)
+            found = self._db.execute(
+                "UPDATE commands SET state = ?, answer = coalesce(?, answer), ended = ? WHERE id = ?",
+                (state, text, ended, key),
+            )
+            self._require(found, f"command {key}")
 
     # ---- transactions ----------------------------------------------------------------------
 
@@ -227,19 +240,3 @@ class Journal:
     def _reading(self) -> Iterator[None]:
         with self._lock, snapshot(self._db, self._path):
             yield
-
-
-def _run(
-    number: int,
-    trigger: str,
-    started: float,
-    request: str,
-    ended: float | None,
-    outcome: str | None,
-    result: str | None,
-) -> RunRecord:
-    return RunRecord(number, trigger, started, json.loads(request), ended, outcome, _value(result))
-
-
-def _value(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else dict(json.loads(text))

@@ -29,18 +29,10 @@ class Boot:
 def record_startup(state: Path, boot_id: str) -> Boot:
     """Record that the daemon runs; return why it had to be started.
 
-    Parameters
-    ----------
-    state
-        The state directory.
-    boot_id
-        What the kernel drew when the machine was started. Another one than last time, without an
-        orderly end in between, is a power cut (or a reset, or a kernel that died).
+    `boot_id` is what the kernel drew when the machine was started. Another one than last time, without an
+    orderly end in between, is a power cut (or a reset, or a kernel that died).
 
-    Raises
-    ------
-    StorageError
-        When it cannot be noted.
+    Raises StorageError when it cannot be noted.
     """
     boot = _last(state, boot_id)
     publish_file(state / FILE, seal({"boot_id": boot_id, "ended": None, "damaged": None}))
@@ -64,9 +56,6 @@ def _last(state: Path, boot_id: str) -> Boot:
 def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
     """Record why the daemon stops, as its very last step.
 
-    Raises
-    ------
-    StorageError
-        When it cannot be noted: the next start will speak of a crash.
+    Raises StorageError when it cannot be noted: the next start will speak of a crash.
     """
     publish_file(state / FILE, seal({"boot_id": boot_id, "ended": how, "damaged": damaged}))

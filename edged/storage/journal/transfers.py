@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
+from edged.domain.json_fields import JsonFields
 from edged.errors import ConfigError, RefusedError
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, staging_path, sweep
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 FOLDER = "incoming"
 MOST_CHUNKS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _ABOUT = "about.json"
 
 log = get_logger("edged.incoming")
@@ -111,23 +111,24 @@ def announced(name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int
 
 
 def _pieces(manifest: Any) -> tuple[ChunkDigest, ...]:
-    try:
-        pieces = tuple(ChunkDigest(entry["bytes"], entry["sha256"]) for entry in manifest["chunks"])
-        whole = ChunkDigest(manifest["bytes"], manifest["sha256"])
-    except (KeyError, TypeError):
-        pieces, whole = (), None
-    if whole is None or not pieces or not all(_plausible(piece) for piece in (whole, *pieces)):
-        raise ConfigError(
-            "needs bytes, sha256 and chunks, each of those with bytes and sha256",
-            where="manifest",
-            remedy="send the manifest that belongs to the chunks",
-        )
+    whole = JsonFields(manifest, "manifest", _malformed)
+    _piece(whole)
+    pieces = tuple(_piece(entry) for entry in whole.each("chunks"))
+    if not pieces:
+        raise _malformed()
     return pieces
 
 
-def _plausible(piece: ChunkDigest) -> bool:
-    counted = isinstance(piece.size, int) and not isinstance(piece.size, bool) and piece.size > 0
-    return counted and isinstance(piece.sha256, str) and _SHA256.fullmatch(piece.sha256) is not None
+def _piece(fields: JsonFields) -> ChunkDigest:
+    return ChunkDigest(fields.count("bytes", least=1), fields.digest("sha256"))
+
+
+def _malformed(*_: str) -> ConfigError:
+    return ConfigError(
+        "needs bytes, sha256 and chunks, each of those with bytes and sha256",
+        where="manifest",
+        remedy="send the manifest that belongs to the chunks",
+    )
 
 
 def chunk_file(number: int) -> str:
@@ -138,10 +139,7 @@ def chunk_file(number: int) -> str:
 def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
     """Read manifest and chunks of a complete transfer; for a process that only reads.
 
-    Raises
-    ------
-    StorageError
-        When they cannot be read.
+    Raises StorageError when they cannot be read.
     """
     with disk_errors("reading", folder):
         manifest = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))["manifest"]
@@ -152,14 +150,7 @@ def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
 class TransferStaging:
     """Keeps the chunks of one transfer; safe to use from several threads.
 
-    Parameters
-    ----------
-    state
-        The state directory.
-    max_bytes
-        Cap of one transfer.
-    expire
-        Seconds without a chunk after which a transfer gives way to another.
+    A transfer has at most `max_bytes`, and gives way to another after `expire` seconds without a chunk.
     """
 
     def __init__(self, state: Path, *, max_bytes: int, expire: float, clock: Clock) -> None:
@@ -218,10 +209,7 @@ class TransferStaging:
     def put(self, name: str, number: int, data: bytes) -> ChunkResult:
         """Store a chunk, if it is wanted and is what the manifest says; a second time it changes nothing.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses.
+        Raises StorageError when the disk refuses.
         """
         with self._lock:
             transfer = self.transfer

@@ -6,23 +6,14 @@ and `bundle.json` names the hash of each. Only what that names is taken.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from edged.errors import BundleError, RefusedError, StorageError
-from edged.storage.files.atomic import (
-    disk_errors,
-    fsync_directory,
-    make_directory,
-    publish_file,
-    remove,
-    staging_path,
-    sweep,
-)
-from edged.storage.models.bundles import DESCRIPTION, Bundle
+from edged.storage.files import atomic
+from edged.storage.models.bundles import DESCRIPTION, Bundle, FileEntry
 from edged.storage.models.manifest import MOST_FILES, MOST_PACKED, SIGNATURE, is_plain
 from edged.storage.models.signatures import open_bundle
 
@@ -30,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 UNPACKED = "unpacked"
-_BLOCK = 1 << 20
 
 
 def pack_bundle(folder: Path, out: Path) -> int:
@@ -49,9 +39,9 @@ def pack_bundle(folder: Path, out: Path) -> int:
 
     bundle = Bundle.open(folder)
     signature = [SIGNATURE] if (folder / SIGNATURE).is_file() else []
-    staging = staging_path(out.parent, out.name)
+    staging = atomic.staging_path(out.parent, out.name)
     try:
-        with disk_errors("packing the bundle", out):
+        with atomic.disk_errors("packing the bundle", out):
             with staging.open("wb") as target:
                 archive = ArchiveWriter(target)
                 for name in (DESCRIPTION, *signature, *sorted(bundle.files)):
@@ -80,9 +70,9 @@ def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_PA
     StorageError
         When the disk refuses.
     """
-    whole = staging_path(folder.parent, "whole")
+    whole = atomic.staging_path(folder.parent, "whole")
     try:
-        with disk_errors("unpacking the bundle", folder):
+        with atomic.disk_errors("unpacking the bundle", folder):
             with whole.open("wb") as file:
                 for chunk in chunks:
                     file.write(chunk.read_bytes())
@@ -142,14 +132,14 @@ def unpack_to(path: Path, out: Path, keys: Sequence[Path]) -> Bundle:
     """
     if out.exists():
         raise BundleError("exists already", where=str(out), remedy="name another directory")
-    staging = staging_path(out.parent, out.name)
+    staging = atomic.staging_path(out.parent, out.name)
     try:
         unpack_bundle([path], staging)
         open_bundle(staging, keys)
         publish_bundle(staging, out)
     finally:
         if staging.exists():
-            remove(staging)
+            atomic.remove(staging)
     return Bundle.open(out, verify=False)
 
 
@@ -159,20 +149,17 @@ def unpacked(path: Path, state: Path, keys: Sequence[Path]) -> Path:
     Raises what `unpack_to` does.
     """
     place = state / UNPACKED
-    digest = hashlib.sha256()
-    with disk_errors("reading the bundle", path), path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    folder = place / digest.hexdigest()
-    make_directory(place)
-    sweep(place)
+    with atomic.disk_errors("reading the bundle", path):
+        folder = place / FileEntry.of(path).sha256
+    atomic.make_directory(place)
+    atomic.sweep(place)
     if folder.exists() and not _whole(folder, keys):
-        remove(folder)
+        atomic.remove(folder)
     if not folder.exists():
         unpack_to(path, folder, keys)
     for old in place.iterdir():
         if old != folder:
-            remove(old)
+            atomic.remove(old)
     return folder
 
 
@@ -186,8 +173,8 @@ def _whole(folder: Path, keys: Sequence[Path]) -> bool:
 
 def publish_bundle(staging: Path, final: Path) -> None:
     """Move the unpacked bundle in `staging` to `final`, durably."""
-    with disk_errors("installing the bundle", final):
+    with atomic.disk_errors("installing the bundle", final):
         for path in sorted(staging.iterdir()):
-            publish_file(path, path.read_bytes())
+            atomic.publish_file(path, path.read_bytes())
         staging.replace(final)
-    fsync_directory(final.parent)
+    atomic.fsync_directory(final.parent)

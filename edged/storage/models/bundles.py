@@ -6,11 +6,18 @@ the tensors and parameters and holds the SHA-256 of every file. Only the standar
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.bundle_contents import (
+    PARAMETERS,
+    REBUILD,
+    BundleContents,
+    FileEntry,
+    Standardisation,
+    Tensor,
+)
 from edged.errors import BundleError, CorruptError, StorageError
 from edged.storage.files import checksummed_json as sealed
 from edged.storage.files.atomic import DISK, STAGING, disk_errors, fsync_directory, staging_path
@@ -19,18 +26,15 @@ from edged.storage.models.manifest import (
     DESCRIPTION,
     FORMAT,
     MOST_TEXT,
-    REBUILD,
     SIGNATURE,
-    FileEntry,
-    Standardisation,
-    Tensor,
     bundle_fields,
     read_files,
     read_manifest,
+    read_tensor,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from edged.domain.stream.schema import Schema
@@ -52,51 +56,12 @@ __all__ = [
 
 CLASSIFYING = ("cross_entropy", "bce_with_logits")
 MEASURING = ("mse", "l1")
-# Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.
-PARAMETERS, CHECKPOINT_DATA = "parameters.safetensors", "checkpoint.data"
 # The name of a loss that came as a model of its own.
 CUSTOM = "custom"
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """A bundle directory and everything its `bundle.json` says.
-
-    `standardise` names the input statistics inside the graphs, `target_standardise` those of the
-    target; both None where the graphs take values as they are. Labels are always in raw units.
-    `portable` describes the step graph for the portable engine, `forms` further forms of the inference model
-    (ORT format, int8) and where parameters lie in them; None where there are none. `refused` has, for an
-    engine that was wanted and is not among `engines`, why it cannot train this model. `made_with` has the
-    versions of what built it, by package.
-    A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` says
-    what is added up: `output`, `loss`, `label` and `weight` of each term. `loss_options` are what the name of
-    the loss does not tell, such as its label smoothing. `properties` are a user's own.
-    """
-
-    path: Path
-    edged: str
-    loss: str
-    optimizer: str
-    input: Tensor
-    output: Tensor
-    label: Tensor
-    trainable: tuple[str, ...]
-    frozen: tuple[str, ...]
-    standardise: Standardisation | None = None
-    target_standardise: Standardisation | None = None
-    opset: int = 17
-    engines: tuple[str, ...] = ("native",)
-    seed: int | None = None
-    files: Mapping[str, FileEntry] = field(default_factory=dict)
-    portable: Mapping[str, Any] | None = None
-    refused: Mapping[str, str] = field(default_factory=dict)
-    made_with: Mapping[str, str] = field(default_factory=dict)
-    more_outputs: tuple[Tensor, ...] = ()
-    more_labels: tuple[Tensor, ...] = ()
-    losses: tuple[Mapping[str, Any], ...] = ()
-    loss_options: Mapping[str, Any] = field(default_factory=dict)
-    forms: Mapping[str, Any] | None = None
-    properties: Mapping[str, int | float | str] = field(default_factory=dict)
+class Bundle(BundleContents):
+    """A bundle directory that can be opened, checked and described."""
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True) -> Bundle:
@@ -131,8 +96,12 @@ class Bundle:
                 raise CorruptError("the file is not what bundle.json says", where=str(file), remedy=REBUILD)
             if name.endswith(".onnx"):
                 self._check_places(file)
+        self.refuse_others(but=".")
+
+    def refuse_others(self, but: str | tuple[str, ...] = ()) -> None:
+        """Raise BundleError where the directory holds another file whose name does not begin with `but`."""
         with disk_errors("reading", self.path):
-            there = {file.name for file in self.path.iterdir() if not file.name.startswith(".")}
+            there = {file.name for file in self.path.iterdir() if not file.name.startswith(but)}
         if strange := sorted(there - {DESCRIPTION, SIGNATURE, *self.files}):
             raise BundleError(
                 "this file is not part of the bundle", where=str(self.path / strange[0]), remedy="remove it"
@@ -155,77 +124,12 @@ class Bundle:
             )
 
     @property
-    def training_model(self) -> Path:
-        """Path of the graph for forward pass, loss and gradients."""
-        return self._graph("training_model")
-
-    @property
-    def eval_model(self) -> Path:
-        """Forward and loss graph; also holds the inference output."""
-        return self._graph("eval_model")
-
-    @property
-    def optimizer_model(self) -> Path:
-        """Path of the parameter update graph."""
-        return self._graph("optimizer_model")
-
-    @property
-    def checkpoint(self) -> Path:
-        """Path of the initial parameters."""
-        return self.path / "checkpoint"
-
-    @property
-    def apart(self) -> bool:
-        """Whether parameters lie in a file of their own, to which the base model refers."""
-        return not self.files.keys().isdisjoint((PARAMETERS, CHECKPOINT_DATA))
-
-    @property
-    def parameters_file(self) -> Path | None:
-        """Initial parameters where the checkpoint is nominal; None where it holds them."""
-        return self.path / PARAMETERS if PARAMETERS in self.files else None
-
-    @property
-    def inference_model(self) -> Path:
-        """Base inference model with the initial parameters."""
-        return self._graph("inference_model")
-
-    def _graph(self, name: str) -> Path:
-        """The file that is loaded: in ORT format where there is one."""
-        return self.path / (f"{name}.ort" if f"{name}.ort" in self.files else f"{name}.onnx")
-
-    @property
     def inference_sha256(self) -> str:
         """What the base model must be; BundleError where `bundle.json` does not say it."""
         entry = self.files.get(self.inference_model.name)
         if entry is None:
             raise BundleError("bundle.json names no base model", where=str(self.path), remedy=REBUILD)
         return entry.sha256
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Names of all outputs inside the graphs, the main one first."""
-        return tuple(output.name for output in (self.output, *self.more_outputs))
-
-    @property
-    def labels(self) -> tuple[Tensor, ...]:
-        """The labels in the order in which a step takes them."""
-        return (self.label, *self.more_labels)
-
-    @property
-    def label_loss(self) -> str:
-        """The loss whose form of labels this bundle takes; cross_entropy for one of your own on classes."""
-        return "cross_entropy" if self.label.dtype == "int64" else self.loss
-
-    @property
-    def input_row(self) -> tuple[int, ...]:
-        """Sizes of one input row inside the graphs."""
-        return self.input.row
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 over the names and hashes of all files: equal bundles have equal fingerprints."""
-        lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(self.files.items())]
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def check_schema(self, schema: Schema) -> None:
         """Raise BundleError where input width, outputs or loss do not fit the stream."""
@@ -282,41 +186,16 @@ class Bundle:
 
     def to_json(self) -> str:
         """The text of `bundle.json`: sorted keys, so that equal bundles have equal text, and its own hash."""
-        return sealed.seal(self._fields()).decode()
-
-    def _fields(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "edged": self.edged,
-            "loss": self.loss,
-            "optimizer": self.optimizer,
-            "input": vars(self.input),
-            "output": vars(self.output),
-            "label": vars(self.label),
-            "trainable": self.trainable,
-            "frozen": self.frozen,
-            "standardise": self.standardise,
-            "target_standardise": self.target_standardise,
-            "opset": self.opset,
-            "engines": self.engines,
-            "seed": self.seed,
-            "files": {name: vars(entry) for name, entry in self.files.items()},
-            "portable": self.portable,
-            "refused": self.refused,
-            "made_with": self.made_with,
-            **self._several(),
-            **({"loss_options": dict(self.loss_options)} if self.loss_options else {}),
-            **({} if self.forms is None else {"forms": self.forms}),
-            **({"properties": dict(self.properties)} if self.properties else {}),
+        several = bool(self.more_outputs or self.more_labels)
+        written = {
+            "path": False,
+            **dict.fromkeys(("more_outputs", "more_labels", "losses"), several),
+            "loss_options": bool(self.loss_options),
+            "forms": self.forms is not None,
+            "properties": bool(self.properties),
         }
-
-    def _several(self) -> dict[str, Any]:
-        """What only a bundle of several outputs or labels says."""
-        if not (self.more_outputs or self.more_labels):
-            return {}
-        tensors = {"more_outputs": self.more_outputs, "more_labels": self.more_labels}
-        told = {name: [vars(tensor) for tensor in found] for name, found in tensors.items()}
-        return {**told, "losses": [dict(term) for term in self.losses]}
+        values = {name: value for name, value in asdict(self).items() if written.get(name, True)}
+        return sealed.seal({"format": FORMAT, **values}).decode()
 
 
 def seal(bundle: Bundle, names: Iterable[str]) -> Bundle:
@@ -394,7 +273,7 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         return {name: str(text) for name, text in fields.inner(key).values.items()}
 
     def tensors(key: str) -> tuple[Tensor, ...]:
-        return tuple(Tensor.read(item) for item in fields.each(key))
+        return tuple(read_tensor(item) for item in fields.each(key))
 
     def standardisation(key: str) -> Standardisation:
         inner = fields.inner(key)
@@ -408,9 +287,9 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         edged=fields.get("edged", str),
         loss=fields.get("loss", str),
         optimizer=fields.get("optimizer", str),
-        input=Tensor.read(fields.inner("input")),
-        output=Tensor.read(fields.inner("output")),
-        label=Tensor.read(fields.inner("label")),
+        input=read_tensor(fields.inner("input")),
+        output=read_tensor(fields.inner("output")),
+        label=read_tensor(fields.inner("label")),
         trainable=fields.texts("trainable", MOST_TEXT),
         frozen=fields.texts("frozen", MOST_TEXT),
         standardise=fields.optional("standardise", standardisation),

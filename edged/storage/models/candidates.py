@@ -1,4 +1,4 @@
-"""What a training run leaves for the gate: a model, and a probe to know it by again."""
+"""Verifying what a training run leaves for the gate: a model, and a probe to know it by again."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.model_files import INT8, SUFFIXES, file_name, model_in
+from edged.domain.model_files import INT8, model_in
 from edged.domain.stream.quantiles import quantiles
 from edged.errors import ModelError
-from edged.storage.files.atomic import (
-    disk_errors,
-    disk_errors_of_others,
-    publish_directory,
-    remove,
-    verify_directory,
-)
+from edged.storage.files.atomic import verify_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -28,72 +22,17 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Model
 
 LATENCY_RUNS = 20
+# Inputs `(n, d)`, and the outputs that the trainer gets for them: so the daemon sees that it gets the same.
 PROBE_FILES = ("probe_input.npy", "probe_output.npy")
-
-
-def publish_candidate(
-    folder: Path,
-    run: int,
-    export: Callable[[Path], None],
-    load_model: Callable[[Path], Model],
-    probe: NDArray[np.float32],
-    notes: Mapping[str, bytes],
-    name: str = "",
-    suffix: str = SUFFIXES[0],
-) -> Path:
-    """Publish the candidate of a run as `folder/<run><name>`; the directory.
-
-    Parameters
-    ----------
-    folder
-        Where candidates wait for the gate.
-    run
-        The run's number.
-    export
-        Writes the model to a path.
-    load_model
-        Loads it again, as serving will.
-    probe
-        Inputs `(n, d)`: they are kept with the outputs that this process gets for them, so that the daemon
-        can see that it gets the same.
-    notes
-        Further files by name.
-    name
-        Tells a second candidate of the same run.
-    suffix
-        Ending of the model file: the format that `export` writes.
-    """
-    staging = folder / f".staging-{run}{name}"
-    with disk_errors("writing the candidate", staging):
-        for left in folder.glob(".staging-[0-9]*"):
-            remove(left)  # a run before this one came no further
-        staging.mkdir(parents=True, exist_ok=True)
-        with disk_errors_of_others(staging):
-            export(staging / file_name(suffix))
-        output = load_model(staging / file_name(suffix)).predict(probe)
-        for file, values in zip(PROBE_FILES, (probe, output), strict=True):
-            np.save(staging / file, values)
-        for file, content in notes.items():
-            (staging / file).write_bytes(content)
-    final = folder / f"{run}{name}"
-    publish_directory(staging, final, extra={"run": run})
-    return final
 
 
 @dataclass(frozen=True)
 class ProbeRules:
     """Limits that a candidate must keep to.
 
-    Attributes
-    ----------
-    inputs
-        Width of a row.
-    outputs
-        Widths of an answer that fit the stream.
-    tolerance
-        Largest difference to the trainer's outputs, relative where those are above 1.
-    latency
-        Longest median time of one prediction, in seconds.
+    `inputs` is the width of a row, `outputs` are the widths of an answer that fit the stream. `tolerance` is
+    the largest difference to the trainer's outputs, relative where those are above 1; `latency` the longest
+    median time of one prediction, in seconds.
     """
 
     inputs: int
@@ -144,10 +83,7 @@ def verify_quantised(
 
     How far it is from the other form is for the gate to say.
 
-    Raises
-    ------
-    ModelError
-        When it does not load, answer in the same shape, or is too slow.
+    Raises ModelError when it does not load, answer in the same shape, or is too slow.
     """
     path = model_in(folder, INT8)
     if not path.exists():

@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.files.atomic import (
-    DISK,
-    Disk,
-    disk_errors,
-    make_directory,
-    publish_directory,
-    publish_file,
-    remove,
-    staging_path,
-    sweep,
-    verify_directory,
-)
+from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
@@ -55,22 +44,11 @@ class Generation:
 class Checkpoints:
     """The checkpoints of one state directory.
 
-    Parameters
-    ----------
-    directory
-        Where they lie; made when the first is published.
-    keep
-        How many of the newest good ones stay, beside those that are pinned.
-    disk
-        Through which everything is written.
-
-    Attributes
-    ----------
-    damaged
-        Numbers that `latest` found damaged and passed over, newest first.
+    Of the newest good ones `keep` stay, beside those that are pinned. `damaged` has the numbers that `latest`
+    found damaged and passed over, newest first.
     """
 
-    def __init__(self, directory: Path, keep: int, *, disk: Disk = DISK) -> None:
+    def __init__(self, directory: Path, keep: int, *, disk: atomic.Disk = atomic.DISK) -> None:
         self._directory = directory
         self._keep = keep
         self._disk = disk
@@ -85,24 +63,18 @@ class Checkpoints:
 
     def stage(self) -> Path:
         """An empty directory to write a new generation into; an unpublished earlier one is removed."""
-        make_directory(self._directory, disk=self._disk)
-        with disk_errors("preparing a checkpoint", self._directory):
-            sweep(self._directory, disk=self._disk)
-            staging = staging_path(self._directory, "generation")
+        atomic.make_directory(self._directory, disk=self._disk)
+        with atomic.disk_errors("preparing a checkpoint", self._directory):
+            atomic.sweep(self._directory, disk=self._disk)
+            staging = atomic.staging_path(self._directory, "generation")
             self._disk.make_directory(staging)
         return staging
 
     def publish(self, staging: Path, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> int:
         """Make a staged directory the newest generation; its number, never used before.
 
-        Parameters
-        ----------
-        staging
-            From `stage`, with the engine's files in it.
-        state
-            JSON values.
-        arrays
-            Arrays of any shape and of plain dtypes; nothing is ever pickled.
+        `staging` is from `stage`, with the engine's files in it; `state` holds JSON values, `arrays` arrays
+        of any shape and of plain dtypes: nothing is ever pickled.
 
         Raises
         ------
@@ -111,10 +83,10 @@ class Checkpoints:
             generation is then whatever `latest` says.
         """
         number = max(self.numbers(), default=0) + 1
-        with disk_errors("writing a checkpoint", staging):
+        with atomic.disk_errors("writing a checkpoint", staging):
             self._disk.write(staging / STATE, json.dumps(dict(state)).encode())
             self._disk.write(staging / ARRAYS, pack_arrays(arrays))
-        publish_directory(staging, self._path(number), extra={"generation": number}, disk=self._disk)
+        atomic.publish_directory(staging, self._path(number), extra={"generation": number}, disk=self._disk)
         self._whole.add(number)
         self._prune()
         return number
@@ -134,14 +106,11 @@ class Checkpoints:
     def get(self, number: int) -> Generation:
         """Verify and read one generation.
 
-        Raises
-        ------
-        CorruptError
-            When it is missing or differs from what was written.
+        Raises CorruptError when it is missing or differs from what was written.
         """
         path = self._path(number)
-        verify_directory(path)
-        with disk_errors("reading a checkpoint", path):
+        atomic.verify_directory(path)
+        with atomic.disk_errors("reading a checkpoint", path):
             state = json.loads((path / STATE).read_bytes())
             arrays = unpack_arrays((path / ARRAYS).read_bytes())
         self._whole.add(number)
@@ -149,16 +118,13 @@ class Checkpoints:
 
     def pin(self, numbers: Iterable[int]) -> None:
         """Replace the set of generations that are never pruned; holds for all processes."""
-        make_directory(self._directory, disk=self._disk)
-        publish_file(self._directory / PINS, seal({"pinned": sorted(set(numbers))}), disk=self._disk)
+        atomic.make_directory(self._directory, disk=self._disk)
+        atomic.publish_file(self._directory / PINS, seal({"pinned": sorted(set(numbers))}), disk=self._disk)
 
     def pinned(self) -> set[int]:
         """Generations that are never pruned.
 
-        Raises
-        ------
-        CorruptError
-            When the list is damaged; `pin` writes it anew.
+        Raises CorruptError when the list is damaged; `pin` writes it anew.
         """
         path = self._directory / PINS
         return set(read_sealed(path)["pinned"]) if path.exists() else set()
@@ -176,13 +142,13 @@ class Checkpoints:
         stay = pinned | set(whole[: self._keep])
         for number in numbers:
             if number not in stay:
-                remove(self._path(number), disk=self._disk)
+                atomic.remove(self._path(number), disk=self._disk)
                 self._whole.discard(number)
 
     def _is_whole(self, number: int) -> bool:
         if number not in self._whole:
             try:
-                verify_directory(self._path(number))
+                atomic.verify_directory(self._path(number))
             except StorageError:
                 return False
             self._whole.add(number)

@@ -27,10 +27,7 @@ class FleetModels:
     def put(self, digest: str, blob: bytes, keep: tuple[str, ...] = ()) -> Path:
         """Keep a model, durably, and remove the oldest that is not among `keep`.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses.
+        Raises StorageError when the disk refuses.
         """
         make_directory(self._folder)
         path = self._folder / f"{digest}.bin"

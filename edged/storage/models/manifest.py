@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
+from edged.domain.bundle_contents import REBUILD, FileEntry, Tensor
 from edged.domain.json_fields import JsonFields
 from edged.errors import BundleError, CorruptError
 from edged.storage.files import checksummed_json
@@ -22,74 +20,8 @@ MOST_TEXT = 16 << 20  # bytes of bundle.json
 MOST_PACKED = 0xFFFF_FFFF  # bytes of a bundle file: more would need another form, zip64
 LONGEST_NAME = 200  # bytes
 
-REBUILD = "build the bundle again with `edged artifacts build`"
 _UNPACK = "unpack it with `edged artifacts unpack`"
 _LARGEST = 1 << 31  # of one dimension
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An input, output or label: a `str` in `shape` is a dimension that may vary.
-
-    `names` and `units` are those of the numbers in a row (of the channels, where a row is a window; of the
-    classes, for the output of a classifier), empty where nobody has told them.
-    """
-
-    name: str
-    shape: tuple[int | str, ...]
-    dtype: str = "float32"
-    names: tuple[str, ...] = ()
-    units: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, fields: JsonFields) -> Tensor:
-        """From its JSON object."""
-        shape = fields.get("shape", list)
-        if len(shape) < 1 or not all(isinstance(dim, str) or _is_size(dim) for dim in shape):
-            raise fields.wrong("shape", f"sizes from 1 to {_LARGEST} and names")
-        names, units = (
-            fields.optional(key, lambda key: fields.texts(key, MOST_TEXT), ()) for key in ("names", "units")
-        )
-        return cls(fields.get("name", str), tuple(shape), fields.get("dtype", str), names, units)
-
-    @property
-    def row(self) -> tuple[int, ...]:
-        """Sizes of one row: all dimensions after the batch."""
-        return tuple(dim for dim in self.shape[1:] if isinstance(dim, int))
-
-    @property
-    def width(self) -> int:
-        """Number of values in one row."""
-        return math.prod(self.row)
-
-
-class Standardisation(TypedDict):
-    """Names of the frozen parameters that hold a mean and a factor (1/std), each `(d,)` float32."""
-
-    mean: str
-    scale: str
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """What a file must be: SHA-256 in hexadecimal and size in bytes."""
-
-    sha256: str
-    bytes: int
-
-    @classmethod
-    def read(cls, fields: JsonFields) -> FileEntry:
-        """From its JSON object."""
-        return cls(fields.get("sha256", str), fields.get("bytes", int))
-
-    @classmethod
-    def of(cls, path: Path) -> FileEntry:
-        """Hash the file at `path`."""
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        return cls(digest.hexdigest(), path.stat().st_size)
 
 
 def is_plain(name: str) -> bool:
@@ -101,10 +33,7 @@ def is_plain(name: str) -> bool:
 def read_manifest(path: Path) -> dict[str, Any]:
     """The values of the bundle in directory `path`.
 
-    Raises
-    ------
-    BundleError, CorruptError
-        When there are none, or they are of another format.
+    Raises BundleError or CorruptError when there are none, or they are of another format.
     """
     file = path / DESCRIPTION
     try:
@@ -150,7 +79,19 @@ def read_files(fields: JsonFields, where: Path) -> dict[str, FileEntry]:
         # A bundle may come from elsewhere: its file list must not lead out of its directory.
         if not is_plain(name) or name == DESCRIPTION:
             raise CorruptError(f"files: {name[:80]!r} is not a plain file name", where=str(where))
-    return {name: FileEntry.read(entries.inner(name)) for name in names}
+    found = ((name, entries.inner(name)) for name in names)
+    return {name: FileEntry(entry.get("sha256", str), entry.get("bytes", int)) for name, entry in found}
+
+
+def read_tensor(fields: JsonFields) -> Tensor:
+    """An input, output or label from its JSON object."""
+    shape = fields.get("shape", list)
+    if len(shape) < 1 or not all(isinstance(dim, str) or _is_size(dim) for dim in shape):
+        raise fields.wrong("shape", f"sizes from 1 to {_LARGEST} and names")
+    names, units = (
+        fields.optional(key, lambda key: fields.texts(key, MOST_TEXT), ()) for key in ("names", "units")
+    )
+    return Tensor(fields.get("name", str), tuple(shape), fields.get("dtype", str), names, units)
 
 
 def _is_size(dim: Any) -> bool:

@@ -6,6 +6,8 @@ import json
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Literal
 
+from edged.storage.files.database import named
+
 Status = Literal["candidate", "champion", "good", "retired", "rejected", "rolled_back"]
 BAD: tuple[Status, ...] = ("rejected", "rolled_back")
 COLUMNS = "version, parent, created, source, run, generation, data, metrics, verdict, status, proven, pinned"
@@ -61,8 +63,5 @@ def to_row(record: ModelRecord) -> tuple[Any, ...]:
 
 def from_row(*row: Any) -> ModelRecord:
     """The record from such a row."""
-    values = dict(zip(COLUMNS.split(", "), row, strict=True))
-    for name in ("data", "metrics", "verdict"):
-        values[name] = None if values[name] is None else json.loads(values[name])
-    values |= {name: bool(values[name]) for name in ("proven", "pinned")}
-    return ModelRecord(**values)
+    values = named(COLUMNS, row, "data", "metrics", "verdict")
+    return ModelRecord(**values | {name: bool(values[name]) for name in ("proven", "pinned")})

@@ -19,17 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from edged.domain.model_files import FLOAT32, Form, model_in
 from edged.errors import CorruptError, StorageError
-from edged.storage.files.atomic import (
-    DISK,
-    Disk,
-    make_directory,
-    publish_directory,
-    publish_file,
-    read_manifest,
-    remove,
-    sweep,
-    verify_directory,
-)
+from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.journal.journal import Journal
 from edged.storage.models.records import BAD, COLUMNS, ModelRecord, Reign, Status, from_row, to_row
@@ -58,11 +48,15 @@ def champion_folder(state_dir: Path) -> Path | None:
 
 def present_reign(state_dir: Path) -> Reign | None:
     """What the pointer says, for such a process; None without a champion."""
+    reign, models = _pointer(state_dir / MODELS), state_dir / MODELS
+    return reign if reign is not None and model_in(models / str(reign.version)).exists() else None
+
+
+def _pointer(models: Path) -> Reign | None:
     try:
-        reign = Reign(**read_sealed(state_dir / MODELS / POINTER))
+        return Reign(**read_sealed(models / POINTER))
     except (CorruptError, TypeError):
         return None
-    return reign if model_in(state_dir / MODELS / str(reign.version)).exists() else None
 
 
 class Registry(Journal):
@@ -70,20 +64,17 @@ class Registry(Journal):
 
     Made by `Registry.open`; safe to use from several threads of one process.
 
-    Attributes
-    ----------
-    repaired
-        What `open` mended, one line each.
+    `repaired` says what `open` mended, one line each.
     """
 
-    def __init__(self, db: sqlite3.Connection, path: Path, *, disk: Disk = DISK) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path, *, disk: atomic.Disk = atomic.DISK) -> None:
         super().__init__(db, path)
         self._models = path.parent / MODELS
         self._disk = disk
         self.repaired: list[str] = []
 
     @classmethod
-    def open(cls, state_dir: Path, *, readonly: bool = False, disk: Disk = DISK) -> Registry:
+    def open(cls, state_dir: Path, *, readonly: bool = False, disk: atomic.Disk = atomic.DISK) -> Registry:
         """Open the registry, creating it unless `readonly`, and mend what a crash left behind.
 
         Raises
@@ -123,10 +114,7 @@ class Registry(Journal):
         `staging` must lie in the same file system; it is moved, not copied. Versions rise and are
         never used again.
 
-        Raises
-        ------
-        StorageError
-            When there is no `model.onnx` in it, or it could not be made durable.
+        Raises StorageError when there is no `model.onnx` in it, or it could not be made durable.
         """
         if not model_in(staging).is_file():
             raise StorageError(f"there is no {model_in(staging).name} in it", where=str(staging))
@@ -140,12 +128,12 @@ class Registry(Journal):
             # A copied candidate may bring the manifest of its own publication: it is written anew.
             folder = self._path_of(version)
             try:
-                publish_directory(staging, folder, extra={"model": asdict(record)}, disk=self._disk)
+                atomic.publish_directory(staging, folder, extra={"model": asdict(record)}, disk=self._disk)
                 with self._writing():
                     self._insert(record)
             except StorageError:
                 with suppress(OSError, StorageError):  # files without a row would stay until a restart
-                    remove(folder, disk=self._disk)
+                    atomic.remove(folder, disk=self._disk)
                 raise
         return record
 
@@ -169,14 +157,11 @@ class Registry(Journal):
     def verify(self, version: int, form: Form = FLOAT32) -> Path:
         """Path of the file of a model in this form, all its files compared with the manifest.
 
-        Raises
-        ------
-        CorruptError
-            When a file is missing or damaged.
+        Raises CorruptError when a file is missing or damaged.
         """
         directory = self._path_of(version)
         path = model_in(directory, form)
-        if path.name not in verify_directory(directory)["files"]:
+        if path.name not in atomic.verify_directory(directory)["files"]:
             raise CorruptError(f"the manifest names no {path.name}", where=str(directory))
         return path
 
@@ -233,7 +218,7 @@ class Registry(Journal):
             by_worth = sorted(records, key=lambda r: (r.version in stay, r.status not in BAD, r.version))
             surplus = [r.version for r in by_worth[: max(0, len(by_worth) - keep)] if r.version not in stay]
             for version in surplus:
-                remove(self._path_of(version), disk=self._disk)
+                atomic.remove(self._path_of(version), disk=self._disk)
                 with self._writing():
                     self._db.execute("DELETE FROM models WHERE version = ?", (version,))
         return sorted(surplus)
@@ -253,7 +238,7 @@ class Registry(Journal):
 
     def champion(self) -> int | None:
         """Version of the model to serve, read from the pointer each time; None without one."""
-        pointer = self._pointer()
+        pointer = self.reign()
         return None if pointer is None else pointer.version
 
     def previous(self) -> int | None:
@@ -263,8 +248,9 @@ class Registry(Journal):
         return others[0] if others else None
 
     def reign(self) -> Reign | None:
-        """Return since when and why the champion serves."""
-        return self._pointer()
+        """Since when and why the champion serves, as the pointer says; None where its model is not there."""
+        reign = _pointer(self._models)
+        return reign if reign is not None and self._path_of(reign.version).is_dir() else None
 
     def reigns(self, limit: int = 100) -> list[Reign]:
         """The newest changes of champion, newest first."""
@@ -277,17 +263,8 @@ class Registry(Journal):
     def set_champion(self, version: int, reason: str, ts: float, *, outgoing: Status | None = None) -> None:
         """Make a model the champion: verify its files, move the pointer, then write the rows.
 
-        Parameters
-        ----------
-        version
-            The model to serve from now on.
-        reason
-            Why, in a word or a line.
-        ts
-            Unix seconds.
-        outgoing
-            Status of the model whose place it takes; `good` if that was proven, else `retired`, when
-            absent. A rollback gives `rolled_back`.
+        `ts` is Unix seconds, `reason` a word or a line. `outgoing` is the status of the model whose place it
+        takes; when absent `good` if that was proven, else `retired`. A rollback gives `rolled_back`.
 
         Raises
         ------
@@ -304,14 +281,14 @@ class Registry(Journal):
             previous = before if before != version else self.previous()
             reign = Reign(ts, version, previous, reason, outgoing)
             try:
-                publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)
+                atomic.publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)
             finally:
                 # Whether it moved or not, the rows follow what is really there.
                 self._follow_pointer()
 
     def best_loadable(self) -> list[int]:
         """Versions in the order to try at the start: champion, the one before, proven ones, retired ones."""
-        pointer = self._pointer()
+        pointer = self.reign()
         records = {record.version: record for record in self.records() if record.status not in BAD}
         order: list[int | None] = [] if pointer is None else [pointer.version, pointer.previous]
         newest = sorted(records.values(), key=lambda r: -r.version)
@@ -340,17 +317,9 @@ class Registry(Journal):
         marks = ", ".join("?" * len(values))
         self._db.execute(f"INSERT OR REPLACE INTO models ({COLUMNS}) VALUES ({marks})", values)  # noqa: S608
 
-    def _pointer(self) -> Reign | None:
-        """The pointer, if it can be read and its model is there."""
-        try:
-            reign = Reign(**read_sealed(self._models / POINTER))
-        except (CorruptError, TypeError):
-            return None
-        return reign if self._path_of(reign.version).is_dir() else None
-
     def _follow_pointer(self, *, repairing: bool = False) -> None:
         """Bring the rows in line with the pointer, and note a change of champion."""
-        reign = self._pointer()
+        reign = self.reign()
         if reign is None:
             return
         with self._writing():
@@ -383,12 +352,12 @@ class Registry(Journal):
 
     def _repair(self) -> None:
         """What `open` does after a crash; harmless after a clean end."""
-        make_directory(self._models, disk=self._disk)
-        swept = sweep(self._models, disk=self._disk)
+        atomic.make_directory(self._models, disk=self._disk)
+        swept = atomic.sweep(self._models, disk=self._disk)
         self.repaired += [f"removed {MODELS}/{name}, which was never published" for name in swept]
         self.repaired += [f"training run {run} was cut off" for run in self._close_interrupted()]
         self._match_rows_to_files()
-        if self._pointer() is None:
+        if self.reign() is None:
             self._restore_pointer()
         self._follow_pointer(repairing=True)
 
@@ -403,7 +372,7 @@ class Registry(Journal):
     def _take_up(self, version: int) -> None:
         """A model without a row: the crash came between the two, or `state.db` was lost."""
         try:
-            record = ModelRecord(**read_manifest(self._path_of(version))["model"])
+            record = ModelRecord(**atomic.read_manifest(self._path_of(version))["model"])
         except (CorruptError, KeyError, TypeError):
             return  # unreadable: it is never served, and its number is not given again
         if record.status != "rejected":
@@ -421,4 +390,4 @@ class Registry(Journal):
         noted = [reign for reign in self.reigns(REIGNS_KEPT) if reign.version == last[0].version]
         reign = noted[0] if noted else Reign(last[0].created, last[0].version, None, "pointer restored")
         self.repaired.append(f"the pointer to the champion was lost: model {reign.version} is it again")
-        publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)
+        atomic.publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)

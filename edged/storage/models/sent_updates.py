@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
-from edged.storage.files.atomic import (
-    disk_errors,
-    make_directory,
-    publish_directory,
-    remove,
-    staging_path,
-    sweep,
-    verify_directory,
-)
+from edged.storage.files import atomic
 from edged.storage.models.checkpoints import pack_arrays, unpack_arrays
 
 if TYPE_CHECKING:
@@ -60,12 +52,7 @@ class SentUpdate:
 class SentUpdates:
     """The newest updates of one state directory; one thread adds, any may read.
 
-    Parameters
-    ----------
-    state
-        The state directory.
-    folder
-        Where they lie in it: `ROUNDS` for those of a fleet's rounds, which hold what goes into the next one.
+    They lie in its `folder`: `ROUNDS` has those of a fleet's rounds, which hold what goes into the next one.
     """
 
     def __init__(self, state: Path, folder: str = FOLDER) -> None:
@@ -88,23 +75,20 @@ class SentUpdates:
     ) -> SentUpdate:
         """Keep an update, durably, and remove the oldest.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses; then nothing may be sent.
+        Raises StorageError when the disk refuses; then nothing may be sent.
         """
-        make_directory(self._folder)
-        sweep(self._folder)
+        atomic.make_directory(self._folder)
+        atomic.sweep(self._folder)
         number = max(self._numbers(), default=0) + 1
-        staging, final = staging_path(self._folder, str(number)), self._folder / str(number)
-        with disk_errors("keeping the update", final):
+        staging, final = atomic.staging_path(self._folder, str(number)), self._folder / str(number)
+        with atomic.disk_errors("keeping the update", final):
             staging.mkdir()
             (staging / _UPDATE).write_bytes(blob)
             (staging / _HELD).write_bytes(pack_arrays(held))
             (staging / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
-        publish_directory(staging, final)
+        atomic.publish_directory(staging, final)
         for old in self._numbers()[KEPT:]:
-            remove(self._folder / str(old))
+            atomic.remove(self._folder / str(old))
         return SentUpdate(number, dict(about), blob, final)
 
     def _numbers(self) -> list[int]:
@@ -120,7 +104,7 @@ class SentUpdates:
         for number in self._numbers():
             folder = self._folder / str(number)
             try:
-                verify_directory(folder)
+                atomic.verify_directory(folder)
                 about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
                 blob = (folder / _UPDATE).read_bytes()
             except (CorruptError, StorageError, OSError) as problem:

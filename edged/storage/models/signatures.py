@@ -31,13 +31,12 @@ def sign_bundle(path: Path, key: Path) -> None:
     ConfigError
         When `key` is no private key.
     """
-    Bundle.open(path)
-    _nothing_else(path, Bundle.open(path, verify=False))
+    Bundle.open(path).refuse_others()
     publish_file(path / SIGNATURE, sign(HEADER + _manifest(path), key))
 
 
-def open_bundle(path: Path, keys: Sequence[Path], *, verify: bool = True) -> Bundle:
-    """`Bundle.open`; where keys are given, only of a bundle that one of them has signed, and always verified.
+def open_bundle(path: Path, keys: Sequence[Path]) -> Bundle:
+    """`Bundle.open`; where keys are given, only of a bundle that one of them has signed.
 
     Raises
     ------
@@ -49,7 +48,7 @@ def open_bundle(path: Path, keys: Sequence[Path], *, verify: bool = True) -> Bun
         When a key cannot be used.
     """
     if not keys:
-        return Bundle.open(path, verify=verify)
+        return Bundle.open(path)
     trusted = Keys(keys)
     manifest = _manifest(path)
     try:
@@ -69,7 +68,7 @@ def open_bundle(path: Path, keys: Sequence[Path], *, verify: bool = True) -> Bun
         )
     try:
         bundle = Bundle.open(path)
-        _nothing_else(path, bundle)
+        bundle.refuse_others()
     except (BundleError, StorageError) as problem:
         raise RefusedError(
             f"not as it was signed: {problem.what}", where=problem.where, remedy="install the bundle anew"
@@ -82,13 +81,3 @@ def _manifest(path: Path) -> bytes:
         return (path / DESCRIPTION).read_bytes()
     except OSError:
         raise BundleError("no bundle: bundle.json is missing", where=str(path)) from None
-
-
-def _nothing_else(path: Path, bundle: Bundle) -> None:
-    with disk_errors("reading", path):
-        there = {file.name for file in path.iterdir()}
-    strange = sorted(there - set(bundle.files) - {DESCRIPTION, SIGNATURE})
-    if strange:
-        raise BundleError(
-            "this file is not part of the bundle", where=str(path / strange[0]), remedy="remove it"
-        )

@@ -119,14 +119,8 @@ class ArchiveWriter:
 class ArchiveReader:
     """Reads an archive once, from its beginning to its end: `next`, then `blocks`, for each file; `finish`.
 
-    Parameters
-    ----------
-    source
-        The archive; seekable.
-    kind, remedy
-        What it should be and what helps where it is none, for errors.
-    is_name
-        Whether a file may have this name.
+    `source` must be seekable. Errors say with `kind` what it should be and with `remedy` what helps where it
+    is none; `is_name` says whether a file may have this name.
 
     Raises
     ------

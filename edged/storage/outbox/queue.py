@@ -60,22 +60,11 @@ class Outbox:
     def open(cls, path: Path, *, max_bytes: int, max_age: float, clock: Clock) -> Self:
         """Open the outbox, creating it where there is none. A damaged one is put aside.
 
-        Parameters
-        ----------
-        path
-            The SQLite file.
-        max_bytes
-            Cap of the file, its write-ahead log and shared memory together; 1 MiB at least.
-        max_age
-            Seconds after which a message is given up.
-        clock
-            Its wall time counts while nothing runs, its monotonic time otherwise: a clock that is
-            set meanwhile makes no message older.
+        File, write-ahead log and shared memory together have at most `max_bytes`, 1 MiB at least; a message
+        is given up after `max_age` seconds. The wall time of `clock` counts while nothing runs, its monotonic
+        time otherwise: a clock that is set meanwhile makes no message older.
 
-        Raises
-        ------
-        StorageError
-            When it cannot be opened or written.
+        Raises StorageError when it cannot be opened or written.
         """
         space = OutboxSpace(path, max_bytes)
         try:
@@ -102,10 +91,7 @@ class Outbox:
     def start_over(self, problem: CorruptError) -> None:
         """The file is damaged: put it aside and go on with an empty one.
 
-        Raises
-        ------
-        StorageError
-            When that cannot be written.
+        Raises StorageError when that cannot be written.
         """
         with self._lock:
             self._db.close()
@@ -191,7 +177,7 @@ class Outbox:
         """Write those of one kind, the newest at any rate."""
         before = len(mine)
         mine = [i for i in mine if parcels[i][0].size <= self._space.slice_bytes]
-        limit = self._space.limit(self._clock.monotonic(), self._file_pages())
+        limit = self._space.limit(self._clock.monotonic(), file_pages(self._db))
         self._make_room(kind, pages_of(parcels[i][0].size for i in mine), limit)
         while mine and used(self._db) + pages_of(parcels[i][0].size for i in mine) > limit:
             mine.pop(0)
@@ -275,10 +261,7 @@ class Outbox:
     def remove(self, keys: Sequence[Key]) -> None:
         """The broker has these messages, which were held; gone from the disk when this returns.
 
-        Raises
-        ------
-        StorageError
-            When nothing was removed: call it again.
+        Raises StorageError when nothing was removed: call it again.
         """
         with self._lock:
             sizes = {key: self._held[key] for key in keys if key in self._held}
@@ -298,15 +281,12 @@ class Outbox:
 
         Gives free space back to the file system. To be called every few seconds.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses; nothing has changed then.
+        Raises StorageError when the disk refuses; nothing has changed then.
         """
         before = self.waiting.dropped
         with self._lock, translated(self._path):
             old = {kind: self._too_old(kind) for kind in MessageKind if self._counts[kind].pending}
-            limit = self._space.limit(self._clock.monotonic(), self._file_pages())
+            limit = self._space.limit(self._clock.monotonic(), file_pages(self._db))
             if any(old.values()) or used(self._db) > limit:
                 with self._writing():
                     for kind, rows in old.items():
@@ -327,10 +307,6 @@ class Outbox:
     def _age(self) -> float:
         """Seconds that the outbox has existed."""
         return self._began + self._clock.monotonic()
-
-    def _file_pages(self) -> int:
-        with translated(self._path):
-            return file_pages(self._db)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
 from edged.storage.files.atomic import disk_errors
-from edged.storage.files.database import PAGE_SIZE, compact, file_pages, transaction, translated
+from edged.storage.files.database import PAGE_SIZE, compact, file_pages, size_of, transaction, translated
 
 if TYPE_CHECKING:
     import sqlite3
@@ -73,10 +73,7 @@ class OutboxSpace:
 
         So that folding the write-ahead log into the file needs none, on a disk that is full by then.
 
-        Raises
-        ------
-        StorageError
-            When there is none.
+        Raises StorageError when there is none.
         """
         size = file_pages(db) * PAGE_SIZE
         if self._file is not None and size > os.fstat(self._file).st_size:
@@ -85,7 +82,7 @@ class OutboxSpace:
 
     def full(self, db: sqlite3.Connection, now: float) -> None:
         """The disk has refused: for a minute the file does not grow, and the log begins at its start."""
-        self._frozen = (now + _FULL_SECONDS, _bytes(self._path) // PAGE_SIZE)
+        self._frozen = (now + _FULL_SECONDS, size_of(self._path) // PAGE_SIZE)
         restart_wal(db, self._path)
 
     def shrink(self, db: sqlite3.Connection, pages: int) -> None:
@@ -125,16 +122,13 @@ def pages_of(sizes: Iterable[int]) -> int:
 def fold_wal(db: sqlite3.Connection, path: Path, space: OutboxSpace) -> None:
     """Before a transaction: see that the write-ahead log has room for it.
 
-    Raises
-    ------
-    StorageError
-        When a reader keeps it from being folded into the file.
+    Raises StorageError when a reader keeps it from being folded into the file.
     """
-    if _bytes(space.wal) <= space.wal_bytes // 2:
+    if size_of(space.wal) <= space.wal_bytes // 2:
         return
     with translated(path):
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    if _bytes(space.wal) > space.wal_bytes // 2:
+    if size_of(space.wal) > space.wal_bytes // 2:
         raise StorageError("the write-ahead log cannot be folded into the file", where=str(path),
                            remedy="another process reads from it: stop that one")  # fmt: skip
 
@@ -152,10 +146,3 @@ def reserve_wal(db: sqlite3.Connection, path: Path) -> None:
         db.execute("INSERT INTO reserve VALUES (zeroblob(?))", (_RESERVED_BYTES,))
     with transaction(db, path):
         db.execute("DROP TABLE reserve")
-
-
-def _bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -131,10 +131,7 @@ def write_counts(
 def waiting(path: Path) -> OutboxBacklog:
     """What waits in an outbox that nobody has open.
 
-    Raises
-    ------
-    StorageError
-        When there is none or it cannot be read.
+    Raises StorageError when there is none or it cannot be read.
     """
     db = connect(path, readonly=True)
     try:

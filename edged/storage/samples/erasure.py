@@ -17,24 +17,8 @@ import time
 from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
-from edged.storage.files.atomic import (
-    DISK,
-    MANIFEST,
-    disk_errors,
-    fsync_directory,
-    publish_file,
-    read_manifest,
-    staging_path,
-)
+from edged.storage.files import atomic, database
 from edged.storage.files.checksummed_json import seal
-from edged.storage.files.database import (
-    PAGE_SIZE,
-    WriteAheadLog,
-    file_pages,
-    free_pages,
-    transaction,
-    translated,
-)
 from edged.storage.samples import open_windows
 
 if TYPE_CHECKING:
@@ -82,22 +66,13 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
 def rewrite(db: sqlite3.Connection, path: Path, *, alone: bool) -> None:
     """Leave nothing in the database's files but what its tables hold.
 
-    Parameters
-    ----------
-    db
-        The only connection that writes, outside a transaction.
-    path
-        The database.
-    alone
-        Whether no other process has it open: then the part of the file that is cut off is overwritten
-        first. Without, its free pages are, which is everything but the slack between live rows.
+    `db` is the only connection that writes, outside a transaction. With `alone` no other process has
+    the database open: then the part of the file that is cut off is overwritten first. Without, its free pages
+    are, which is everything but the slack between live rows.
 
-    Raises
-    ------
-    StorageError
-        When a reader stays, or the disk is full.
+    Raises StorageError when a reader stays, or the disk is full.
     """
-    with translated(path):
+    with database.translated(path):
         before = [
             db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("secure_delete", "wal_autocheckpoint")
         ]
@@ -106,44 +81,41 @@ def rewrite(db: sqlite3.Connection, path: Path, *, alone: bool) -> None:
     try:
         overwrite_log(db, path)
         _fill_free_pages(db, path)
-        with translated(path):
+        with database.translated(path):
             db.execute("VACUUM")
         if alone:
             # The newest state of every page that stays is in the log alone, so nothing reads these.
-            _zero(path, file_pages(db) * PAGE_SIZE)
+            _zero(path, database.file_pages(db) * database.PAGE_SIZE)
         overwrite_log(db, path)
     finally:
-        with translated(path):
+        with database.translated(path):
             db.execute(f"PRAGMA secure_delete = {before[0]}")
             db.execute(f"PRAGMA wal_autocheckpoint = {before[1]}")
 
 
 def _fill_free_pages(db: sqlite3.Connection, path: Path) -> None:
     """Write zeros into every page that is free: with rows of zeros, which are deleted again."""
-    if free_pages(db) == 0:
+    if database.free_pages(db) == 0:
         return
-    with transaction(db, path):
+    with database.transaction(db, path):
         db.execute("CREATE TABLE IF NOT EXISTS erased (zeros BLOB)")
-    while free_pages(db):
-        with transaction(db, path):
-            size = min(_FILL_ROW, free_pages(db) * PAGE_SIZE)
+    while database.free_pages(db):
+        with database.transaction(db, path):
+            size = min(_FILL_ROW, database.free_pages(db) * database.PAGE_SIZE)
             db.executemany("INSERT INTO erased VALUES (zeroblob(?))", [(size,)] * _SLICE_ROWS)
         overwrite_log(db, path)
     while db.execute("SELECT 1 FROM erased LIMIT 1").fetchone():
-        with transaction(db, path):
+        with database.transaction(db, path):
             db.execute("DELETE FROM erased WHERE rowid IN (SELECT rowid FROM erased LIMIT ?)", (_SLICE_ROWS,))
         overwrite_log(db, path)
-    with transaction(db, path):
+    with database.transaction(db, path):
         db.execute("DROP TABLE erased")
 
 
 def overwrite_log(db: sqlite3.Connection, path: Path) -> None:
     """Move the write-ahead log into the database, overwrite it with zeros and cut it off.
 
-    Raises
-    ------
-    StorageError
-        When something still reads from the log.
+    Raises StorageError when something still reads from the log.
     """
     if not _log_overwritten(db, path):
         raise StorageError("the write-ahead log is still being read", where=str(path),
@@ -152,7 +124,7 @@ def overwrite_log(db: sqlite3.Connection, path: Path) -> None:
 
 def _log_overwritten(db: sqlite3.Connection, path: Path) -> bool:
     """Whether it could be done: a reader may be in the way."""
-    with translated(path):
+    with database.translated(path):
         if db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0]:
             return False
         # All of it is in the database now: the next writer begins it anew.
@@ -170,7 +142,7 @@ class Scrubber:
         self._db = db
         self._path = path
         self._due = time.monotonic() + self.EVERY
-        with translated(path):
+        with database.translated(path):
             db.execute("PRAGMA secure_delete = ON")
 
     def keep_clean(self) -> None:
@@ -181,9 +153,9 @@ class Scrubber:
     def now(self) -> None:
         """Overwrite the log if nobody reads from it in this moment; else a minute later."""
         self._due = time.monotonic() + self.EVERY
-        with translated(self._path):
+        with database.translated(self._path):
             patience = self._db.execute("PRAGMA busy_timeout").fetchone()[0]
-            self._db.execute(f"PRAGMA busy_timeout = {WriteAheadLog.PATIENCE_MS}")
+            self._db.execute(f"PRAGMA busy_timeout = {database.WriteAheadLog.PATIENCE_MS}")
             try:
                 _log_overwritten(self._db, self._path)
             finally:
@@ -198,10 +170,7 @@ def erase_files(paths: Iterable[Path]) -> int:
 
     Missing ones are fine. A symbolic link is removed, what it points to is left alone.
 
-    Raises
-    ------
-    StorageError
-        When the disk refuses; what is left can be erased by another call.
+    Raises StorageError when the disk refuses; what is left can be erased by another call.
     """
     count = 0
     for path in paths:
@@ -212,36 +181,36 @@ def erase_files(paths: Iterable[Path]) -> int:
             if not file.is_symlink() and stat.S_ISREG(file.stat().st_mode):
                 _zero(file)
                 count += 1
-        with disk_errors("removing", path):
-            DISK.remove(path)
-        fsync_directory(path.parent)
+        with atomic.disk_errors("removing", path):
+            atomic.DISK.remove(path)
+        atomic.fsync_directory(path.parent)
     return count
 
 
 def erase_published(directory: Path) -> int:
     """Erase a published directory so that no half of it can ever be seen; how many files went."""
-    doomed = staging_path(directory.parent, directory.name)
-    with disk_errors("removing", directory):
-        DISK.rename(directory, doomed)
+    doomed = atomic.staging_path(directory.parent, directory.name)
+    with atomic.disk_errors("removing", directory):
+        atomic.DISK.rename(directory, doomed)
     return erase_files([doomed])
 
 
 def erase_members(directory: Path, pattern: str) -> int:
     """Erase the files of a published directory that match; its manifest then names the others alone."""
-    doomed = sorted(path for path in directory.glob(pattern) if path.name != MANIFEST)
+    doomed = sorted(path for path in directory.glob(pattern) if path.name != atomic.MANIFEST)
     if not doomed:
         return 0
-    manifest = read_manifest(directory)
+    manifest = atomic.read_manifest(directory)
     names = {path.name for path in doomed}
     manifest["files"] = {name: file for name, file in manifest["files"].items() if name not in names}
     # First the manifest: a file that it does not name is not missed when power fails in between.
-    publish_file(directory / MANIFEST, seal(manifest))
+    atomic.publish_file(directory / atomic.MANIFEST, seal(manifest))
     return erase_files(doomed)
 
 
 def _zero(path: Path, start: int = 0) -> None:
     """Overwrite a file from `start` to its end, in place and durably; a missing one is fine."""
-    with disk_errors("overwriting", path):
+    with atomic.disk_errors("overwriting", path):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         except FileNotFoundError:

@@ -68,11 +68,6 @@ def by_time(db: sqlite3.Connection, key: str, ts: float, tolerance: float) -> in
     return offset if offset is not None and distance <= tolerance else None
 
 
-def index_times(db: sqlite3.Connection) -> None:
-    """Make the index that `by_time` needs, unless it is there: about a second for a million rows."""
-    db.execute("CREATE INDEX IF NOT EXISTS sample_times ON samples(key, ts)")
-
-
 class JoiningReader(WindowReader):
     """A sample log that finds the samples of labels.
 
@@ -87,72 +82,36 @@ class JoiningReader(WindowReader):
         self._writes = writes
         self._times_indexed = False
 
-    def find(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002  the field's name in messages and in LabelReading
-        key: str | None = None,
-        ts: float | None = None,
-        tolerance: float | None = None,
-    ) -> int | None:
-        """Offset of the stored sample with this sender's id, or of `key` nearest to `ts`; None without one.
+    def find_many(self, readings: Sequence[LabelReading]) -> list[int | None]:
+        """Offset of the stored sample of each label, by sender's id, or by key and time; None without one.
 
-        By id the newest one is meant; by time the distance may be `tolerance` seconds at most, the log's own
-        when absent.
+        By id the newest sample is meant, by time the nearest one of the key within the tolerance.
         """
-        return self._find([(id, key, ts)], tolerance)[0]
-
-    def find_many(self, readings: Sequence[LabelReading], tolerance: float | None = None) -> list[int | None]:
-        """`find` for many labels at once."""
-        return self._find([(r.id, r.key, r.ts) for r in readings], tolerance)
-
-    def holds(self, offsets: Sequence[int]) -> set[int]:
-        """Those of the offsets whose samples are still here."""
-        with self._reading():
-            found = self._db.execute(
-                "SELECT offset FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
-                (json_list(offsets),),
-            )
-            return {offset for (offset,) in found}
-
-    def arrivals(self, offsets: Sequence[int]) -> dict[int, float]:
-        """When those of these samples that are still here came, Unix seconds, by offset."""
-        with self._reading():
-            return dict(
-                self._db.execute(
-                    "SELECT offset, ingested FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
-                    (json_list(offsets),),
-                )
-            )
-
-    def _find(
-        self, wanted: list[tuple[str | None, str | None, float | None]], tolerance: float | None
-    ) -> list[int | None]:
-        near = self._tolerance if tolerance is None else tolerance
-        if not self._times_indexed and any(key is not None and ts is not None for _, key, ts in wanted):
+        if not self._times_indexed and any(r.key is not None and r.ts is not None for r in readings):
             self._index_times()
         with self._reading():
             first = self._db.execute("SELECT min(offset) FROM samples").fetchone()[0] or 0
             last = SampleCounts.read(self._db).next_offset - 1
-            return [self._find_one(*one, near, first, last) for one in wanted]
+            return [self._find(reading, first, last) for reading in readings]
+
+    def _find(self, reading: LabelReading, first: int, last: int) -> int | None:
+        if reading.id is not None:
+            return by_id(self._db, reading.id, first, last)
+        if reading.key is not None and reading.ts is not None:
+            return by_time(self._db, reading.key, reading.ts, self._tolerance)
+        return None
 
     def _index_times(self) -> None:
         if self._writes:
             with self._lock, transaction(self._db, self._path):
-                index_times(self._db)
+                # About a second for a million rows.
+                self._db.execute("CREATE INDEX IF NOT EXISTS sample_times ON samples(key, ts)")
         self._times_indexed = True
 
-    def _find_one(
-        self,
-        sample_id: str | None,
-        key: str | None,
-        ts: float | None,
-        tolerance: float,
-        first: int,
-        last: int,
-    ) -> int | None:
-        if sample_id is not None:
-            return by_id(self._db, sample_id, first, last)
-        if key is not None and ts is not None:
-            return by_time(self._db, key, ts, tolerance)
-        return None
+    def holds(self, offsets: Sequence[int]) -> set[int]:
+        """Those of the offsets whose samples are still here."""
+        return set(self._column("offset", offsets))
+
+    def arrivals(self, offsets: Sequence[int]) -> dict[int, float]:
+        """When those of these samples that are still here came, Unix seconds, by offset."""
+        return self._column("ingested", offsets)

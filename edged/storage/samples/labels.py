@@ -49,18 +49,9 @@ def apply(
 ) -> None:
     """Write labels into the current transaction, in this order.
 
-    Parameters
-    ----------
-    db
-        The sample log, inside a transaction.
-    updates
-        Labels with the offsets of their samples.
-    values
-        The same labels as column `y` has them; may be endless.
-    tally
-        Is brought up to date.
-    allowed
-        How often the label of one sample may change.
+    `updates` have the offsets of their samples, `values` are the same labels as column `y` has them, and may
+    be endless. The label of one sample may change as often as `allowed`. The counts of `tally` are brought up
+    to date.
     """
     known = _states(db, [update.offset for update in updates])
     for update, value in zip(updates, values, strict=False):

@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING
 from edged.clock import Ages
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import CorruptError, StorageError
-from edged.storage.files.database import (
-    WAL_BYTES,
-    WriteAheadLog,
-    compact,
-    connect,
-    migrate,
-    require_version,
-    transaction,
-    translated,
-)
+from edged.storage.files import database
 from edged.storage.samples import erasure, eviction, open_windows, quarantine
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.eviction import Eviction
@@ -55,26 +46,15 @@ _NO_LIMIT = 2**31
 
 @dataclass(frozen=True)
 class LogLimits:
-    """What a writer keeps, beside what `Eviction` says.
+    """What a writer keeps, beside what `Eviction` says; see `SampleLog.open`.
 
-    Attributes
-    ----------
-    holdout
-        Share of samples kept for evaluation, decided once for each when it arrives.
-    quarantine_rows
-        Rejected messages that are kept.
-    packets_kept
-        Identifiers of messages that are kept, for `recent_packets`.
-    wal_bytes
-        Cap of the write-ahead log.
-    relabels
-        How often the label of one sample may change before it is withdrawn.
+    Of `packets_kept` messages the identifiers are kept, for `recent_packets`.
     """
 
     holdout: float = 0.0
     quarantine_rows: int = 0
     packets_kept: int = 0
-    wal_bytes: int = WAL_BYTES
+    wal_bytes: int = database.WAL_BYTES
     relabels: int = _NO_LIMIT
 
 
@@ -83,10 +63,7 @@ class SampleLog(JoiningReader):
 
     Made by `SampleLog.open`. Offsets are given by the writer (`next_offset`) and never used twice.
 
-    Attributes
-    ----------
-    damage
-        What a commit found wrong with the file itself. It is permanent: start a new log.
+    `damage` is what a commit found wrong with the file itself. It is permanent: start a new log.
     """
 
     def __init__(
@@ -104,7 +81,7 @@ class SampleLog(JoiningReader):
         self._limits = limits or LogLimits()
         self._scrubbing = erasure.Scrubber(db, path) if secure else None
         self._evicting = evicting
-        self._wal = WriteAheadLog(path, self._limits.wal_bytes)
+        self._wal = database.WriteAheadLog(path, self._limits.wal_bytes)
         self.damage: CorruptError | None = None
 
     @classmethod
@@ -161,7 +138,7 @@ class SampleLog(JoiningReader):
             When the file is no database any more.
         """
         wal_bytes = eviction.wal_budget(max_bytes)
-        db = connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
+        db = database.connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
             cls._prepare(db, path, schema, readonly=readonly)
@@ -189,13 +166,13 @@ class SampleLog(JoiningReader):
     def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool) -> None:
         """Bring the schema up to date, and see that the log belongs to this stream."""
         if readonly:
-            require_version(db, path, len(MIGRATIONS))
+            database.require_version(db, path, len(MIGRATIONS))
         else:
-            migrate(db, path, MIGRATIONS)
-        with translated(path):
+            database.migrate(db, path, MIGRATIONS)
+        with database.translated(path):
             known = check_stream(db, path, schema)
         if not known and not readonly:
-            with transaction(db, path):
+            with database.transaction(db, path):
                 write_stream(db, schema)
 
     def close(self) -> None:
@@ -251,32 +228,23 @@ class SampleLog(JoiningReader):
         try:
             with self._lock:
                 self._wal.keep_short(self._db)
-                self._commit(samples, labels, quarantined, list(packets), opened)
+                with self._writing() as (tally, evicting):
+                    self._make_room(tally, evicting, samples, quarantined, opened)
+                    if samples is not None and len(samples):
+                        self._insert(samples, tally)
+                    if opened is not None:
+                        open_windows.write(self._db, opened)
+                    if labels:
+                        values = encoded([label.label for label in labels], self._schema)
+                        labelling.apply(self._db, labels, values, tally, self._limits.relabels)
+                    if quarantined:
+                        quarantine.add(self._db, quarantined, self._limits.quarantine_rows)
+                        tally.quarantined += len(quarantined)
+                    refused = [r.packet for r in quarantined if r.packet]
+                    self._remember([*refused, *packets], tally.next_offset)
         except CorruptError as problem:
             self.damage = problem
             raise
-
-    def _commit(
-        self,
-        samples: Batch | None,
-        labels: Sequence[LabelUpdate],
-        quarantined: Sequence[Rejected],
-        packets: list[tuple[int, int]],
-        opened: OpenWindowChanges | None,
-    ) -> None:
-        with self._writing() as (tally, evicting):
-            self._make_room(tally, evicting, samples, quarantined, opened)
-            if samples is not None and len(samples):
-                self._insert(samples, tally)
-            if opened is not None:
-                open_windows.write(self._db, opened)
-            if labels:
-                values = encoded([label.label for label in labels], self._schema)
-                labelling.apply(self._db, labels, values, tally, self._limits.relabels)
-            if quarantined:
-                quarantine.add(self._db, quarantined, self._limits.quarantine_rows)
-                tally.quarantined += len(quarantined)
-            self._remember([*(r.packet for r in quarantined if r.packet), *packets], tally.next_offset)
 
     def evict(self, now: float, *, limit: int = _EVICT_ROWS) -> int:
         """Evict what is too old or too much, at most about `limit` samples; how many went.
@@ -296,7 +264,7 @@ class SampleLog(JoiningReader):
                 gone = evicting.expire(self._db, tally, now, limit)
                 if gone < limit:
                     gone += evicting.make_room(self._db, tally, 0, max(1, (limit - gone) // 4))
-            compact(self._db, self._path, evicting.limit_pages)
+            database.compact(self._db, self._path, evicting.limit_pages)
         return gone
 
     def _due(self, evicting: Eviction, now: float) -> bool:
@@ -310,17 +278,9 @@ class SampleLog(JoiningReader):
         Offsets and positions in label order go on where they were; what was erased counts as evicted.
         Refused messages go in either case: they may hold samples and labels.
 
-        Parameters
-        ----------
-        samples, labels
-            What goes.
-        alone
-            Whether no other process has the log open: then the end of the file that is given back to
-            the file system is overwritten first, too.
-
-        Returns
-        -------
-        How many `samples`, `labels` and `quarantined` messages went.
+        With `alone` no other process has the log open: then the end of the file that is given back to the
+        file system is overwritten first, too. Returns how many `samples`, `labels` and `quarantined` messages
+        went.
 
         Raises
         ------
@@ -369,7 +329,7 @@ class SampleLog(JoiningReader):
             raise StorageError("the sample log was opened for reading only", where=str(self._path))
         done = False
         try:
-            with self._lock, transaction(self._db, self._path):
+            with self._lock, database.transaction(self._db, self._path):
                 tally = SampleCounts.read(self._db)
                 yield tally, evicting
                 tally.write(self._db)

@@ -22,7 +22,7 @@ from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -38,28 +38,16 @@ _TRAINING = "label_seq IS NOT NULL AND holdout = 0"
 _HOLDOUT = "label_seq IS NOT NULL AND holdout = 1"
 
 
-@dataclass(frozen=True)
-class Counters:
-    """What the sample log holds and has seen.
+@dataclass
+class Counters(SampleCounts):
+    """What the sample log holds and has seen; `bytes` is its size on the disk."""
 
-    `samples`, `labels`, `relabelled` (labels that came after an earlier one), `contradicted` (those of
-    them that said something else), `orphaned` (labels whose sample was gone), `quarantined` and
-    `evicted` count from the beginning, exactly;
-    `rows` and `holdout_labels` count what is there now; `bytes` is the size on the disk;
-    `last_seq` the newest position in label order, 0 before the first label.
-    """
-
-    samples: int
-    labels: int
-    relabelled: int
-    orphaned: int
-    quarantined: int
-    evicted: int
-    rows: int
     bytes: int
-    holdout_labels: int
-    last_seq: int
-    contradicted: int
+
+    @property
+    def last_seq(self) -> int:
+        """Newest position in label order, 0 before the first label."""
+        return self.next_seq - 1
 
 
 class WindowReader:
@@ -130,13 +118,7 @@ class WindowReader:
     def keys(self, offsets: NDArray[np.int64]) -> list[str | None]:
         """The keys of these samples; None for what is gone."""
         wanted = offsets.tolist()
-        with self._reading():
-            found = dict[int, str](
-                self._db.execute(
-                    "SELECT offset, key FROM samples WHERE offset IN (SELECT value FROM json_each(?))",
-                    (json_list(wanted),),
-                ).fetchall()
-            )
+        found = self._column("key", wanted)
         return [found.get(offset) for offset in wanted]
 
     def places(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -187,20 +169,7 @@ class WindowReader:
 
     def counters(self) -> Counters:
         """Read all counters, at one moment."""
-        tally = self._tally()
-        names = (
-            "samples",
-            "labels",
-            "relabelled",
-            "orphaned",
-            "quarantined",
-            "evicted",
-            "rows",
-            "holdout_labels",
-            "contradicted",
-        )
-        same = {name: getattr(tally, name) for name in names}
-        return Counters(**same, bytes=file_bytes(self._path), last_seq=tally.next_seq - 1)
+        return Counters(**vars(self._tally()), bytes=file_bytes(self._path))
 
     def quarantine(self, limit: int) -> list[Rejected]:
         """Read the newest rejected messages, newest first."""
@@ -233,6 +202,12 @@ class WindowReader:
     def _reading(self) -> Iterator[None]:
         with self._lock, snapshot(self._db, self._path):
             yield
+
+    def _column(self, name: str, offsets: Sequence[int]) -> dict[int, Any]:
+        """One column of those of these samples that are still here, by offset."""
+        wanted = f"SELECT offset, {name} FROM samples WHERE offset IN (SELECT value FROM json_each(?))"
+        with self._reading():
+            return dict(self._db.execute(wanted, (json_list(offsets),)).fetchall())
 
     def _tally(self) -> SampleCounts:
         with self._reading():

@@ -60,8 +60,9 @@ MIGRATIONS: Migrations = (
 class SampleCounts:
     """The exact counts, as kept in the database.
 
-    `samples`, `labels`, `relabelled`, `contradicted`, `orphaned`, `quarantined` and `evicted` count from the
-    beginning; `rows` and `holdout_labels` count what is there.
+    `samples`, `labels`, `relabelled` (labels that came after an earlier one), `contradicted` (those of them
+    that said something else), `orphaned` (labels whose sample was gone), `quarantined` and `evicted` count
+    from the beginning; `rows` and `holdout_labels` count what is there.
     """
 
     samples: int

@@ -15,6 +15,7 @@ from edged.domain.stream.sample import Reading
 from edged.errors import EdgedError, RefusedError, StorageError
 from tests.device.dock import CLASSIFY, Dock, delivery, running
 from tests.running_device import wait_until
+from tests.storage.stream import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ def test_samples_are_confirmed_when_they_are_durable(dock: Dock) -> None:
     placed = {sender.first for sender in senders}
     offsets = {batch.ids[0]: int(batch.offsets[0]) for batch in dock.batches if batch.ids[0]}
     assert set(offsets.values()) <= placed
-    assert dock.log.find(id="own-3") == senders[1].first
+    assert find(dock.log, id="own-3") == senders[1].first
 
 
 def test_a_commit_that_fails_is_confirmed_once_it_comes_through(dock: Dock) -> None:

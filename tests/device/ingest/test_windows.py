@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.device.dock import CLASSIFY, Dock, again, delivery
-from tests.storage.stream import stored_inputs
+from tests.storage.stream import find, stored_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ def test_a_window_is_a_sample_and_the_readings_before_it_are_durable(dock: Dock)
     (batch,) = dock.batches
     assert batch.x.tolist() == [[1, 0.5, 2, 0.5, 3, 0.5, 4, 0.5]]
     assert (batch.keys, batch.ts.tolist(), batch.labels, batch.ids) == (["m1"], [4.0], [1.0], ["r4"])
-    assert dock.log.find(id="r4") == dock.log.find(key="m1", ts=4.2) == 1
+    assert find(dock.log, id="r4") == find(dock.log, key="m1", ts=4.2) == 1
     assert (dock.stored(), dock.committed, len(dock.acknowledged)) == (1, 1, 4)
     assert len(dock.log.open_windows().rows) == 2, "what the next window has in common with it"
 

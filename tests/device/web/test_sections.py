@@ -54,7 +54,7 @@ def view(schema: Schema, **more: Any) -> Snapshot:
     made: dict[str, Any] = {
         "device": HOSTILE, "schema": schema, "now": NOW, "monotonic": 1000.0,
         "may_label": True, "may_control": True, "limit": 8192,
-        "status": STATUS, "counters": Counters(5, 2, 0, 0, 1, 0, 5, 4096, 0, 2, 0),
+        "status": STATUS, "counters": Counters(5, 2, 0, 0, 1, 0, 5, 0, 6, 3, 0, bytes=4096),
         "new_labelled": 1, "label_share": 0.4, "anomaly": None, "vitals": Vitals(*[None] * 6),
         "refused": {HOSTILE: 1}, "models": [record, first], "parents": {2: 1, 1: None},
         "reigns": [Reign(NOW, 2, 1, "", None)], "runs": [], "marks": [(NOW - 50, "drift", HOSTILE)],

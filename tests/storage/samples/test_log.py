@@ -10,7 +10,15 @@ from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.sample import LabelUpdate, Rejected
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError, StorageError
-from tests.storage.stream import CLASSIFY, RECONSTRUCT, REGRESS_TWO, START, batch, inputs, open_log
+from tests.storage.stream import (
+    CLASSIFY,
+    RECONSTRUCT,
+    REGRESS_TWO,
+    START,
+    batch,
+    inputs,
+    open_log,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

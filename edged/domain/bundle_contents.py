@@ -1,0 +1,166 @@
+"""What a bundle is made of: its tensors, files and parameters, as `bundle.json` names them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+REBUILD = "build the bundle again with `edged artifacts build`"
+# Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.
+PARAMETERS, CHECKPOINT_DATA = "parameters.safetensors", "checkpoint.data"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input, output or label: a `str` in `shape` is a dimension that may vary.
+
+    `names` and `units` are those of the numbers in a row (of the channels, where a row is a window; of the
+    classes, for the output of a classifier), empty where nobody has told them.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+    names: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """Sizes of one row: all dimensions after the batch."""
+        return tuple(dim for dim in self.shape[1:] if isinstance(dim, int))
+
+    @property
+    def width(self) -> int:
+        """Number of values in one row."""
+        return math.prod(self.row)
+
+
+class Standardisation(TypedDict):
+    """Names of the frozen parameters that hold a mean and a factor (1/std), each `(d,)` float32."""
+
+    mean: str
+    scale: str
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What a file must be: SHA-256 in hexadecimal and size in bytes."""
+
+    sha256: str
+    bytes: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileEntry:
+        """Hash the file at `path`."""
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return cls(digest.hexdigest(), path.stat().st_size)
+
+
+@dataclass(frozen=True)
+class BundleContents:
+    """What a bundle directory holds, and everything its `bundle.json` says.
+
+    `standardise` names the input statistics inside the graphs, `target_standardise` those of the
+    target; both None where the graphs take values as they are. Labels are always in raw units.
+    `portable` describes the step graph for the portable engine, `forms` further forms of the inference model
+    (ORT format, int8) and where parameters lie in them; None where there are none. `refused` has, for an
+    engine that was wanted and is not among `engines`, why it cannot train this model. `made_with` has the
+    versions of what built it, by package.
+    A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` says
+    what is added up: `output`, `loss`, `label` and `weight` of each term. `loss_options` are what the name of
+    the loss does not tell, such as its label smoothing. `properties` are a user's own.
+    """
+
+    path: Path
+    edged: str
+    loss: str
+    optimizer: str
+    input: Tensor
+    output: Tensor
+    label: Tensor
+    trainable: tuple[str, ...]
+    frozen: tuple[str, ...]
+    standardise: Standardisation | None = None
+    target_standardise: Standardisation | None = None
+    opset: int = 17
+    engines: tuple[str, ...] = ("native",)
+    seed: int | None = None
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
+    portable: Mapping[str, Any] | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    more_outputs: tuple[Tensor, ...] = ()
+    more_labels: tuple[Tensor, ...] = ()
+    losses: tuple[Mapping[str, Any], ...] = ()
+    loss_options: Mapping[str, Any] = field(default_factory=dict)
+    forms: Mapping[str, Any] | None = None
+    properties: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    @property
+    def training_model(self) -> Path:
+        """Path of the graph for forward pass, loss and gradients."""
+        return self._graph("training_model")
+
+    @property
+    def eval_model(self) -> Path:
+        """Forward and loss graph; also holds the inference output."""
+        return self._graph("eval_model")
+
+    @property
+    def optimizer_model(self) -> Path:
+        """Path of the parameter update graph."""
+        return self._graph("optimizer_model")
+
+    @property
+    def checkpoint(self) -> Path:
+        """Path of the initial parameters."""
+        return self.path / "checkpoint"
+
+    @property
+    def apart(self) -> bool:
+        """Whether parameters lie in a file of their own, to which the base model refers."""
+        return not self.files.keys().isdisjoint((PARAMETERS, CHECKPOINT_DATA))
+
+    @property
+    def parameters_file(self) -> Path | None:
+        """Initial parameters where the checkpoint is nominal; None where it holds them."""
+        return self.path / PARAMETERS if PARAMETERS in self.files else None
+
+    @property
+    def inference_model(self) -> Path:
+        """Base inference model with the initial parameters."""
+        return self._graph("inference_model")
+
+    def _graph(self, name: str) -> Path:
+        """The file that is loaded: in ORT format where there is one."""
+        return self.path / (f"{name}.ort" if f"{name}.ort" in self.files else f"{name}.onnx")
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of all outputs inside the graphs, the main one first."""
+        return tuple(output.name for output in (self.output, *self.more_outputs))
+
+    @property
+    def labels(self) -> tuple[Tensor, ...]:
+        """The labels in the order in which a step takes them."""
+        return (self.label, *self.more_labels)
+
+    @property
+    def label_loss(self) -> str:
+        """The loss whose form of labels this bundle takes; cross_entropy for one of your own on classes."""
+        return "cross_entropy" if self.label.dtype == "int64" else self.loss
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the names and hashes of all files: equal bundles have equal fingerprints."""
+        lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(self.files.items())]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()

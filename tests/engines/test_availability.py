@@ -57,12 +57,11 @@ WITHOUT = (
 )
 
 
-def test_without_the_training_build_it_is_said_what_to_install() -> None:
+def test_without_the_training_build_it_is_said_what_to_use() -> None:
     available, line = fresh(WITHOUT).splitlines()
     assert available == "False"
-    assert line.startswith(
-        "4 engine native: this onnxruntime cannot train (pip install onnxruntime-training-cpu"
-    )
+    remedy = "use the portable engine: training.engine: portable, or --engine portable"
+    assert line == f"4 engine native: onnxruntime-training is not installed ({remedy})"
 
 
 def test_a_bundle_without_a_step_graph_is_said_to_need_another_build() -> None:

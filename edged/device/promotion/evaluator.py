@@ -33,7 +33,7 @@ TRUST = "label_trust"  # the registry's value that holds what labels are usual
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class GateEvaluation:
     """A candidate, the champion that it was compared with, and the verdict.
 
     `scale` `(k,)` weighs errors. `failed` where the candidate could not be verified or compared: it is not
@@ -89,7 +89,7 @@ class CandidateEvaluator:
 
     # ---- a candidate -----------------------------------------------------------------------
 
-    def evaluate(self, candidate: Candidate, champion: ServedModel, *, first: bool = False) -> Evaluation:
+    def evaluate(self, candidate: Candidate, champion: ServedModel, *, first: bool = False) -> GateEvaluation:
         """Verify a candidate and compare it with the champion; `first` skips the comparison alone."""
         folder = candidate.folder
         doing = "verification"
@@ -106,9 +106,9 @@ class CandidateEvaluator:
             verdict = self._with_form(verdict, folder, (model, champion), scale, first=first)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
             refused = refuse(f"{doing} failed: {line_of(problem)}")
-            return Evaluation(candidate, champion, refused, failed=True)
+            return GateEvaluation(candidate, champion, refused, failed=True)
         verdict = replace(verdict, numbers={**verdict.numbers, "latency_s": seconds})
-        return Evaluation(candidate, champion, verdict, scale)
+        return GateEvaluation(candidate, champion, verdict, scale)
 
     def rehearse(self, candidate: Candidate, champion: ServedModel) -> Verdict:
         """Evaluate the candidate of a dry run: nothing is learned from the verdict."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config, GateConfig
-    from edged.device.promotion.evaluator import Evaluation
+    from edged.device.promotion.evaluator import GateEvaluation
     from edged.domain.judging.gate import Verdict
     from edged.domain.judging.regimes import Regimes
     from edged.domain.protocols import Model, ModelReader
@@ -275,7 +275,7 @@ class ModelStore:
 
     # ---- a candidate -----------------------------------------------------------------------
 
-    def add(self, evaluation: Evaluation) -> tuple[Verdict, ServedModel | None]:
+    def add(self, evaluation: GateEvaluation) -> tuple[Verdict, ServedModel | None]:
         """Store a candidate with its verdict; one that could not be evaluated is removed.
 
         Returns the verdict and, when accepted, the loaded and warmed-up model, which is durable in
@@ -299,7 +299,7 @@ class ModelStore:
         except (EdgedError, OSError, MemoryError) as problem:
             return self.withdraw(record.version, f"loading failed: {line_of(problem)}"), None
 
-    def _store(self, evaluation: Evaluation) -> ModelRecord:
+    def _store(self, evaluation: GateEvaluation) -> ModelRecord:
         candidate, verdict, scale = evaluation.candidate, evaluation.verdict, evaluation.scale
         folder, parent = candidate.folder, evaluation.champion.version
         metrics: dict[str, object] = {"loss_last": candidate.loss_last, **verdict.numbers}

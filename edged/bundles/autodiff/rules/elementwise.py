@@ -70,7 +70,7 @@ def _negated(gradient: Adjoint | None, t: Tape) -> Adjoint | None:
 
 @backward("Neg")
 def neg(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of −x: −ḡ."""
+    """Of −x: ḡ with the other sign."""
     return [_negated(gradients[0], t)]
 
 
@@ -249,7 +249,7 @@ def where(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoin
 
 @backward("Identity")
 def identity(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of x: ḡ."""
+    """Of x itself: ḡ as it is."""
     return [gradients[0]]
 
 

@@ -56,13 +56,13 @@ def _result(node: onnx.NodeProto, t: Tape) -> str:
 
 @backward("ReduceSum")
 def total(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of Σx: ḡ."""
+    """Of Σx: ḡ for every summand."""
     return [_gradient(node, gradients, t)]
 
 
 @backward("ReduceMean")
 def mean(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of Σx/n: ḡ/n."""
+    """Of Σx/n: ḡ/n for every summand."""
     return [_shared(_gradient(node, gradients, t), node, axes_of(node, t), t)]
 
 
@@ -107,7 +107,7 @@ def _to_equal(node: onnx.NodeProto, y: str, gradient: Adjoint, axes: str, t: Tap
 
 @backward("ReduceSumSquare")
 def sum_of_squares(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of Σx²: 2ḡ·x."""
+    """Of Σx²: 2ḡ·x for every summand."""
     x = node.input[0]
     return [t.times(t.scaled(_gradient(node, gradients, t), 2), x, t.dims(x, node))]
 

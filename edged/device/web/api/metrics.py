@@ -78,7 +78,7 @@ class Metrics:
         return Response(await asyncio.to_thread(self.page), 200, {"cache-control": "no-store"}, CONTENT_TYPE)
 
     def page(self) -> str:
-        """Write all figures."""
+        """Write all figures as Prometheus text."""
         page, counters = PrometheusText(), self._pipeline.samples.counters()
         self._about(page)
         self._stream(page, counters)

@@ -20,4 +20,6 @@ EXPORTED = Path(__file__).parent / "exported"
 def test_the_weights_are_pytorchs_after_1_and_10_steps(
     tmp_path: Path, case: Case, name: str, optimizer: str
 ) -> None:
-    compare(case, EXPORTED, name, optimizer, tmp_path / "b")
+    bundle = case.bundle(EXPORTED, optimizer, tmp_path / "b")
+    assert bundle.engines == case.engines
+    compare(case, EXPORTED, name, optimizer, bundle)

@@ -24,23 +24,25 @@ BOTH, PORTABLE = ("native", "portable"), ("portable",)
 
 @dataclass(frozen=True)
 class Case:
-    """A model, the engines that must come to PyTorch's weights, and what no gradient trains."""
+    """A model, the engines that its bundle is for, and what no gradient trains.
+
+    After more steps than `stable` PyTorch differs from itself in double precision by more than is compared.
+    """
 
     name: str
     engines: tuple[str, ...] = BOTH
     freeze: tuple[str, ...] = ()
     loss: str = "cross_entropy"
+    stable: int = 200
 
     def bundle(self, folder: Path, optimizer: str, out: Path) -> Bundle:
         """The bundle `out` of the model in `folder`."""
-        model = folder / f"trained_{self.name}.onnx"
-        made = build(model, out, loss=self.loss, optimizer=optimizer, freeze=self.freeze)
-        assert made.engines == self.engines
-        return made
+        model, named = folder / f"trained_{self.name}.onnx", OPTIMIZERS[optimizer][0]
+        return build(model, out, loss=self.loss, optimizer=named, freeze=self.freeze)
 
 
 CASES = [
-    Case("batchnorm", PORTABLE, freeze=("*.running_*",)),
+    Case("batchnorm", PORTABLE, freeze=("*.running_*",), stable=150),
     Case("batchnorm_frozen", PORTABLE, freeze=("2.*", "6.*")),
     Case("groupnorm", PORTABLE),
     Case("average", PORTABLE),
@@ -58,17 +60,20 @@ CASES = [
 ]
 
 
-def compare(case: Case, folder: Path, engine: str, optimizer: str, out: Path) -> None:
-    """Fail unless the engine's weights after 1 and 10 steps are those that PyTorch came to."""
+def compare(case: Case, folder: Path, engine: str, optimizer: str, bundle: Bundle) -> None:
+    """Fail unless the engine's weights are those that PyTorch came to, after all steps that it has kept."""
     with np.load(folder / f"trained_{case.name}.npz") as file:
         known = dict(file)
-    named, rate = OPTIMIZERS[optimizer]
-    opened = open_engine(engine, case.bundle(folder, named, out))
-    opened.begin(LearningRate(rate))
-    _train(opened, known, range(1))
-    _assert_equal(opened.parameters(), known, f"{optimizer}.1/")
-    _train(opened, known, range(1, 10))
-    _assert_equal(opened.parameters(), known, f"{optimizer}.10/")
+    opened = open_engine(engine, bundle)
+    opened.begin(LearningRate(OPTIMIZERS[optimizer][1] * float(known.pop("slower", 1.0))))
+    done = 0
+    for steps in sorted({int(key.partition(".")[2].partition("/")[0]) for key in known if "/" in key}):
+        _train(opened, known, range(done, steps))
+        _assert_equal(opened.parameters(), known, f"{optimizer}.{steps}/", 1e-5 if steps < 100 else 1e-4)
+        done = steps
+        if steps >= case.stable:
+            break
+    assert done >= 10
 
 
 def _train(engine: Engine, known: dict[str, np.ndarray], steps: range) -> None:
@@ -77,8 +82,11 @@ def _train(engine: Engine, known: dict[str, np.ndarray], steps: range) -> None:
         assert engine.step(x.reshape(len(x), -1), y).applied
 
 
-def _assert_equal(found: dict[str, np.ndarray], known: dict[str, np.ndarray], prefix: str) -> None:
+def _assert_equal(
+    found: dict[str, np.ndarray], known: dict[str, np.ndarray], prefix: str, atol: float
+) -> None:
     expected = {key: value for key, value in known.items() if key.startswith(prefix)}
     assert expected
     for key, value in expected.items():
-        np.testing.assert_allclose(found[key.removeprefix(prefix)], value, rtol=1e-4, atol=1e-5, err_msg=key)
+        named = key.removeprefix(prefix)
+        np.testing.assert_allclose(found[named], value, rtol=1e-4, atol=atol, err_msg=key)

@@ -18,9 +18,17 @@ from tests.bundles.trained import CASES, OPTIMIZERS, Case, compare
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 1800
 FOLDED = ("batchnorm", "batchnorm_frozen", "cnn2d", "separable")
+# Those of tests/pytorch/networks.py, which only an interpreter with torch can import.
+MORE = (
+    "rnn", "rnn_relu_both_ways", "lstm_both_ways", "gru_both_ways", "attention", "volumes", "bilinear_grid",
+    "nearest_grid", "shuffled", "more_activations", "root_mean_square", "bilinear_form", "running_sum",
+    "largest", "log_sum_exp", "norms",
+)  # fmt: skip
+EVERY = [*CASES, *map(Case, MORE)]
+STEPS = ("1", "10", "150", "200")
 EXPORTERS = {
-    "classic": CASES,
-    "dynamo": [case for case in CASES if case.name not in FOLDED],
+    "classic": EVERY,
+    "dynamo": [case for case in EVERY if case.name not in FOLDED],
 }
 
 
@@ -32,7 +40,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         pytest.fail("EDGED_TORCH names no interpreter: run `make test-torch`")
     folder = tmp_path_factory.mktemp(request.param)
     names = [case.name for case in EXPORTERS[request.param]]
-    options = ["--into", str(folder), *(["--dynamo"] if request.param == "dynamo" else [])]
+    options = ["--into", str(folder), "--steps", *STEPS, *(["--dynamo"] if request.param == "dynamo" else [])]
     done = subprocess.run(
         [python, "-W", "ignore", "-m", "tests.bundles.exported.make_trained", *names, *options],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
@@ -44,12 +52,14 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_the_weights_are_pytorchs(
     exported: tuple[str, Path], case: Case, optimizer: str, tmp_path: Path
 ) -> None:
     exporter, folder = exported
     if case not in EXPORTERS[exporter]:
         pytest.skip("the exporter folds its BatchNorm")
-    for engine in case.engines:
-        compare(case, folder, engine, optimizer, tmp_path / engine)
+    bundle = case.bundle(folder, optimizer, tmp_path / "bundle")
+    assert "portable" in bundle.engines
+    for engine in bundle.engines:
+        compare(case, folder, engine, optimizer, bundle)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # What keeps zeros zeros, whatever shape it gives them.
 _SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+# Places of inputs that are numbers and no weights.
+_SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3), "Upsample": (1,)}
 # What PyTorch's exporters call tensors that are no parameters of the module.
 _EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
 
@@ -104,6 +106,17 @@ def fix_numbers(graph: onnx.GraphProto) -> list[str]:
         graph.initializer.remove(tensor)
         graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
     return [str(tensor.name) for tensor in numbers]
+
+
+def fix_settings(graph: onnx.GraphProto) -> None:
+    """Make constants of what only says how a node computes, such as the scales of a Resize."""
+    places: dict[str, set[bool]] = {}
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            places.setdefault(name, set()).add(place in _SETTINGS.get(node.op_type, ()))
+    for tensor in [t for t in graph.initializer if places.get(t.name) == {True}]:
+        graph.initializer.remove(tensor)
+        graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
 
 
 def _is_exporters(tensor: onnx.TensorProto) -> bool:

@@ -251,6 +251,7 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 def _undo_export(graph: onnx.GraphProto, note: Note) -> None:
     """Undo what exporters do to a network that is only to be served, or only to be trained."""
     initialisers.without_zero_states(graph)
+    initialisers.fix_settings(graph)
     if fixed := initialisers.fix_numbers(graph):
         note(f"numbers of the exporter's, no parameters: {shortened(fixed)}")
     if parted := initialisers.give_each_its_own(graph):

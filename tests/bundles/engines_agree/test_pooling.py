@@ -179,7 +179,7 @@ def test_an_average_that_is_rounded_up(tmp_path: Path) -> None:
     pool = ((3, 13), {"kernel_shape": [2], "strides": [2], "ceil_mode": 1})
     assert_equal(*both_gradients(pooled("AveragePool", pool).model(), tmp_path))
     pool[1]["count_include_pad"] = 1
-    with pytest.raises(BundleError, match=r"AveragePool cannot be trained .* ceil_mode"):
+    with pytest.raises(BundleError, match=r"AveragePool cannot be trained .*ceil_mode"):
         build(pooled("AveragePool", pool).model(), tmp_path / "b", loss="mse", engine="portable")
 
 
@@ -214,7 +214,7 @@ def test_nearest_by_whole_factors(
 ) -> None:
     stack = resized(shape, list(factors), coordinate_transformation_mode=grid, nearest_mode=rounding)
     given: dict[str, Any] = {"loss": "mse", "optimizer": "sgd"}
-    bundle = build(stack.model(), tmp_path / "b", freeze=["frozen.*"], **given)
+    bundle = build(stack.model(), tmp_path / "b", **given)
     assert bundle.engines == ("portable",)
     equal = build(repeated(shape, factors).model(), tmp_path / "c", **given)
     x, y = batch(bundle, 5)
@@ -224,7 +224,7 @@ def test_nearest_by_whole_factors(
 @pytest.mark.parametrize(
     ("factors", "attributes", "reason"),
     [
-        ([2.0], {"mode": "cubic"}, "its mode is cubic"),
+        ([2.0, 2.0], {"mode": "cubic"}, "its mode is cubic"),
         ([2.0], {"coordinate_transformation_mode": "align_corners"}, "of mode nearest"),
         ([1.5], {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, "whole factors"),
     ],
@@ -232,6 +232,6 @@ def test_nearest_by_whole_factors(
 def test_other_grids_are_refused_by_node(
     tmp_path: Path, factors: list[float], attributes: dict[str, str], reason: str
 ) -> None:
-    stack = resized((2, 5), factors, **attributes)
+    stack = resized((2, *[5] * len(factors)), factors, **attributes)
     with pytest.raises(BundleError, match=f"Resize cannot be trained .*{reason}"):
-        build(stack.model(), tmp_path / "b", loss="mse", engine="portable", freeze=["frozen.*"])
+        build(stack.model(), tmp_path / "b", loss="mse", engine="portable")

@@ -5,7 +5,8 @@
 `trained_NAME.onnx` is a model as PyTorch's classic exporter writes it before training; `trained_NAME.npz`
 holds batches (`x`, `y`) that take turns, and every weight and running statistic that training changed, as
 the export of the trained model has it: `sgd.1/WEIGHT` after one step of gradient descent,
-`adamw.10/WEIGHT` after ten of AdamW. Rates are in `RATES`; the rest is PyTorch's default.
+`adamw.10/WEIGHT` after ten of AdamW; `--steps` keeps others. Networks of `tests/pytorch/networks.py` can be
+named, too. Rates are in `RATES`; the rest is PyTorch's default.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ import onnx
 from onnx import numpy_helper
 
 from tests.bundles.exported.make import HERE, nn, torch
+from tests.pytorch.networks import NETWORKS as MORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RATES = {"sgd": 0.1, "adamw": 0.01}
+# Over hundreds of steps rounding grows; smaller steps keep it small.
+LONG, SLOWER = 100, 0.1
 BATCHES, ROWS, KEPT = 5, 4, (1, 10)
 
 
@@ -202,9 +206,9 @@ def weights(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {name: value for name, value in read.items() if value.dtype == np.float32}
 
 
-def make(name: str, folder: Path = HERE, *, dynamo: bool = False) -> None:
-    """Write both files of one network."""
-    network, row, loss, frozen = NETWORKS[name]
+def make(name: str, folder: Path, kept: tuple[int, ...], *, dynamo: bool = False) -> None:
+    """Write both files of one network, its weights after each of the `kept` numbers of steps."""
+    network, row, loss, frozen = (NETWORKS | MORE)[name]
     torch.manual_seed(len(name))
     module = network()
     for key, value in module.state_dict().items():
@@ -218,17 +222,27 @@ def make(name: str, folder: Path = HERE, *, dynamo: bool = False) -> None:
     onnx.save(model, str(folder / f"trained_{name}.onnx"))
     x = torch.randn(BATCHES, ROWS, *row)
     y = torch.randint(0, 3, (BATCHES, ROWS)) if loss == "cross_entropy" else x.reshape(BATCHES, ROWS, -1)
-    found = {"x": x.numpy(), "y": y.numpy()}
+    slower = SLOWER if max(kept) >= LONG else 1.0
+    found = {"x": x.numpy(), "y": y.numpy(), "slower": np.float64(slower)}
     for optimizer in RATES:
         module.load_state_dict(initial)
-        for steps, after in train(module, (x, y), loss, optimizer, frozen=frozen):
+        for steps, after in train(module, (x, y), loss, optimizer, kept, slower, frozen=frozen):
             for weight, value in weights(exported(after, row, dynamo=dynamo)).items():
                 if not np.array_equal(value, before[weight]):
                     found[f"{optimizer}.{steps}/{weight}"] = value
     np.savez_compressed(folder / f"trained_{name}.npz", **found)
 
 
-def train(module: Any, data: tuple[Any, Any], loss: str, optimizer: str, *, frozen: bool) -> Any:
+def train(
+    module: Any,
+    data: tuple[Any, Any],
+    loss: str,
+    optimizer: str,
+    kept: tuple[int, ...],
+    slower: float,
+    *,
+    frozen: bool,
+) -> Any:
     """Train on one batch after the other; steps and module where weights are to be kept."""
     module.train()
     judge = getattr(nn.functional, loss + ("_loss" if loss == "mse" else ""))
@@ -236,13 +250,13 @@ def train(module: Any, data: tuple[Any, Any], loss: str, optimizer: str, *, froz
         if frozen and isinstance(part, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001  all dimensions
             part.eval().requires_grad_(False)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
-    update = kind([p for p in module.parameters() if p.requires_grad], lr=RATES[optimizer])
-    for step in range(1, max(KEPT) + 1):
+    update = kind([p for p in module.parameters() if p.requires_grad], lr=slower * RATES[optimizer])
+    for step in range(1, max(kept) + 1):
         x, y = (values[(step - 1) % BATCHES] for values in data)
         update.zero_grad()
         judge(module(x), y).backward()
         update.step()
-        if step in KEPT:
+        if step in kept:
             yield step, module
 
 
@@ -252,11 +266,12 @@ def main() -> None:
     arguments.add_argument("names", nargs="*", default=[], help=f"of {', '.join(NETWORKS)}")
     arguments.add_argument("--into", type=Path, default=HERE)
     arguments.add_argument("--dynamo", action="store_true")
+    arguments.add_argument("--steps", type=int, nargs="*", default=KEPT)
     given = arguments.parse_args()
     torch.set_num_threads(1)
     torch.backends.mha.set_fastpath_enabled(False)
     for name in given.names or NETWORKS:
-        make(name, given.into, dynamo=given.dynamo)
+        make(name, given.into, tuple(given.steps), dynamo=given.dynamo)
 
 
 if __name__ == "__main__":

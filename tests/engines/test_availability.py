@@ -45,7 +45,7 @@ def test_serving_imports_no_training_code_and_no_onnx() -> None:
     assert fresh(code) == "[]"
 
 
-# A stock build of onnxruntime has no folder `training`: the same is shown by looking for it elsewhere.
+# Stock onnxruntime has no folder `training`: the same is shown by looking for it elsewhere.
 WITHOUT = (
     "from pathlib import Path\n"
     "from edged.engines import open_engine\nfrom edged.engines.native import api as training_api\n"
@@ -57,11 +57,12 @@ WITHOUT = (
 )
 
 
-def test_without_the_training_build_it_is_said_what_to_install() -> None:
+def test_without_the_training_package_it_is_said_what_trains_instead() -> None:
     available, line = fresh(WITHOUT).splitlines()
     assert available == "False"
-    assert line.startswith(
-        "4 engine native: this onnxruntime cannot train (pip install onnxruntime-training-cpu"
+    assert line == (
+        "4 engine native: onnxruntime-training is not installed"
+        " (use the portable engine: training.engine: portable, or --engine portable)"
     )
 
 

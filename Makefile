@@ -6,8 +6,8 @@ SHELL := /bin/bash
 .PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-arm64 test-container test-systemd wheels constraints sbom deb stock lint check bench clean system-packages web-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
-PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.10; do \
-	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.14 python3.10; do \
+	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' 2>/dev/null && echo $$p && break; done)
 PYTHON313 ?= python3.13
 # PyTorch for `make test-torch`; with an index of its CPU wheels: make test-torch TORCH="torch==2.13.0 --index-url ..."
 TORCH ?= torch==2.13.0
@@ -102,13 +102,13 @@ clean: ## remove .venv* and everything that tools leave behind; never a state di
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
 $(VENV)/.demo: pyproject.toml | $(VENV)/.made
-	@$(PIP) install -q -e ".[demo,offline,signing]"
+	@$(PIP) install -q -e ".[demo,signing]"
 	@touch $@
 
 # Dependency groups need pip 25.1; the pip that comes with a new environment may be older.
 $(VENV)/.development: pyproject.toml | $(VENV)/.made
 	@$(PIP) install -q --upgrade "pip>=25.1"
-	@$(PIP) install -q -e ".[demo,offline,signing]" --group dev
+	@$(PIP) install -q -e ".[demo,signing]" --group dev
 	@touch $(VENV)/.demo $@
 
 # Resolves for other machines than this one, which pip cannot.
@@ -117,7 +117,7 @@ $(VENV)/.packaging: pyproject.toml | $(VENV)/.development
 	@touch $@
 
 $(VENV)/.made:
-	@[[ -n "$(PYTHON)" ]] || { echo "edged needs Python 3.10 to 3.13: install one, or name it with PYTHON=..." >&2; exit 1; }
+	@[[ -n "$(PYTHON)" ]] || { echo "edged needs Python 3.10 to 3.14: install one, or name it with PYTHON=..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || $(call apt,python3-venv)
 	@"$(PYTHON)" -m venv $(VENV)
 	@touch $@
@@ -138,7 +138,7 @@ $(VENV)-torch/.ready: | $(VENV)/.made
 # Flower pins other versions than the extra `web` needs.
 $(VENV)-flower/.ready: pyproject.toml | $(VENV)/.made
 	@"$(PYTHON)" -m venv $(VENV)-flower
-	@$(VENV)-flower/bin/python -m pip --disable-pip-version-check install -q -e ".[flower,offline,signing]" \
+	@$(VENV)-flower/bin/python -m pip --disable-pip-version-check install -q -e ".[flower,signing]" \
 		"pytest>=8.2" "pytest-timeout>=2.3" "pytest-xdist>=3.6" "hypothesis>=6.100"
 	@touch $@
 
@@ -156,7 +156,7 @@ $(VENV)-release/.ready: pyproject.toml | $(VENV)/.made
 	@$(VENV)-release/bin/python -m pip install -q --group release
 	@touch $@
 
-# As a device gets it: neither editable nor with the training build.
+# As a device gets it: not editable, and without onnxruntime-training.
 stock: $(STOCK)-oldest/.ready $(STOCK)-newest/.ready
 
 $(STOCK)-%/.ready: $(WHEEL)

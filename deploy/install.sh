@@ -31,19 +31,19 @@ wrong() {
     exit 2
 }
 
-fits() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null; }
+fits() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' 2>/dev/null; }
 
 find_python() {
     if [ -z "$PYTHON" ]; then
-        for found in python3 python3.13 python3.12 python3.11 python3.10; do
+        for found in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
             if fits "$found"; then
                 PYTHON=$found
                 break
             fi
         done
     fi
-    [ -n "$PYTHON" ] || fail "no Python 3.10 to 3.13 here: install one, or name it with --python"
-    fits "$PYTHON" || fail "$PYTHON is no Python 3.10 to 3.13"
+    [ -n "$PYTHON" ] || fail "no Python 3.10 to 3.14 here: install one, or name it with --python"
+    fits "$PYTHON" || fail "$PYTHON is no Python 3.10 to 3.14"
     "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null ||
         fail "$PYTHON makes no virtual environments: install its package, such as python3-venv"
 }

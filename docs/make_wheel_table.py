@@ -37,6 +37,7 @@ SYSTEMS = {
     "3.11": (36, "Raspberry Pi OS 12"),
     "3.12": (39, "Ubuntu 24.04"),
     "3.13": (41, "Raspberry Pi OS 13"),
+    "3.14": (43, "Ubuntu 26.04"),
 }
 MACHINES = ("aarch64", "x86_64")
 OLDEST_GLIBC, NEWEST_OF_UV = 17, 40
@@ -46,7 +47,7 @@ UNUSED = {"sympy", "mpmath", "coloredlogs", "humanfriendly"}
 
 HEADER = """\
 # Every package of a device{what}, with the SHA-256 of the wheels for
-# CPython 3.10 to 3.13 on aarch64 and x86-64.
+# CPython 3.10 to 3.14 on aarch64 and x86-64.
 # pip install --require-hashes --only-binary=:all: --no-deps -r {name} && pip install --no-deps edged-*.whl
 # Made by docs/make_wheel_table.py (`make constraints`), checked by `make wheels`.
 """

@@ -6,12 +6,12 @@ from edged.errors import UnavailableError
 
 
 def require() -> None:
-    """Say what to install where the package onnx is missing, as on a device; before anything here is used.
+    """Check for the package onnx, before anything here is used.
 
     Raises
     ------
     UnavailableError
-        When it is.
+        When it is missing: installed without dependencies, or from an old list of them.
     """
     try:
         import onnx  # noqa: F401
@@ -19,5 +19,5 @@ def require() -> None:
         raise UnavailableError(
             "the package onnx is not installed",
             where="offline phase",
-            remedy='pip install "edged[offline]"; a device needs only bundles that were built elsewhere',
+            remedy="pip install onnx",
         ) from None

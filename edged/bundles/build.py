@@ -182,7 +182,7 @@ def build(
     ConfigError
         When loss, optimizer or engine is unknown, or a glob matches nothing.
     UnavailableError
-        Without the training build of onnxruntime.
+        With engine `native`, or for a loss that is a block, where onnxruntime-training is not installed.
     BundleError
         When the model cannot be trained or does not fit, or `out` is something else. With engine
         `portable` also when a node has no form in standard operators.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.domain.stream.schema import Schema
-from edged.engines.native import api
 from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
@@ -38,46 +37,40 @@ SCHEMAS = [
     Schema((), 6, "reconstruct", targets=6),
 ]
 
-if api.available():
 
-    @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: str(schema.task))
-    def test_every_task_gets_a_bundle_that_fits(tmp_path: Path, schema: Schema) -> None:
-        out = tmp_path / "bundle"
-        asked = {**ORDER, "task": schema.task, "outputs": schema.outputs, "out": str(out)}
-        done = order(json.dumps(asked))
-        assert (done.returncode, done.stderr) == (0, "")
-        bundle = Bundle.open(out)
-        bundle.check_schema(schema)
-        assert json.loads(done.stdout)["fingerprint"] == bundle.fingerprint
-        assert bundle.standardise is not None
-        assert (bundle.target_standardise is None) == (schema.task == "classify")
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: str(schema.task))
+def test_every_task_gets_a_bundle_that_fits(tmp_path: Path, schema: Schema) -> None:
+    out = tmp_path / "bundle"
+    asked = {**ORDER, "task": schema.task, "outputs": schema.outputs, "out": str(out)}
+    done = order(json.dumps(asked))
+    assert (done.returncode, done.stderr) == (0, "")
+    bundle = Bundle.open(out)
+    bundle.check_schema(schema)
+    assert json.loads(done.stdout)["fingerprint"] == bundle.fingerprint
+    assert bundle.standardise is not None
+    assert (bundle.target_standardise is None) == (schema.task == "classify")
 
-    def test_statistics_and_choices_are_taken(tmp_path: Path) -> None:
-        statistics = {"mean": [1.0] * 6, "scale": [2.0] * 6}
-        asked = {
-            **ORDER,
-            "outputs": 1,
-            "loss": "bce_with_logits",
-            "optimizer": "sgd",
-            "statistics": statistics,
-        }
-        assert order(json.dumps({**asked, "out": str(tmp_path / "b")})).returncode == 0
-        bundle = Bundle.open(tmp_path / "b")
-        assert (bundle.loss, bundle.optimizer, bundle.seed) == ("bce_with_logits", "sgd", 1)
 
-    def test_a_build_that_fails_is_one_line(tmp_path: Path) -> None:
-        asked = {**ORDER, "statistics": {"mean": [0.0], "scale": [1.0]}, "out": str(tmp_path / "b")}
-        done = order(json.dumps(asked))
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "statistics of length 1 do not fit" in done.stderr
-        assert done.stderr.count("\n") == 1
+def test_statistics_and_choices_are_taken(tmp_path: Path) -> None:
+    statistics = {"mean": [1.0] * 6, "scale": [2.0] * 6}
+    asked = {
+        **ORDER,
+        "outputs": 1,
+        "loss": "bce_with_logits",
+        "optimizer": "sgd",
+        "statistics": statistics,
+    }
+    assert order(json.dumps({**asked, "out": str(tmp_path / "b")})).returncode == 0
+    bundle = Bundle.open(tmp_path / "b")
+    assert (bundle.loss, bundle.optimizer, bundle.seed) == ("bce_with_logits", "sgd", 1)
 
-else:
 
-    def test_without_the_training_build_it_says_what_to_install(tmp_path: Path) -> None:
-        done = order(json.dumps({**ORDER, "out": str(tmp_path / "b")}))
-        assert done.returncode == 4
-        assert "pip install onnxruntime-training-cpu" in done.stderr
+def test_a_build_that_fails_is_one_line(tmp_path: Path) -> None:
+    asked = {**ORDER, "statistics": {"mean": [0.0], "scale": [1.0]}, "out": str(tmp_path / "b")}
+    done = order(json.dumps(asked))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "statistics of length 1 do not fit" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,24 @@ def test_every_dependency_is_pinned_in_a_version_that_is_allowed(name: str, targ
     assert not pinned.keys() & {"torch", "scipy", "pandas"}
     runtimes = [one for one in pinned if one.startswith("onnxruntime")]
     assert len(runtimes) == 1
-    assert ("onnx" in pinned) == (runtimes != ["onnxruntime"]), "the training build alone asks for it"
+    assert "onnx" in pinned, "the first start builds a bundle"
+
+
+def test_the_supported_interpreters_are_the_same_everywhere() -> None:
+    oldest, *_, newest = MAKER.SYSTEMS
+    wanted = [f"3.{minor}" for minor in range(int(oldest[2:]), int(newest[2:]) + 1)]
+    assert list(MAKER.SYSTEMS) == wanted
+    assert [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if ":: 3." in line] == wanted
+    beyond = f"3.{int(newest[2:]) + 1}"
+    assert PROJECT["requires-python"] == f">={oldest},<{beyond}"
+    limits = f"({oldest.replace('.', ', ')}) <= sys.version_info < ({beyond.replace('.', ', ')})"
+    for name in ("Makefile", "deploy/install.sh"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert limits in text, name
+        assert f"Python {oldest} to {newest}" in text, name
+        tried = re.search(r"for \w+ in python3 (.+);", text)
+        assert tried is not None, name
+        assert {word.removeprefix("python") for word in tried[1].split()} == set(wanted), name
 
 
 @pytest.mark.parametrize("name", MAKER.FILES)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STANDARD = "ai.onnx"
-# Standard operators for which the training build has kernels: every other one runs their definition instead.
+# Standard operators for which onnxruntime-training has kernels: every other one runs their definition instead.
 FUNCTIONS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 # What a board is to do, by the beginnings of the names of the graphs that it loads for it.
 PURPOSES = {
@@ -44,7 +44,7 @@ def required(path: Path, purpose: str = "all") -> Needed:
 
     When it loads a graph, onnxruntime puts operators of its own in place of some: a build without those
     would not run what the same version of it, built whole, had run. What this machine's runtime puts there
-    is found by letting it write the optimised graph. What the training build alone runs as one operator is
+    is found by letting it write the optimised graph. What onnxruntime-training alone runs as one operator is
     counted in both forms, as that and as the operators of its definition.
 
     Parameters

@@ -59,7 +59,7 @@ def generate(
     Raises
     ------
     UnavailableError
-        Without the training build of onnxruntime.
+        Where onnxruntime-training is not installed.
     BundleError
         When an operator has no gradient, or the loss does not depend on a trainable parameter.
     """

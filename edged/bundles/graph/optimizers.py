@@ -93,7 +93,7 @@ class Optimizer:
 
     @property
     def native_lack(self) -> str | None:
-        """What of it onnxruntime's training build has not; None when it has all."""
+        """What of it onnxruntime-training has not; None when it has all."""
         if self.name == "sgd_momentum":
             return "momentum"
         return "SGD with weight decay" if self.name == "sgd" and self.weight_decay else None

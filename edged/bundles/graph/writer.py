@@ -48,7 +48,7 @@ class Writer(NodeWriter):
     taken
         Names that must not be used again.
     values
-        Constants of the graph that is rewritten: indices, axes and the like.
+        Constants of the graph that is written: indices, axes and the like.
     shapes
         Shapes of its tensors that are known; None is a size that varies, as the batch does.
     """

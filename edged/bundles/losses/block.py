@@ -43,7 +43,7 @@ class BlockLoss:
     Raises
     ------
     UnavailableError
-        Without the training build of onnxruntime.
+        Where onnxruntime-training is not installed.
     ConfigError
         When there is no such module or class, or it is no block for a loss.
     """

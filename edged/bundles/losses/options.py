@@ -38,7 +38,7 @@ def parse(
     ConfigError
         When a text is no loss, or there is not one cross_entropy to weigh the classes of.
     UnavailableError
-        For a block, without the training build of onnxruntime.
+        For a block, where onnxruntime-training is not installed.
     """
     weighted = _weighted(texts, class_weights, ignore_index, label_smoothing)
     if len(texts) == 1 and "=" not in texts[0]:

@@ -1,7 +1,7 @@
 """What a device begins with: its sample log, and a bundle for a stream that names none.
 
-That bundle is the standard network. Its builder needs `onnx` and the training package's gradient builder,
-which the daemon must not import; so it runs as a child process, `python -m edged.bundles`.
+That bundle is the standard network. Its builder needs `onnx`, which the daemon must not import; so it runs as
+a child process, `python -m edged.bundles`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def load(part: str) -> Any:
 
 
 def available() -> bool:
-    """Whether the training build of onnxruntime is installed; imports nothing of it."""
+    """Whether onnxruntime-training is installed; imports nothing of it."""
     return (_folder() / "api" / "__init__.py").is_file()
 
 

@@ -45,7 +45,7 @@ class NativeEngine:
     Raises
     ------
     UnavailableError
-        When the training build of onnxruntime is not installed.
+        When onnxruntime-training is not installed.
     BundleError
         When the artifacts cannot be loaded.
     """

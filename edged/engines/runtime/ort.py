@@ -1,6 +1,6 @@
 """onnxruntime as every part uses it: import without the training stack, providers, sessions, errors.
 
-The training build, when imported, tries to import `onnxruntime.training.ortmodule` to look at its CUDA
+onnxruntime-training, when imported, tries to import `onnxruntime.training.ortmodule` to look at its CUDA
 version. Without torch that fails, but only after `onnx` and all offline tooling have been loaded: 14 MB
 and half of the import time, for nothing, in a daemon that only serves. Everything imports the runtime from
 this module, so that the attempt fails at once.

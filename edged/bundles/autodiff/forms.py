@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import helper
 
-from edged.bundles.autodiff.rules.recurrent import STATES
+from edged.bundles.autodiff.rules.recurrent import STATES, further_input
 from edged.bundles.autodiff.shapes import constants
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names
 from edged.bundles.graph.writer import Writer, attributes_of
@@ -56,7 +56,8 @@ def _plain_layers(node: onnx.NodeProto, to: Writer) -> None:
     """A layer for each direction, the batch behind the time; one that goes back reads the sequence turned."""
     given = attributes_of(node)
     turns = _TURNS[given.get("direction", "forward")]
-    if turns == (False,) and not given.get("layout", 0):
+    plain = turns == (False,) and not given.get("layout", 0)
+    if plain or further_input(node):
         to.copy(node)
         return
     inputs = [*node.input, *[""] * 7][: 5 + STATES[node.op_type]]

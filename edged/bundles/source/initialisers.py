@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # What keeps zeros zeros, whatever shape it gives them.
 _SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 # Places of inputs that are numbers and no weights.
-_SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3), "Upsample": (1,)}
+_SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3)}
 # What PyTorch's exporters call tensors that are no parameters of the module.
 _EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
 

@@ -95,7 +95,7 @@ class Case:
     """
 
     body: str
-    tensors: Mapping[str, Drawn | NDArray[Any]]
+    tensors: Mapping[str, Any]
     fixed: tuple[str, ...] = ()
     rows: tuple[int, ...] = (5, 1)
     ends: tuple[str, ...] = ("y",)
@@ -138,6 +138,13 @@ class Case:
             if value.dtype == np.float32 and name not in self.fixed
         ]
 
+    @property
+    def frozen(self) -> list[str]:
+        """Names of parameters that are not trained: random tensors that are fixed."""
+        return [
+            name for name in self.fixed if isinstance(self.tensors[name], Drawn) and name not in self.inputs
+        ]
+
     def model(self, rows: int = 2) -> onnx.ModelProto:
         """The graph as a model; initialisers have their values."""
         return self._as_model(self.body, rows)
@@ -155,7 +162,9 @@ class Case:
             helper.make_tensor_value_info(name, kinds[values[name].dtype], dims)
             for name, dims in self.inputs.items()
         )
-        graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self.ends)
+        graph.output.extend(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self.ends
+        )
         graph.initializer.extend(
             numpy_helper.from_array(np.asarray(value), name)
             for name, value in values.items()

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+def _at(*parts: Any) -> Any:
+    """An index of several parts; Python 3.10 takes no star between brackets."""
+    return parts
+
+
 class Erf(OpRun):  # type: ignore[misc]
     op_domain = ""
 
@@ -106,9 +111,7 @@ def _geometry(
     return strides, dilations, begin, end, out
 
 
-def _pool(
-    x: Array, kernel: list[int], given: dict[str, Any], reduce: Callable[[Array, int], Any]
-) -> Array:
+def _pool(x: Array, kernel: list[int], given: dict[str, Any], reduce: Callable[[Array, int], Any]) -> Array:
     """For every window, what `reduce` makes of its values `(N, C, taps)` and of its size with padding."""
     strides, dilations, begin, end, out = _geometry(x.shape[2:], kernel, given)
     result = np.zeros((*x.shape[:2], *out), x.dtype)
@@ -122,8 +125,8 @@ def _pool(
             for t in taps
             if all(-b <= i < n + e for i, b, n, e in zip(t, begin, x.shape[2:], end, strict=True))
         ]
-        values = np.stack([x[(slice(None), slice(None), *t)] for t in inside], axis=-1)
-        result[(slice(None), slice(None), *at)] = reduce(values, len(padded))
+        values = np.stack([x[_at(slice(None), slice(None), *t)] for t in inside], axis=-1)
+        result[_at(slice(None), slice(None), *at)] = reduce(values, len(padded))
     return result
 
 
@@ -191,9 +194,7 @@ class LpPool(OpRun):  # type: ignore[misc]
     ) -> tuple[Array]:
         given = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations, "pads": pads}
         given["strides"] = strides
-        return (
-            _pool(x, list(kernel_shape), given, lambda v, _: (np.abs(v) ** p).sum(axis=-1) ** (1 / p)),
-        )
+        return (_pool(x, list(kernel_shape), given, lambda v, _: (np.abs(v) ** p).sum(axis=-1) ** (1 / p)),)
 
 
 class Conv(OpRun):  # type: ignore[misc]
@@ -223,9 +224,9 @@ class Conv(OpRun):  # type: ignore[misc]
                 slice(t * d, t * d + (o - 1) * s + 1, s)
                 for t, d, o, s in zip(tap, wide, out, steps, strict=True)
             )
-            part = padded[(slice(None), slice(None), *cut)]
+            part = padded[_at(slice(None), slice(None), *cut)]
             for g in range(group):
-                weights = w[(slice(g * filters, (g + 1) * filters), slice(None), *tap)]
+                weights = w[_at(slice(g * filters, (g + 1) * filters), slice(None), *tap)]
                 result[:, g * filters : (g + 1) * filters] += np.moveaxis(
                     np.tensordot(weights, part[:, g * each : (g + 1) * each], (1, 1)), 0, 1
                 )
@@ -270,12 +271,61 @@ class ConvTranspose(OpRun):  # type: ignore[misc]
             for tap in itertools.product(*map(range, kernel)):
                 place = tuple(a * s + t * d for a, s, t, d in zip(at, steps, tap, wide, strict=True))
                 for g in range(group):
-                    part = x[(slice(None), slice(g * each, (g + 1) * each), *at)]
-                    weights = w[(slice(g * each, (g + 1) * each), slice(None), *tap)]
-                    result[(slice(None), slice(g * filters, (g + 1) * filters), *place)] += part @ weights
+                    part = x[_at(slice(None), slice(g * each, (g + 1) * each), *at)]
+                    weights = w[_at(slice(g * each, (g + 1) * each), slice(None), *tap)]
+                    result[_at(slice(None), slice(g * filters, (g + 1) * filters), *place)] += part @ weights
         cut = tuple(slice(a, n - e) for a, n, e in zip(around[:rank], whole, around[rank:], strict=True))
-        result = result[(slice(None), slice(None), *cut)]
+        result = result[_at(slice(None), slice(None), *cut)]
         return (result if b is None else result + b.reshape(-1, *[1] * rank),)
+
+
+class Resize(OpRun):  # type: ignore[misc]
+    op_domain = ""
+
+    def _run(
+        self,
+        x: Array,
+        _roi: Array | None = None,
+        scales: Array | None = None,
+        sizes: Array | None = None,
+        coordinate_transformation_mode: str = "half_pixel",
+        mode: str = "nearest",
+        nearest_mode: str = "round_prefer_floor",
+        **_: Any,
+    ) -> tuple[Array]:
+        given = scales is not None and scales.size > 0
+        for axis, few in enumerate(x.shape):
+            scale = np.float32(scales[axis]) if given and scales is not None else None
+            many = int(np.floor(few * scale)) if scale is not None else int(sizes[axis])  # type: ignore[index]
+            stretched = np.float32(many / few) if scale is None else scale
+            if many == few and stretched == 1:
+                continue
+            parts = []
+            for place in map(np.float32, range(many)):
+                at = (place + np.float32(0.5)) / stretched - np.float32(0.5)
+                if coordinate_transformation_mode == "align_corners":
+                    at = place * np.float32(few - 1) / np.float32(max(many - 1, 1))
+                elif coordinate_transformation_mode == "asymmetric":
+                    at = place / stretched
+                elif coordinate_transformation_mode == "pytorch_half_pixel" and many == 1:
+                    at = np.float32(0)
+                parts.append(_interpolated(x, axis, float(at), mode, nearest_mode))
+            x = np.stack(parts, axis=axis)
+        return (x,)
+
+
+def _interpolated(x: Array, axis: int, at: float, mode: str, rounding: str) -> Array:
+    last = x.shape[axis] - 1
+    if mode == "linear":
+        at = min(max(at, 0), last)
+        low = math.floor(at)
+        share = at - low
+        return np.asarray((1 - share) * np.take(x, low, axis) + share * np.take(x, min(low + 1, last), axis))
+    low, high = math.floor(at), math.ceil(at)
+    near = {"floor": low, "ceil": high}.get(rounding, low if at - low < high - at else high)
+    if low != high and at - low == high - at and rounding.startswith("round"):
+        near = low if rounding == "round_prefer_floor" else high
+    return np.asarray(np.take(x, min(max(near, 0), last), axis))
 
 
 def _squashed(x: Array) -> Array:
@@ -312,7 +362,12 @@ class LSTM(OpRun):  # type: ignore[misc]
     op_domain = ""
 
     def _run(
-        self, *inputs: Array | None, hidden_size: int = 0, direction: Any = "forward", layout: int = 0, **_: Any
+        self,
+        *inputs: Array | None,
+        hidden_size: int = 0,
+        direction: Any = "forward",
+        layout: int = 0,
+        **_: Any,
     ) -> tuple[Array, ...]:
         def step(x: Array, states: list[Array], weights: tuple[Array, ...]) -> list[Array]:
             w, r, of_input, of_state = weights
@@ -370,5 +425,5 @@ class RNN(OpRun):  # type: ignore[misc]
 
 OPERATORS: list[type[OpRun]] = [
     AveragePool, Conv, ConvTranspose, Erf, FusedMatMul, GRU, Gelu, GlobalMaxPool, LSTM, LayerNormalization,
-    LpPool, MaxPool, Mean, QuickGelu, RNN,
+    LpPool, MaxPool, Mean, QuickGelu, RNN, Resize,
 ]  # fmt: skip

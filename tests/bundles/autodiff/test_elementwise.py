@@ -9,7 +9,7 @@ from tests.bundles.autodiff.cases import Case, Drawn, number, of, within
 from tests.bundles.autodiff.oracle import judge
 
 X = of("b", 3, 4)
-# The other operand: the same shape, repeated along some axes, of lower rank, a scalar; and repeating x itself.
+# The other operand: the same shape, repeated along some axes, of lower rank, a scalar, repeating x.
 OPERANDS = [
     of("b", 3, 4),
     of(4),
@@ -40,19 +40,18 @@ def of_one(body: str, low: float = -2, high: float = 2) -> Case:
 
 
 CASES = [
-    *both_ways("Add"),
     *both_ways("Sub"),
-    *both_ways("Mul"),
     *both_ways("Div", positive=True),
     *both_ways("Pow", positive=True),
     *both_ways("Max"),
-    *both_ways("Min"),
-    *both_ways("Sum"),
-    *both_ways("Mean"),
+    *(case for name in ("Add", "Mul", "Min", "Sum", "Mean") for case in both_ways(name)[2::5]),
     *(Case(f"y = {name}(x, w, v, x)", {"x": X, "w": of(4), "v": of(3, 1)}) for name in ("Sum", "Mean")),
     *(Case(f"y = {name}(x, w, v)", {"x": X, "w": of(4), "v": of(3, 1)}) for name in ("Max", "Min")),
     *(Case(f"y = {name}(x)", {"x": X}) for name in ("Sum", "Mean", "Max", "Min")),
-    *(Case(f"y = {name}(x, x)", {"x": within(0.5, 2, "b", 3)}) for name in ("Add", "Sub", "Mul", "Div", "Pow")),
+    *(
+        Case(f"y = {name}(x, x)", {"x": within(0.5, 2, "b", 3)})
+        for name in ("Add", "Sub", "Mul", "Div", "Pow")
+    ),
     # Both operands are repeated.
     *(
         Case(f"y = {name}(x, w)", {"x": within(0.5, 2, "b", 3, 1), "w": within(0.5, 2, 1, 4)})
@@ -60,7 +59,10 @@ CASES = [
     ),
     # The batch is not in front, or an operand without it is repeated along it.
     *(
-        Case(f"t = Transpose<perm = [1, 0]>(x) y = {name}(t, w)", {"x": within(0.5, 2, "b", 3), "w": within(0.5, 2, *dims)})
+        Case(
+            f"t = Transpose<perm = [1, 0]>(x) y = {name}(t, w)",
+            {"x": within(0.5, 2, "b", 3), "w": within(0.5, 2, *dims)},
+        )
         for name in ("Add", "Mul", "Div", "Pow")
         for dims in ((1,), (3, 1), (2, 3, 1))
     ),
@@ -85,17 +87,21 @@ CASES = [
         Case("y = Pow(x, e)", {"x": within(-2, 2, "b", 3), "e": np.array(e, np.float32)}, fixed=("e",))
         for e in (2, 3, 1, 0, -1, -2, [2], [[[2]]], [2, 3, 1])
     ),
-    *(
-        Case("y = Pow(x, e)", {"x": within(-2, 2, "b", 3), "e": np.array(e)})
-        for e in (2, 3, [3, 2, 1])
-    ),
+    *(Case("y = Pow(x, e)", {"x": within(-2, 2, "b", 3), "e": np.array(e)}) for e in (2, 3, [3, 2, 1])),
     Case("y = Pow(e, x)", {"x": of("b", 3), "e": np.array(2, np.float32)}, fixed=("e",)),
     *(
-        Case(f"y = Clip({places})", {"x": of("b", 3, 4), "lo": np.array(-0.5, np.float32), "hi": np.array(0.7, np.float32)}, fixed=("lo", "hi"))
+        Case(
+            f"y = Clip({places})",
+            {"x": of("b", 3, 4), "lo": np.array(-0.5, np.float32), "hi": np.array(0.7, np.float32)},
+            fixed=("lo", "hi"),
+        )
         for places in ("x", "x, lo", 'x, "", hi', "x, lo, hi", "x, hi, lo")
     ),
     # Bounds that are computed.
-    Case("lo = ReduceMean<keepdims = 0>(w) hi = ReduceMax<keepdims = 0>(v) y = Clip(x, lo, hi)", {"x": of("b", 9), "w": within(-1, 0, 3), "v": within(0, 1, 3)}),
+    Case(
+        "lo = ReduceMean<keepdims = 0>(w) hi = ReduceMax<keepdims = 0>(v) y = Clip(x, lo, hi)",
+        {"x": of("b", 9), "w": within(-1, 0, 3), "v": within(0, 1, 3)},
+    ),
     *(
         Case(f"y = Where({places})", {"c": np.array(c), "x": X, "w": w})
         for places in ("c, x, w", "c, w, x")

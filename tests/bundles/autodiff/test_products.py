@@ -106,7 +106,9 @@ REFUSED = [
     # Sizes of 1 stand for another along a letter.
     (Case('y = Einsum<equation = "bi,ij->bj">(x, w)', {"x": of("b", 1), "w": of(3, 4)}), "size of 1"),
     (
-        Case("y = com.microsoft.FusedMatMul<transBatchA = 1>(x, w)", {"x": of(2, "b", 3), "w": of("b", 3, 4)}),
+        Case(
+            "y = com.microsoft.FusedMatMul<transBatchA = 1>(x, w)", {"x": of(2, "b", 3), "w": of("b", 3, 4)}
+        ),
         "batch axis",
     ),
 ]

@@ -8,7 +8,15 @@ import pytest
 from tests.bundles.autodiff.cases import Case, ints, number, of, within
 from tests.bundles.autodiff.oracle import judge
 
-OPERATORS = ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"]
+OPERATORS = [
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceSumSquare",
+    "ReduceLogSumExp",
+]
 AXES = ["axes = [1], ", "axes = [-1], ", "axes = [1, 2], ", "axes = [0], ", "axes = [-3, 2], ", ""]
 
 
@@ -18,7 +26,12 @@ def reduced(operator: str, axes: str, keep: int) -> Case:
 
 
 CASES = [
-    *(reduced(operator, axes, keep) for operator in [*OPERATORS, "ReduceLogSum"] for axes in AXES for keep in (0, 1)),
+    *(
+        reduced(operator, axes, keep)
+        for operator in [*OPERATORS, "ReduceLogSum"]
+        for axes in AXES
+        for keep in (0, 1)
+    ),
     *(Case(f"y = {operator}(x)", {"x": of("b", 3)}) for operator in OPERATORS),
     *(
         Case(f"y = ReduceSum<keepdims = {keep}>(x, a)", {"x": of("b", 3, 4), "a": ints(*axes)})
@@ -29,7 +42,10 @@ CASES = [
     Case("y = ReduceSum<keepdims = 0>(x)", {"x": of("b", 3)}),
     # No axes at all: everything, or nothing.
     *(
-        Case(f"y = ReduceSum<noop_with_empty_axes = {noop}, keepdims = {keep}>({inputs})", {"x": of("b", 3), "a": ints()})
+        Case(
+            f"y = ReduceSum<noop_with_empty_axes = {noop}, keepdims = {keep}>({inputs})",
+            {"x": of("b", 3), "a": ints()},
+        )
         for noop, inputs in ((0, "x"), (1, "x, a"))
         for keep in (0, 1)
     ),
@@ -37,12 +53,18 @@ CASES = [
     Case("y = ReduceMax(w)", {"w": of(), "x": of("b", 1)}),
     # Something smaller follows, so that what comes back is small.
     *(
-        Case(f"r = {operator}<axes = [2]>(x) y = ReduceMean<axes = [0, 1], keepdims = 0>(r)", {"x": within(0.5, 2, "b", 3, 4)})
+        Case(
+            f"r = {operator}<axes = [2]>(x) y = ReduceMean<axes = [0, 1], keepdims = 0>(r)",
+            {"x": within(0.5, 2, "b", 3, 4)},
+        )
         for operator in [*OPERATORS, "ReduceLogSum"]
     ),
     # What is small meets an operand that was repeated.
     *(
-        Case(f"a = Mul(x, w) r = {operator}<axes = [2]>(a) y = ReduceSum(r)", {"x": within(0.5, 2, "b", 3, 4), "w": within(0.5, 2, 1, 1)})
+        Case(
+            f"a = Mul(x, w) r = {operator}<axes = [2]>(a) y = ReduceSum(r)",
+            {"x": within(0.5, 2, "b", 3, 4), "w": within(0.5, 2, 1, 1)},
+        )
         for operator in [*OPERATORS, "ReduceLogSum"]
     ),
     *(Case("y = GlobalAveragePool(x)", {"x": of("b", 2, *sizes)}) for sizes in ((3,), (3, 4), (2, 3, 2))),
@@ -62,10 +84,18 @@ TIED = {"w": number([[1, 3, 3], [2, 2, 2]]), "x": of("b", 1)}
 ON_EDGES = [
     Case("y = ReduceMax<axes = [1]>(w)", TIED, expected={"w": [[0, 0.5, 0.5], [1 / 3] * 3]}),
     Case("y = ReduceMin<axes = [1]>(w)", TIED, expected={"w": [[1, 0, 0], [1 / 3] * 3]}),
-    Case("y = ReduceL2<axes = [1]>(w)", {"w": np.zeros((2, 3), np.float32), "x": of("b", 1)}, expected={"w": 0}),
-    Case("y = ReduceL1<axes = [1]>(w)", {"w": np.zeros((2, 3), np.float32), "x": of("b", 1)}, expected={"w": 0}),
+    Case(
+        "y = ReduceL2<axes = [1]>(w)", {"w": np.zeros((2, 3), np.float32), "x": of("b", 1)}, expected={"w": 0}
+    ),
+    Case(
+        "y = ReduceL1<axes = [1]>(w)", {"w": np.zeros((2, 3), np.float32), "x": of("b", 1)}, expected={"w": 0}
+    ),
     # The first of equal ones, as PyTorch's.
-    Case("y = GlobalMaxPool(w)", {"w": number([[[1, 3, 3], [2, 2, 2]]]), "x": of("b", 1)}, expected={"w": [[[0, 1, 0], [1, 0, 0]]]}),
+    Case(
+        "y = GlobalMaxPool(w)",
+        {"w": number([[[1, 3, 3], [2, 2, 2]]]), "x": of("b", 1)},
+        expected={"w": [[[0, 1, 0], [1, 0, 0]]]},
+    ),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,12 +15,12 @@ FARTHEST = 2**63 - 1
 
 
 def shaped(body: str, x: Drawn, **tensors: object) -> Case:
-    return Case(body, {"x": x, **tensors})  # type: ignore[dict-item]
+    return Case(body, {"x": x, **tensors})
 
 
 def cut(x: Drawn, starts: list[int], ends: list[int], *rest: list[int], kind: type = np.int64) -> Case:
     names = ["starts", "ends", "axes", "steps"]
-    bounds = [np.array(values, kind) for values in (starts, ends, *rest)]
+    bounds: list[Any] = [np.array(values, kind) for values in (starts, ends, *rest)]
     tensors = dict(zip(names, bounds, strict=False))
     return shaped(f"y = Slice(x, {', '.join(tensors)})", x, **tensors)
 
@@ -32,7 +34,10 @@ CASES = [
     shaped("d = Shape<start = 0, end = 1>(x) s = Concat<axis = 0>(d, r) y = Reshape(x, s)", X, r=ints(5, 4)),
     shaped("y = Reshape(w, s)", of("b", 1), w=of(), s=ints(1, 1)),
     shaped("y = Reshape(w, s)", of("b", 1), w=of(1, 1), s=np.zeros(0, np.int64)),
-    *(shaped(f"y = Flatten{axis}(x)", X) for axis in ("", "<axis = 0>", "<axis = 2>", "<axis = 3>", "<axis = -1>")),
+    *(
+        shaped(f"y = Flatten{axis}(x)", X)
+        for axis in ("", "<axis = 0>", "<axis = 2>", "<axis = 3>", "<axis = -1>")
+    ),
     *(shaped(f"y = Transpose{perm}(x)", X) for perm in ("", "<perm = [0, 2, 1]>", "<perm = [2, 0, 1]>")),
     shaped("y = Squeeze(x, a)", of("b", 1, 3, 1), a=ints(1)),
     shaped("y = Squeeze(x, a)", of("b", 1, 3, 1), a=ints(-1, 1)),
@@ -90,7 +95,13 @@ CASES = [
     Case("y = Pad(x, p, v)", {"x": X, "p": ints(0, 1, 0, 0, 0, 2), "v": number(3)}, fixed=("v",)),
     *(
         Case("y = Expand(w, s)", {"w": w, "s": ints(*s), "x": of("b", 1)})
-        for w, s in ((of(3, 1), (3, 4)), (of(4), (2, 3, 4)), (of(), (2, 3)), (of(3, 1), (1, 1)), (of(1, 4), (3, 1)))
+        for w, s in (
+            (of(3, 1), (3, 4)),
+            (of(4), (2, 3, 4)),
+            (of(), (2, 3)),
+            (of(3, 1), (1, 1)),
+            (of(1, 4), (3, 1)),
+        )
     ),
     Case("s = Shape(x) y = Expand(w, s)", {"w": of(4), "x": of("b", 3, 4)}, fixed=("x",)),
     Case("s = Shape(x) y = Expand(w, s)", {"w": of(1, 3, 1), "x": of("b", 3, 4)}, fixed=("x",)),
@@ -117,7 +128,10 @@ def test_gradient(case: Case) -> None:
 
 REFUSED = [
     (
-        Case("v = ReduceMean<keepdims = 0>(w) y = Pad(x, p, v)", {"x": X, "p": ints(0, 1, 0, 0, 0, 2), "w": of(3)}),
+        Case(
+            "v = ReduceMean<keepdims = 0>(w) y = Pad(x, p, v)",
+            {"x": X, "p": ints(0, 1, 0, 0, 0, 2), "w": of(3)},
+        ),
         "fills with is computed",
     ),
     (shaped('y = Pad<mode = "edge">(x, p)', X, p=ints(0, -1, 1, 0, 0, 0)), "it cuts"),

@@ -106,16 +106,27 @@ def batch_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> A
     """dβ = Σ ḡ, dγ = Σ ḡ·x̂ and dx = γ·r·(ḡ − wᵢ/m·(dβ + x̂·dγ)), sums over rows and positions.
 
     With equal weights wᵢ/m is one over the number of summands: section 3 of the paper. Where it is frozen,
-    dx = ḡ·γ·r with the running variance in r.
+    dx = ḡ·γ·r with the running variance in r; other layers may compute γ and β.
     """
-    x, gamma, _, _, variance = node.input
+    x, gamma, _, mean, variance = node.input
     dims, found = t.dims(x, node), list[Adjoint | None]([None, None, None])
     rank = len(dims)
     if node.output[0] not in t.saved:
         epsilon = t.number(attributes_of(node).get("epsilon", 1e-5))
-        factor = t.add("Div", [gamma, t.add("Sqrt", [t.add("Add", [variance, epsilon])])])
+        deviation = t.add("Sqrt", [t.add("Add", [variance, epsilon])])
         channels = (1, dims[1], *(1 for _ in dims[2:]))
-        return [t.times(gradients[0], _beside(factor, rank, t), channels)]
+        if t.wants(node, 0):
+            factor = t.add("Div", [gamma, deviation])
+            found[0] = t.times(gradients[0], _beside(factor, rank, t), channels)
+        if t.wants(node, 1) or t.wants(node, 2):
+            centred = t.add("Sub", [x, _beside(mean, rank, t)])
+            normal = t.add("Div", [centred, _beside(deviation, rank, t)])
+            gradient, axes = t.whole(gradients[0], node), t.sizes(0, *range(2, rank))
+            each = t.add("Mul", [gradient, normal])
+            found[1:] = [
+                Adjoint(t.add("ReduceSum", [name, axes], keepdims=0), dims[1:2]) for name in (each, gradient)
+            ]
+        return found
     centred, inverse = t.saved[node.output[0]]
     gradient, axes = t.whole(gradients[0], node), t.sizes(0, *range(2, rank))
     product = t.add("ReduceSum", [t.add("Mul", [gradient, centred]), axes], keepdims=0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onnx import TensorProto
+import numpy as np
+from onnx import TensorProto, numpy_helper
 
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.shapes import row_elements
@@ -31,8 +32,12 @@ def dropout_forward(node: onnx.NodeProto, t: Tape) -> None:
     sample; where the tensor has another form, as in a recurrent network, it is reshaped.
     """
     x, ratio, training = (*node.input, "", "")[:3]
-    if not training:
+    mask = node.output[1] if len(node.output) > 1 else ""
+    if not training or not t.known(training, node, "input that says whether it is training"):
         t.add("Identity", [x], node.output[0])
+        if mask:
+            yes = numpy_helper.from_array(np.ones(1, np.bool_))
+            t.add("ConstantOfShape", [t.shape_of(x, node)], mask, value=yes)
         return
     dims = t.dims(x, node)
     share = RATIO if not ratio else float(t.known(ratio, node, "ratio"))
@@ -42,7 +47,7 @@ def dropout_forward(node: onnx.NodeProto, t: Tape) -> None:
     noise = t.noise(row)
     if dims[0] != BATCH or len(dims) != 2:
         noise = t.like(noise, x, node)
-    kept = t.add("Cast", [t.add("GreaterOrEqual", [noise, t.number(share)])], to=TensorProto.FLOAT)
+    kept = t.add("Cast", [t.add("GreaterOrEqual", [noise, t.number(share)], mask)], to=TensorProto.FLOAT)
     factor = t.saved[node.output[0]] = t.add("Mul", [kept, t.number(1 / (1 - share))])
     t.add("Mul", [x, factor], node.output[0])
 

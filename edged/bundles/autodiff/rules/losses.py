@@ -94,11 +94,13 @@ def cross_entropy_forward(node: onnx.NodeProto, t: Tape) -> None:
 
 
 @backward("SoftmaxCrossEntropyLoss")
-def cross_entropy(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
+def cross_entropy(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> Adjoints:
     """wᵢ·(p − onehot(labelᵢ)); times ḡ/Σw where it is not the step's loss.
 
     Weights of classes, and one that is ignored, are in wᵢ: see `cross_entropy.row_weights`.
     """
+    if gradients[0] is None or any(gradients[1:]):
+        raise untrainable(node, "its log-probabilities are read")
     said, wanted, weights = t.saved[node.output[0]]
     excess = t.add("Add", [t.add("Exp", [said]), wanted])
     if node.output[0] != t.loss:

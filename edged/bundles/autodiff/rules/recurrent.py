@@ -83,14 +83,22 @@ def read_layer(node: onnx.NodeProto, to: Tape) -> RecurrentLayer:
 
 def more_than_plain(node: onnx.NodeProto) -> str:
     """What makes a recurrent node more than a plain layer; nothing for all other nodes."""
-    given, inputs = attributes_of(node), [*node.input, *[""] * 8]
+    if name := further_input(node):
+        return f"it has the input {name}"
+    given = attributes_of(node)
     for name, plain in _PLAIN.get(node.op_type, {}).items():
         value = given.get(name, plain)
         if value != plain:
             return f"its {name} is {_written(value)}"
+    return ""
+
+
+def further_input(node: onnx.NodeProto) -> str:
+    """An input of a recurrent node that no rule takes; nothing where there is none, or for other nodes."""
     if node.op_type not in _PLAIN:
         return ""
-    return next((f"it has the input {name}" for i, name in ((4, "sequence_lens"), (7, "P")) if inputs[i]), "")
+    inputs = [*node.input, *[""] * 8]
+    return next((name for place, name in ((4, "sequence_lens"), (7, "P")) if inputs[place]), "")
 
 
 def _written(value: Any) -> str:

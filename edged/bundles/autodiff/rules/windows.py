@@ -118,7 +118,10 @@ class Windows:
         if given.get("auto_pad", "NOTSET") not in ("NOTSET", "", "VALID") or "output_shape" in given:
             raise untrainable(node, "its padding follows from its output: export it with pads")
         begin, end = _padding(node, to, kernel, strides, dilations)
-        return cls(to, kernel, strides, dilations, begin, end, from_)
+        made = cls(to, kernel, strides, dilations, begin, end, from_)
+        if any(rest >= stride for rest, stride in zip(made.rest, strides, strict=True)):
+            raise untrainable(node, "its output_padding is not less than its stride")
+        return made
 
 
 def _fixed(node: onnx.NodeProto, sizes: Sequence[Dim]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from edged import __version__
 from edged.bundles.export.forms import RequestedForms, add_forms
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, value_info
-from edged.bundles.graph.external_data import MOST, set_apart, size_of, values_of
+from edged.bundles.graph.external_data import MOST, is_elsewhere, set_apart, size_of, values_of
 from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.losses.objective import objective, outputs_of
@@ -32,6 +32,7 @@ from edged.bundles.source.standardise import (
 )
 from edged.bundles.source.trainable import select
 from edged.bundles.source.training_mode import inference_form, running_statistics
+from edged.bundles.source.unchanged import check_outputs
 from edged.bundles.step_graph.builder import build_step_graph
 from edged.bundles.step_graph.portable import MODELS, add_step_graph, raw_parameters
 from edged.bundles.step_graph.training_graph import TrainingGraph
@@ -52,6 +53,9 @@ from edged.storage.models.bundles import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from edged.bundles.losses.objective import Given, LossHead, Objective
 
@@ -130,6 +134,7 @@ def build(
     note: Callable[[str], None] = lambda _: None,
     library: Path | None = None,
     naming: Naming = NAMELESS,
+    rows: NDArray[np.float32] | None = None,
 ) -> Bundle:
     """Build a bundle from an inference model and publish it as directory `out`.
 
@@ -176,6 +181,9 @@ def build(
         not be quantised.
     library
         An ONNX file with functions for operators of the model that are not ONNX's own.
+    rows
+        Inputs `(n, ...)` on which the network must say the same as before, where it is not standardised;
+        random ones when None.
 
     Raises
     ------
@@ -194,7 +202,11 @@ def build(
     _check_choice(checkpoint, CHECKPOINTS, "checkpoint")
     refuse_foreign(out)
     functions = None if library is None else read_model(library)
-    made = conform(read_model(model, external_above), outputs_of(loss), library=functions, note=note)
+    given = read_model(model, external_above)
+    before = read_model(given)
+    made = conform(given, outputs_of(loss), library=functions, note=note)
+    if standardise is None and library is None and not any(map(is_elsewhere, before.graph.initializer)):
+        check_outputs(before, made, rows, note)
     plan = _plan(made, loss, train, freeze, standardise, note)
     engine, refused = _possible(plan, rule, engine, note)
     with _staging(out) as staged:

@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
 
+# Producer of networks that `edged model new` and the first start make.
+OURS = "edged"
+_AS_IT_IS = (
+    "inputs are taken as they are: the network may be trained already; --standardise puts a standardisation"
+    " in front, for one that is to be trained from the beginning"
+)
 HIDDEN = {"mlp": "64,32", "autoencoder": "64,32", "cnn1d": "32,32", "cnn2d": "16,32", "gru": "64"}
 
 
@@ -154,7 +160,7 @@ def build_from_file(
     train: Sequence[str],
     freeze: Sequence[str],
     data: Path | None,
-    standardise: bool,
+    standardise: bool | None,
     engine: str,
     forms: RequestedForms = RequestedForms(),  # noqa: B008  it cannot be changed
     class_weights: str | None = None,
@@ -171,8 +177,9 @@ def build_from_file(
     functions for custom operators.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits. Without `data`, inputs of more axes
-    than (batch, n) are left as they are, with a note. Of a csv the features of `naming` are read, where it
-    has names, and the column `label`.
+    than (batch, n) are left as they are, with a note. With None a network that edged has made is
+    standardised; any other may be trained already, and is left as it is. Of a csv the features of `naming`
+    are read, where it has names, and the column `label`.
 
     Raises
     ------
@@ -180,6 +187,10 @@ def build_from_file(
         One line on what cannot be built and why.
     """
     notes: list[str] = []
+    if standardise is None:
+        standardise = read_model(model).producer_name == OURS
+        if not standardise:
+            notes.append(_AS_IT_IS)
     if standardise and data is None and (rank := len(shape_of(read_model(model).graph.input[0]))) != 2:
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
@@ -189,6 +200,7 @@ def build_from_file(
     built = build(
         model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
         engine=engine, forms=forms, checkpoint=checkpoint, naming=naming, note=notes.append, library=library,
+        rows=None if recorded is None else np.asarray(recorded.x, np.float32),
     )  # fmt: skip
     return inspect(built.path) | {"notes": notes}
 
@@ -278,7 +290,7 @@ def check(
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
     engine: str = "both",
-    standardise: bool = True,
+    standardise: bool | None = None,
     library: Path | None = None,
 ) -> dict[str, Any]:
     """What `build_from_file` would make of a model file, or why it would not; `loss` is as for it.

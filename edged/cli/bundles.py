@@ -32,6 +32,9 @@ Losses = Annotated[
 CheckedLosses = Annotated[
     list[str] | None, Option(help="loss that it is to be trained with, mse when absent")
 ]
+Standardised = Annotated[
+    bool | None, Option(help="standardise inputs in the graph; by default for networks of `edged model new`")
+]
 OptimizerName = Annotated[str, Option(help="adamw, adamw_pytorch, sgd or sgd_momentum; see docs/losses.md")]
 Decay = Annotated[float | None, Option(help="default 0; 0.01 for adamw_pytorch")]
 ClipNorm = Annotated[float | None, Option(help="largest norm of the whole gradient; default 0, which is any")]
@@ -72,7 +75,7 @@ def artifacts_build(
     train: Trained = None,
     freeze: Annotated[list[str] | None, Option(help="parameters to freeze, the same way")] = None,
     data: Annotated[Path | None, Option(help="recorded stream: fits the standardisation")] = None,
-    standardise: Annotated[bool, Option(help="put input standardisation into the graph")] = True,
+    standardise: Standardised = None,
     engine: EngineName = "both",
     library: OpLibrary = None,
     features: Annotated[str | None, Option(help="names of the inputs in their order: temp,vib.x")] = None,
@@ -118,7 +121,7 @@ def artifacts_check(
     train: Annotated[list[str] | None, Option(help="parameters to train, as for build")] = None,
     freeze: Annotated[list[str] | None, Option(help="parameters to freeze")] = None,
     engine: EngineName = "both",
-    standardise: Annotated[bool, Option(help="with input standardisation in the graph")] = True,
+    standardise: Standardised = None,
     library: OpLibrary = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,0 +1,96 @@
+"""A network that already has weights keeps what it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from edged.bundles.build import build
+from edged.bundles.commands import build_from_file
+from edged.bundles.graph.optimizers import Optimizer
+from edged.bundles.graph.templates import mlp
+from edged.bundles.source.unchanged import check_outputs
+from edged.engines.inference import InferenceModel
+from edged.errors import BundleError
+from tests.zoo import ZOO
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RNG = np.random.default_rng(0)
+# Raw units of very different sizes, far beyond the limits of standardised inputs.
+X = (RNG.standard_normal((200, 3)) * [1, 40, 900] + [5, 400, -3000]).astype(np.float32)
+
+
+def trained() -> onnx.ModelProto:
+    """A network in raw units whose outputs all depend on the large ones; its producer is not edged."""
+    made = mlp(3, 2, (), seed=1)
+    for tensor in made.graph.initializer:
+        if tensor.name.endswith("weight"):
+            tensor.CopyFrom(
+                numpy_helper.from_array(np.float32([[1, 0.1, 0.01], [-1, 0.2, 0.02]]), tensor.name)
+            )
+    made.producer_name = "somebody"
+    return made
+
+
+def built(folder: Path, model: onnx.ModelProto, **options: Any) -> dict[str, Any]:
+    onnx.save(model, str(folder / "m.onnx"))
+    np.savez(folder / "d.npz", X=X, y=np.zeros(len(X), np.int64))
+    return build_from_file(
+        folder / "m.onnx", folder / "b", loss=["cross_entropy"], optimizer=Optimizer.of("adamw"), train=[],
+        freeze=[], data=folder / "d.npz", engine="portable", **{"standardise": None, **options},
+    )  # fmt: skip
+
+
+def says(path: Path) -> np.ndarray:
+    return np.asarray(InferenceModel(path).predict(X))
+
+
+def test_a_network_of_raw_units_says_the_same_afterwards(tmp_path: Path) -> None:
+    told = built(tmp_path, trained())
+    np.testing.assert_allclose(
+        says(tmp_path / "b" / "inference_model.onnx"), says(tmp_path / "m.onnx"), rtol=1e-5
+    )
+    assert told["standardise"] is None
+    assert "inputs are taken as they are" in told["notes"][0]
+
+
+def test_it_is_standardised_where_that_is_asked_for(tmp_path: Path) -> None:
+    told = built(tmp_path, trained(), standardise=True)
+    assert told["standardise"] is not None
+    assert not [note for note in told["notes"] if "as they are" in note]
+
+
+def test_a_new_network_is_standardised_as_before(tmp_path: Path) -> None:
+    told = built(tmp_path, mlp(3, 2, (4,)))
+    assert told["standardise"] is not None
+    assert told["notes"] == []
+
+
+def test_a_form_that_says_something_else_is_refused() -> None:
+    other = trained()
+    tensor = next(t for t in other.graph.initializer if t.name.endswith("bias"))
+    tensor.CopyFrom(numpy_helper.from_array(np.array([3, 0], np.float32), tensor.name))
+    check_outputs(trained(), trained(), X, pytest.fail)
+    with pytest.raises(BundleError, match="the output 'logits' would differ by 3 "):
+        check_outputs(trained(), other, np.zeros((4, 3), np.float32), pytest.fail)
+
+
+def test_dropout_and_batch_normalisation_do_not_count_as_a_difference(tmp_path: Path) -> None:
+    for name in ("mlp_dropout", "cnn_batchnorm"):
+        entry, notes = ZOO[name], list[str]()
+        build(entry.make(True), tmp_path / name, loss=entry.loss, freeze=entry.freeze, note=notes.append)
+        assert not [note for note in notes if note.startswith("not compared")]
+
+
+def test_a_file_that_cannot_be_run_here_is_not_compared_and_that_is_said() -> None:
+    notes: list[str] = []
+    newer = trained()
+    newer.opset_import[0].version = 99
+    check_outputs(newer, trained(), None, notes.append)
+    assert notes[0].startswith("not compared with the given file, which cannot be run here: ")

@@ -32,7 +32,7 @@ def trained() -> onnx.ModelProto:
     for tensor in made.graph.initializer:
         if tensor.name.endswith("weight"):
             tensor.CopyFrom(
-                numpy_helper.from_array(np.float32([[1, 0.1, 0.01], [-1, 0.2, 0.02]]), tensor.name)
+                numpy_helper.from_array(np.array([[1, 0.1, 0.01], [-1, 0.2, 0.02]], np.float32), tensor.name)
             )
     made.producer_name = "somebody"
     return made

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STANDARD = "ai.onnx"
-# Standard operators for which onnxruntime-training has kernels: every other one runs their definition instead.
+# Standard operators that onnxruntime-training has kernels for: every other one runs their definition instead.
 FUNCTIONS = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 # What a board is to do, by the beginnings of the names of the graphs that it loads for it.
 PURPOSES = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from edged.engines.native import api
 from tests.stock.environments import Environment
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[float]]]:
     """A folder of bundles with their batches, and what `references` says of their losses."""
+    if not api.available() and "EDGED_TEST_REPLAY" not in os.environ:
+        pytest.skip("compares with the native engine")
     from tests.stock.bundles import references
 
     folder = tmp_path_factory.mktemp("compared")

@@ -10,7 +10,6 @@ from edged.bundles.build import build
 from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
-from edged.workbench.demo.plant import CLASSES, FEATURES
 from tests.stock.losses import losses
 from tests.zoo import ZOO
 
@@ -31,11 +30,6 @@ def classifier(path: Path, features: int = 8, classes: int = 2, forms: Requested
     model = mlp(features, classes, (32, 16))
     statistics = Statistics.identity(features)
     return build(model, path, loss="cross_entropy", standardise=statistics, forms=forms)
-
-
-def for_the_demo(path: Path) -> Bundle:
-    """A bundle that fits the demo's plant."""
-    return classifier(path, len(FEATURES), len(CLASSES))
 
 
 def references(folder: Path) -> dict[str, list[float]]:

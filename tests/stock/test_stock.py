@@ -1,8 +1,9 @@
-"""Everything a device does, where no training package is: the oldest and the newest stock onnxruntime."""
+"""Everything that edged does, without a training package: the oldest and the newest stock onnxruntime."""
 
 from __future__ import annotations
 
 import json
+import platform
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 
 from edged.bundles.export.forms import RequestedForms
 from edged.engines.inference import InferenceModel
+from edged.storage.models.bundles import Bundle
 from edged.workbench.demo.world import simulated
 from tests.commands import two_classes, write_config
 from tests.running_device import running
@@ -66,7 +68,7 @@ print(json.dumps([engine.name, bundle.inference_model.name, *(a.tolist() for a i
 """
 
 
-def test_weights_are_written_into_forms_that_the_training_build_has_made(
+def test_weights_are_written_into_forms_that_another_runtime_has_made(
     stock: Environment, tmp_path: Path
 ) -> None:
     bundle = classifier(tmp_path / "b", forms=RequestedForms(ort_format=True, int8=True))
@@ -91,7 +93,7 @@ try:
 except ImportError:
     subprocess.run([sys.executable, "-c", "import onnx"])
 """
-    assert "onnx is not for devices" in stock.run("python", "-c", program, folder=tmp_path).err
+    assert "onnx is not for this process" in stock.run("python", "-c", program, folder=tmp_path).err
     assert stock.record.read_text().split() == ["onnxruntime.training", "onnx"]
 
 
@@ -115,7 +117,7 @@ def test_the_native_engine_is_refused_with_what_to_do(
     answer = stock.run("edged", "doctor", config, "--json", folder=tmp_path)
     found = next(f for f in answer.json if f["what"] == "engine")
     assert (answer.code, found["level"]) == (1, "error")
-    assert "this onnxruntime cannot train" in found["result"]
+    assert "onnxruntime-training is not installed" in found["result"]
 
 
 def test_the_daemon_trains_promotes_and_goes_on_predicting(
@@ -150,6 +152,45 @@ def test_the_daemon_trains_promotes_and_goes_on_predicting(
     assert right > 0.9
 
 
+def test_a_first_start_without_a_bundle_builds_trains_and_swaps(
+    stock: Environment, broker: Broker, tmp_path: Path
+) -> None:
+    """And what each process has loaded: the daemon never the package that its child builds with."""
+    x, y = two_classes(700, 8)
+    processes = tmp_path / "processes"
+    processes.mkdir()
+    stream = STREAM | {"task": "classify", "label": "y", "id": "id"}
+    training = {"every": None, "min_new_samples": 100_000, "cooldown": "0s"}
+    device = StockDevice(stock, tmp_path, broker.port, stream, serving={"qos": 1}, training=training)
+    with running(device, broker.port, EDGED_TEST_PROCESSES=str(processes)) as listener:
+        for i in range(600):
+            listener.send("sensors/a", {"id": str(i), "x": x[i].tolist(), "y": int(y[i])})
+        listener.wait(lambda: len(listener.messages["predictions"]) >= 600)
+        assert listener.request("train", steps=200)["status"] == "ok"
+        listener.wait(lambda: listener.events("model_promoted"), 60)
+        for i in range(600, 700):
+            listener.send("sensors/a", {"id": str(i), "x": x[i].tolist()})
+        listener.wait(lambda: len(listener.messages["predictions"]) >= 700)
+        predictions = listener.messages["predictions"]
+        assert {e["engine"] for e in listener.events("training_finished")} == {"portable"}
+        assert device.process is not None
+        daemon = device.process.pid
+    assert sorted(int(p["id"]) for p in predictions) == list(range(700)), "each exactly once"
+    after = [p for p in predictions if int(p["id"]) >= 600]
+    assert {p["model"] for p in after} == {listener.events("model_promoted")[0]["version"]}
+    assert np.mean([p["label"] == str(y[int(p["id"])]) for p in after]) > 0.9
+    assert Bundle.open(device.state / "bundle").engines == ("portable",)
+
+    told = {int(path.stem): json.loads(path.read_text()) for path in processes.iterdir()}
+    assert "edged.device.pipeline" in told[daemon]["modules"], "the check looks at the right process"
+    assert not {"onnx", "edged.bundles", "google.protobuf"} & set(told[daemon]["modules"])
+    (builder,) = (number for number, one in told.items() if "onnx" in one["modules"])
+    assert told[builder]["parent"] == daemon
+    assert told[builder]["words"][-1] == "edged.bundles"
+    if platform.machine() == "x86_64":
+        assert told[builder]["peak"] < 150e6
+
+
 def test_a_recorded_stream_is_evaluated(stock: Environment, bundle: Path, tmp_path: Path) -> None:
     x, y = generated(4000)
     np.savez(tmp_path / "stream.npz", X=x, y=y)
@@ -162,11 +203,9 @@ def test_a_recorded_stream_is_evaluated(stock: Environment, bundle: Path, tmp_pa
     assert report["metric"]["accuracy"] > report["frozen"]["accuracy"]
 
 
-def test_the_demo_runs_from_a_prepared_bundle(stock: Environment, demo_bundle: Path, tmp_path: Path) -> None:
+def test_the_demo_builds_its_own_bundle(stock: Environment, tmp_path: Path) -> None:
     began = time.monotonic()
-    answer = stock.run(
-        "edged", "demo", "--seconds", 10, "--rate", 60, "--bundle", demo_bundle, "--json", folder=tmp_path
-    )
+    answer = stock.run("edged", "demo", "--seconds", 10, "--rate", 60, "--json", folder=tmp_path)
     assert answer.code == 0, answer.err
     summary = answer.json
     assert time.monotonic() - began > 9.5, "no faster than it was asked for"
@@ -175,32 +214,46 @@ def test_the_demo_runs_from_a_prepared_bundle(stock: Environment, demo_bundle: P
     assert summary["swaps"] >= 1
 
 
-def test_the_demo_without_a_bundle_says_how_to_prepare_one(stock: Environment, tmp_path: Path) -> None:
-    answer = stock.run("edged", "demo", "--json", folder=tmp_path)
-    assert answer.code == 4
-    assert "`edged demo --bundle bundle`" in answer.problem
+def test_a_bundle_is_made_looked_at_and_exported(stock: Environment, tmp_path: Path) -> None:
+    x, y = generated(2000)
+    np.savez(tmp_path / "stream.npz", X=x, y=y)
+    for words in (
+        ("model", "new", "mlp", "--inputs", 8, "--outputs", 2, "-o", "m.onnx"),
+        ("artifacts", "check", "m.onnx"),
+        ("artifacts", "build", "m.onnx", "-o", "b", "--loss", "cross_entropy", "--data", "stream.npz"),
+        ("artifacts", "inspect", "b"),
+        ("artifacts", "export", "b", "-o", "out.onnx"),
+    ):
+        answer = stock.run("edged", *words, folder=tmp_path)
+        assert answer.code == 0, f"{words}: {answer.err}"
+    verified = stock.run("edged", "artifacts", "verify", "b", "--json", folder=tmp_path)
+    assert verified.code == 0, verified.err
+    assert Bundle.open(tmp_path / "b").engines == ("portable",)
+    config = write_config(tmp_path, STREAM, model={"bundle": str(tmp_path / "b")})
+    report = stock.run("edged", "evaluate", config, "--data", "stream.npz", "--json", folder=tmp_path).json
+    assert report["engine"] == "portable"
+    assert report["metric"]["accuracy"] > report["frozen"]["accuracy"]
+    x = x[:32].astype(np.float32)
+    given, exported = (InferenceModel(tmp_path / name) for name in ("b/inference_model.onnx", "out.onnx"))
+    np.testing.assert_allclose(exported.predict(x), given.predict(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        (
-            ("model", "new", "mlp", "--inputs", "3", "--outputs", "2", "-o", "m.onnx"),
-            'pip install "edged[offline]"',
-        ),
-        (("artifacts", "inspect", "bundle"), 'pip install "edged[offline]"'),
-        (("artifacts", "export", "bundle", "-o", "m.onnx"), 'pip install "edged[offline]"'),
-        (("recipe", "run", "r.yaml", "--data", "d.npz", "-o", "out"), 'pip install "edged[offline]"'),
-        (("keys", "new", "-o", "key"), 'pip install "edged[signing]"'),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_what_a_device_does_not_have_is_told_with_what_brings_it(
-    command: tuple[str, ...], told: str, tmp_path: Path
-) -> None:
-    answer = Environment.find("newest", tmp_path / "record").run("edged", *command, folder=tmp_path)
+def test_only_the_native_engine_needs_the_training_package(stock: Environment, tmp_path: Path) -> None:
+    stock.run("edged", "model", "new", "mlp", "--inputs", 3, "--outputs", 2, "-o", "m.onnx", folder=tmp_path)
+    words = ("artifacts", "build", "m.onnx", "-o", "b", "--loss", "mse", "--engine", "native")
+    answer = stock.run("edged", *words, folder=tmp_path)
     assert answer.code == 4
-    assert told in answer.problem
+    assert "onnxruntime-training is not installed" in answer.problem
+    assert "--engine portable" in answer.problem
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_an_installation_does_not_have_is_told_with_what_brings_it(tmp_path: Path) -> None:
+    answer = Environment.find("newest", tmp_path / "record").run(
+        "edged", "keys", "new", "-o", "key", folder=tmp_path
+    )
+    assert answer.code == 4
+    assert 'pip install "edged[signing]"' in answer.problem
 
 
 def test_a_daemon_that_cannot_check_signatures_refuses_to_start(bundle: Path, tmp_path: Path) -> None:

@@ -25,10 +25,7 @@ class PausedParts:
     def set(self, part: str, *, paused: bool) -> bool:
         """Store whether a part is paused; False if that was so before.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses it; then nothing has changed.
+        Raises StorageError when the disk refuses it; then nothing has changed.
         """
         after = self._names | {part} if paused else self._names - {part}
         if after == self._names:

@@ -109,12 +109,8 @@ def open_pipeline(
 ) -> Pipeline:
     """Make the pipeline of one stream on an open state directory; its first model is loaded and serves.
 
-    Raises
-    ------
-    ModelError
-        When not even the bundle's own model can be loaded.
-    ConfigError, UnavailableError
-        When no model can be loaded the way the configuration asks for.
+    Raises ModelError when not even the bundle's own model can be loaded; ConfigError or UnavailableError when
+    no model can be loaded the way the configuration asks for.
     """
     schema = config.stream.to_schema()
     regimes = stored_regimes(registry)
@@ -163,18 +159,9 @@ def go_live(
 ) -> LivePipeline:
     """Add the threads of a daemon to a pipeline; none of them runs yet.
 
-    Parameters
-    ----------
-    pipeline, host
-        The stream, and what it runs on.
-    session
-        Samples and labels arrive over it and are acknowledged there.
-    boot
-        Which start of the daemon this is.
-    watchdog
-        Watches the loops `ingest` and `serve`.
-    latencies
-        Collects seconds from the arrival of a sample to its prediction.
+    `pipeline` and `host`: the stream, and what it runs on. `session`: samples and labels arrive over it and
+    are acknowledged there. `boot`: which start of the daemon this is. `watchdog` watches the loops `ingest`
+    and `serve`. `latencies` collects seconds from the arrival of a sample to its prediction.
     """
     config, schema, clock = pipeline.config, pipeline.schema, pipeline.clock
     worker = TrainingWorker(

@@ -36,12 +36,8 @@ class Settings:
     Keys that are set by command are stored in the state directory and override the configuration file at
     every start.
 
-    Parameters
-    ----------
-    pipeline
-        Its configuration is the one in force at the start; changes are applied to its parts.
-    path
-        The configuration file.
+    `pipeline`: its configuration is the one in force at the start; changes are applied to its parts. `path`:
+    the configuration file.
     """
 
     def __init__(self, pipeline: LivePipeline, path: Path) -> None:
@@ -56,10 +52,7 @@ class Settings:
     def change(self, request: dict[str, Any]) -> None:
         """Set keys permanently; null restores the value of the configuration file.
 
-        Raises
-        ------
-        ConfigError
-            When a key cannot be set or a value is not valid; then nothing has changed.
+        Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
         """
         known = settable()
         for key, value in request.items():
@@ -122,10 +115,7 @@ class Settings:
 def value_of(values: Any, key: str) -> Any:
     """Return the value of a dotted key in a nested dictionary.
 
-    Raises
-    ------
-    ConfigError
-        When there is no such key.
+    Raises ConfigError when there is no such key.
     """
     found = values
     for name in key.split("."):

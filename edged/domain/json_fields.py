@@ -42,10 +42,7 @@ def _reject(reason: str, what: str, where: str) -> EdgedError:
 def read_object(payload: bytes, limit: int, where: str) -> JsonFields:
     """The fields of a JSON object of at most `limit` bytes.
 
-    Raises
-    ------
-    RejectedUpdateError
-        When it is none, too large, or holds NaN or infinity, which are no JSON.
+    Raises RejectedUpdateError when it is none, too large, or holds NaN or infinity, which are no JSON.
     """
     if len(payload) > limit:
         raise RejectedUpdateError(MALFORMED, f"{len(payload)} bytes, at most {limit} are read", where=where)
@@ -66,14 +63,9 @@ _DECODER = json.JSONDecoder(parse_constant=_no_number)
 class JsonFields:
     """One JSON object; each method gives a field of one kind or raises what `refuse` makes.
 
-    Parameters
-    ----------
-    values
-        The object; also an attribute, for what is taken as it is.
-    where
-        What it is part of, for errors.
-    refuse
-        The error for a reason (a word for counters), what is wrong, and where; else RejectedUpdateError.
+    `values`: the object; also an attribute, for what is taken as it is. `where`: what it is part of, for
+    errors. `refuse`: the error for a reason (a word for counters), what is wrong, and where; else
+    RejectedUpdateError.
     """
 
     def __init__(

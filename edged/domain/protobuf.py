@@ -32,12 +32,8 @@ class Field(NamedTuple):
 def fields(content: Content, at: int, end: int) -> Iterator[Field]:
     """Every field between `at` and `end`; groups are passed over, with all that is in them.
 
-    A key has 32 bits. Longer ones are refused, not shortened: parsers do not agree on what they name.
-
-    Raises
-    ------
-    ValueError
-        Where this is no message. What comes before it was a field of one all the same.
+    A key has 32 bits. Longer ones are refused, not shortened: parsers do not agree on what they name. Raises
+    ValueError where this is no message. What comes before it was a field of one all the same.
     """
     groups = 0
     while at < end:

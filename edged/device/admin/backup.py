@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 def back_up(config: Config, out: Path, key: Path | None = None) -> dict[str, Any]:
     """Write the state of the device to the file `out`, also while its daemon runs; sign it with `key`.
 
-    Raises
-    ------
-    ConfigError
-        When the key cannot be used.
-    StorageError
-        When there is no state or it is damaged, or a disk refuses.
+    Raises ConfigError when the key cannot be used; StorageError when there is no state or it is damaged, or a
+    disk refuses.
     """
     about = {"edged": __version__, "device": config.device.id, "created": SystemClock().now()}
     signer = None if key is None else lambda message: sign(message, key)
@@ -43,13 +39,9 @@ def restore(
 ) -> dict[str, Any]:
     """Replace the state of this device by a backup; if `keys` are given, one of them must have signed it.
 
-    Raises
-    ------
-    RefusedError
-        When a daemon runs, there is a state and `replace` is false, the backup is of another stream, or its
-        signature is not by one of the keys.
-    StorageError
-        When the backup is damaged or of a newer edged, or a disk refuses.
+    Raises RefusedError when a daemon runs, there is a state and `replace` is false, the backup is of another
+    stream, or its signature is not by one of the keys; StorageError when the backup is damaged or of a newer
+    edged, or a disk refuses.
 
     Notes
     -----

@@ -17,10 +17,7 @@ STATUS_SECONDS = 5.0  # that a status may be late
 def health(config: Config) -> tuple[bool, str]:
     """Return whether the daemon runs without a problem, and one line that describes its state.
 
-    Raises
-    ------
-    StorageError
-        When the registry cannot be read.
+    Raises StorageError when the registry cannot be read.
     """
     state = config.storage.dir
     running = DirectoryLock.holder(state)

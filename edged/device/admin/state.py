@@ -120,12 +120,8 @@ def train_once(
 ) -> dict[str, Any]:
     """Train once now and have the gate judge the candidate; return result, verdict and versions.
 
-    Raises
-    ------
-    RefusedError
-        When the daemon is running (it trains by itself), or there is no run to resume.
-    StorageError
-        When the run failed.
+    Raises RefusedError when the daemon is running (it trains by itself), or there is no run to resume;
+    StorageError when the run failed.
     """
     clock = SystemClock()
     with ExitStack() as stack:
@@ -191,20 +187,10 @@ def _model_reader(config: Config) -> InferenceReader:
 def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
     """Erase parts of the state directory, down to the bytes in its files; return how much of each.
 
-    Parameters
-    ----------
-    config
-        Its `storage.dir` is the state directory.
-    what
-        `samples` (with their labels, refused messages and what models keep of them), `labels`, `checkpoints`,
-        `models` (all but the bundle's own, which serves from then on), or `all`.
-
-    Raises
-    ------
-    RefusedError
-        While a daemon runs.
-    StorageError
-        When something could not be erased; call it again.
+    `config`: its `storage.dir` is the state directory. `what`: `samples` (with their labels, refused messages
+    and what models keep of them), `labels`, `checkpoints`, `models` (all but the bundle's own, which serves
+    from then on), or `all`. Raises RefusedError while a daemon runs; StorageError when something could not be
+    erased (call it again).
     """
     state = config.storage.dir
     if not state.is_dir():
@@ -267,12 +253,8 @@ def _wipe_models(config: Config) -> int:
 def on_models(config: Config, action: str, version: int | None, out: Path | None) -> Any:
     """Carry out `edged models`: list, show and export read; the others change the registry.
 
-    Raises
-    ------
-    ConfigError
-        When there is no registry, the action is unknown, or it needs a version or file.
-    RefusedError
-        When the registry is to be changed while a daemon runs.
+    Raises ConfigError when there is no registry, the action is unknown, or it needs a version or file;
+    RefusedError when the registry is to be changed while a daemon runs.
     """
     state = config.storage.dir
     if not (state / "state.db").exists():

@@ -27,20 +27,10 @@ MANIFESTS = ("manifest", "manifest.json")
 def unpacked(source: Path, bases: Sequence[Path] = ()) -> Weights:
     """Return the parameters of an update.
 
-    Parameters
-    ----------
-    source
-        A directory with `manifest` and the chunks `0`, `1`, …, each as it was published; or a file with whole
-        weights, such as a model has beside it.
-    bases
-        Bases that the update can be a difference to: bundles, safetensors files, or sources as above.
-
-    Raises
-    ------
-    StorageError
-        When something is missing or damaged.
-    RefusedError
-        When it is a difference to none of the bases.
+    `source`: a directory with `manifest` and the chunks `0`, `1`, …, each as it was published; or a file with
+    whole weights, such as a model has beside it. `bases`: what the update can be a difference to: bundles,
+    safetensors files, or sources as above. Raises StorageError when something is missing or damaged;
+    RefusedError when it is a difference to none of the bases.
     """
     if source.is_file():
         return _file(source)
@@ -53,12 +43,8 @@ def unpacked(source: Path, bases: Sequence[Path] = ()) -> Weights:
 def write(parameters: Weights, out: Path, bundle: Path | None) -> int:
     """Write parameters as `.safetensors`, or as the `.onnx` inference model of a bundle; return the size.
 
-    Raises
-    ------
-    ConfigError
-        When a model is wanted and no bundle is named, or the name has another ending.
-    RefusedError
-        When the parameters are not those of the bundle's network.
+    Raises ConfigError when a model is wanted and no bundle is named, or the name has another ending;
+    RefusedError when the parameters are not those of the bundle's network.
     """
     if out.suffix == ".safetensors":
         from safetensors.numpy import save

@@ -59,14 +59,8 @@ class LocalCommand(abc.ABC):
 class CommandAnswers:
     """Publishes answers where the sender of a command wants them, and acknowledges commands.
 
-    Parameters
-    ----------
-    session, topics
-        Where answers and progress are published.
-    connection
-        Acknowledges commands on the connection over which they arrived.
-    running
-        Counts the outcomes.
+    `session` and `topics`: where answers and progress are published. `connection` acknowledges commands on
+    the connection over which they arrived. `running` counts the outcomes.
     """
 
     def __init__(

@@ -17,21 +17,9 @@ def command_authority(
 ) -> Authority | None:
     """Return what checks the signatures of commands; None without keys in the configuration.
 
-    Parameters
-    ----------
-    device
-        Id of this device.
-    config
-        The trusted keys, and the commands that must be signed.
-    registry
-        Remembers which signed commands were accepted.
-    clock
-        Judges the age of signatures.
-
-    Raises
-    ------
-    ConfigError
-        When a key cannot be used.
+    `device`: id of this device. `config`: the trusted keys, and the commands that must be signed. `registry`
+    remembers which signed commands were accepted. `clock` judges the age of signatures. Raises ConfigError
+    when a key cannot be used.
     """
     if not config.keys:
         return None

@@ -41,22 +41,11 @@ ENDED = "the daemon ended while it was carried out"
 class CommandDispatcher:
     """Executes commands on the thread that hands them over, and those that take long on one of its own.
 
-    Parameters
-    ----------
-    handlers
-        The handlers of all commands by name.
-    config
-        How old commands may be, and how many are remembered.
-    clock
-        Judges the age of commands.
-    journal
-        Stores commands that have an id, with their answers.
-    answers
-        Publishes answers and progress.
-    authority
-        Checks signatures, once for each command, just before it is executed; None accepts all commands.
-    running
-        Lists the commands in progress and counts the outcomes.
+    `handlers` are those of all commands, by name. `config`: how old commands may be, and how many are
+    remembered. `clock` judges the age of commands. `journal` stores commands that have an id, with their
+    answers. `answers` publishes answers and progress. `authority` checks signatures, once for each command,
+    just before it is executed; None accepts all commands. `running` lists the commands in progress and counts
+    the outcomes.
     """
 
     def __init__(

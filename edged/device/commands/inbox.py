@@ -28,16 +28,7 @@ REFUSALS = 10.0  # rejections per second that are answered; the others are only 
 class CommandInbox:
     """Queue of received commands, at most `MAX_WAITING`.
 
-    Parameters
-    ----------
-    config
-        The rate limit.
-    clock
-        Measures the rate.
-    answers
-        Answers and acknowledges commands that are not queued.
-    running
-        Counts the commands.
+    `config` has the rate limit; `answers` answers and acknowledges commands that are not queued.
     """
 
     def __init__(

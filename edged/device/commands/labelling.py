@@ -28,14 +28,9 @@ class LabelCommands:
     def label(self, request: dict[str, Any]) -> dict[str, Any]:
         """Store labels durably and pass them to serving and training.
 
-        Raises
-        ------
-        ConfigError
-            When a label is not valid; then none is stored.
-        RefusedError
-            When none of the labels has a sample.
-        StorageError
-            When the newest samples, to which the labels might belong, cannot be stored.
+        Raises ConfigError when a label is not valid (then none is stored); RefusedError when none of the
+        labels has a sample; StorageError when the newest samples, to which the labels might belong, cannot be
+        stored.
         """
         entries = request.get("labels", [request])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

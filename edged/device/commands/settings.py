@@ -36,10 +36,7 @@ class SettingsCommands:
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set keys permanently; null restores the value of the configuration file.
 
-        Raises
-        ------
-        ConfigError
-            When a key cannot be set or a value is not valid; then nothing has changed.
+        Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
         """
         self._settings.change(request)
         self._events.states_changed()

@@ -23,16 +23,8 @@ log = get_logger("edged.control")
 class TaskReporter:
     """Records in the journal, and publishes, that a task was accepted, is executing, and has ended.
 
-    Parameters
-    ----------
-    journal
-        Stores the state and the answer of tasks that have a key.
-    clock
-        Tells the time of progress and of the end.
-    answers
-        Publishes answers and progress.
-    running
-        Lists the tasks until they end.
+    `journal` stores the state and the answer of tasks that have a key. `clock` tells the time of progress and
+    of the end. `answers` publishes answers and progress. `running` lists the tasks until they end.
     """
 
     def __init__(

@@ -23,18 +23,8 @@ Request = dict[str, Any]
 class TransferCommands:
     """Handlers of `weights.get`, `weights.apply`, `model.install` and `bundle.install`.
 
-    Parameters
-    ----------
-    config
-        Sections `weights` and `install`.
-    transfers
-        Opens transfers that come in.
-    updates
-        Makes the updates that are asked for.
-    publishing
-        Sends them.
-    rollout
-        Knows the version that serves.
+    `config`: sections `weights` and `install`. `transfers` opens transfers that come in. `updates` makes the
+    updates that are asked for. `publishing` sends them. `rollout` knows the version that serves.
     """
 
     def __init__(
@@ -52,14 +42,8 @@ class TransferCommands:
         """Send the weights of a version, or some chunks of them, by the way that updates go.
 
         Takes `version` (the champion's when absent), `mode`, `dtype`, `base` (`last`, `bundle` or a version)
-        as in section `weights`, and `chunks`, a list of numbers.
-
-        Raises
-        ------
-        ConfigError
-            When a field is not usable.
-        EdgedError
-            When there is no such version, or its weights cannot be read.
+        as in section `weights`, and `chunks`, a list of numbers. Raises ConfigError when a field is not
+        usable; EdgedError when there is no such version, or its weights cannot be read.
         """
         wish = self._updates.wish(
             mode=request.get("mode"),
@@ -80,14 +64,9 @@ class TransferCommands:
         """Announce an update, or ask how it stands: which chunks are missing, or how it has ended.
 
         Takes `transfer`, a name that the sender chooses, `manifest` as `weights.get` publishes it, and `mix`
-        (true when absent): whether the device may mix the weights with its own.
-
-        Raises
-        ------
-        ConfigError
-            When a field is not usable.
-        RefusedError
-            When updates are not accepted, this one is too large, or another is under way.
+        (true when absent): whether the device may mix the weights with its own. Raises ConfigError when a
+        field is not usable; RefusedError when updates are not accepted, this one is too large, or another is
+        under way.
         """
         config = self._config.weights
         if not config.accept:
@@ -99,24 +78,16 @@ class TransferCommands:
         """Announce a bundle file, or ask how it stands.
 
         Takes `transfer`, a name that the sender chooses, and either `manifest` (`bytes`, `sha256`, `chunks`),
-        to send the chunks over MQTT, or `url` with `bytes` and `sha256`, to have it fetched.
-
-        Raises
-        ------
-        ConfigError
-            When a field is not usable.
-        RefusedError
-            When bundles, or such addresses, are not accepted, this one is too large, or another is under way.
+        to send the chunks over MQTT, or `url` with `bytes` and `sha256`, to have it fetched. Raises
+        ConfigError when a field is not usable; RefusedError when bundles, or such addresses, are not
+        accepted, this one is too large, or another is under way.
         """
         return self._install("bundle", request)
 
     def install_model(self, request: Request) -> Request:
         """Announce a model file of the network that the device has; fields and errors as for a bundle.
 
-        Raises
-        ------
-        RefusedError
-            Also where only signed bundles are accepted.
+        Raises RefusedError also where only signed bundles are accepted.
         """
         if self._config.model.keys:
             raise RefusedError(

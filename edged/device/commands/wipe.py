@@ -31,10 +31,7 @@ class WipeCommands:
     def wipe(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
         """Erase the kinds of data in `what`: samples, checkpoints and models by default.
 
-        Raises
-        ------
-        RefusedError
-            When `confirm` is not the id of this device.
+        Raises RefusedError when `confirm` is not the id of this device.
         """
         pipeline, what = self._pipeline, request.get("what", USUAL)
         if request["confirm"] != pipeline.config.device.id:

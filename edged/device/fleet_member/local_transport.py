@@ -93,10 +93,8 @@ class LocalTransport(Listener):
     def hand_in(self, announced: RoundAnnouncement, receipts: bytes, model: bytes) -> None:
         """Hand in a round with its model, and receipts for an earlier update, which may be empty.
 
-        Raises
-        ------
-        RefusedError
-            When the round is of another fleet or bundle, or the model has another size than the round says.
+        Raises RefusedError when the round is of another fleet or bundle, or the model has another size than
+        the round says.
         """
         strange = stranger(announced, self._config.name, self._work.bundle())
         if strange:
@@ -139,10 +137,7 @@ class LocalTransport(Listener):
     def update(self, token: str) -> bytes | None:
         """Return the update for round `token`; None as long as there is none.
 
-        Raises
-        ------
-        RefusedError
-            When the device trains in another round, or declines this one for now.
+        Raises RefusedError when the device trains in another round, or declines this one for now.
         """
         with self._lock:
             if any(update.id == token for update, _ in self._parts.values()):
@@ -153,10 +148,8 @@ class LocalTransport(Listener):
     def evaluation(self, token: str) -> bytes | None:
         """Return the evaluation of the model of round `token`; None as long as there is none.
 
-        Raises
-        ------
-        RefusedError
-            When the device is in another round, declines this one for now, or makes no report.
+        Raises RefusedError when the device is in another round, declines this one for now, or makes no
+        report.
         """
         with self._lock:
             found = self._evaluation

@@ -41,10 +41,7 @@ class DeviceHost:
     def store(self, record: MembershipRecord) -> None:
         """Store the membership record durably.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses.
+        Raises StorageError when the disk refuses.
         """
         self._registry.set_value(RECORD, record.to_json())
         self._record = record

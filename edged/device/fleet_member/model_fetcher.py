@@ -43,10 +43,7 @@ class ModelFetcher:
     def add(self, topic: str, payload: bytes, now: float) -> bytes | None:
         """Add a part that came; return the complete model with the last one.
 
-        Raises
-        ------
-        RejectedUpdateError
-            When the parts together are not as large as was announced.
+        Raises RejectedUpdateError when the parts together are not as large as was announced.
         """
         *_, digest, number = topic.split("/")
         base = self._base

@@ -70,10 +70,7 @@ class RoundExecutor:
     def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
         """Train in the round and store an update.
 
-        Raises
-        ------
-        EdgedError
-            When the trainer fails or is stopped; see `TrainerClient.run`.
+        Raises EdgedError when the trainer fails or is stopped; see `TrainerClient.run`.
         """
         left = announced.deadline - self._clock.now()
         # What comes after the deadline is taken into a later round; a clock may be wrong, too.
@@ -88,10 +85,7 @@ class RoundExecutor:
     ) -> FleetModelResult:
         """Evaluate the fleet's model on the device's holdout, and serve it if the gate accepts it.
 
-        Raises
-        ------
-        EdgedError
-            When the trainer fails or is stopped; see `TrainerClient.run`.
+        Raises EdgedError when the trainer fails or is stopped; see `TrainerClient.run`.
         """
         digest, path = standing or (None, None)
         order = TryFleetModel(

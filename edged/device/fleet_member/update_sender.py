@@ -76,10 +76,7 @@ class UpdateSender:
     def acknowledge(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
         """Stop sending the updates that these receipts name; return each, with the reason if it was rejected.
 
-        Raises
-        ------
-        RejectedUpdateError
-            When the receipts are malformed.
+        Raises RejectedUpdateError when the receipts are malformed.
         """
         receipts, settled = Receipts.read(payload), []
         for waiting in [w for w in self._waiting.values() if w.about.id == receipts.id]:

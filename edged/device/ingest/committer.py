@@ -49,26 +49,12 @@ class GroupCommitter:
 
     All methods but `stop` are called on the ingest thread; the counters may be read from any.
 
-    Parameters
-    ----------
-    config
-        How many messages may be unacknowledged, how long a commit waits, when a label is too late.
-    store
-        Makes groups durable.
-    broker
-        Gets the acknowledgements.
-    serving
-        Gets the labels that found their samples.
-    supervisor
-        Is told how many labels became durable.
-    decoder
-        Watches durable samples for stuck sensors; its admission says how fast to acknowledge.
-    notices
-        Reports quarantined messages, and whether commits fail.
-    clock
-        Tells the age of samples and labels.
-    watchdog
-        Is shown that the loop `ingest` works.
+    `config`: how many messages may be unacknowledged, how long a commit waits, when a label is too late.
+    `store` makes groups durable. `broker` gets the acknowledgements. `serving` gets the labels that found
+    their samples. `supervisor` is told how many labels became durable. `decoder` watches durable samples for
+    stuck sensors; its admission says how fast to acknowledge. `notices` reports quarantined messages, and
+    whether commits fail. `clock` tells the age of samples and labels. `watchdog` is shown that the loop
+    `ingest` works.
     """
 
     def __init__(

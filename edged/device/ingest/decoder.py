@@ -34,18 +34,10 @@ log = get_logger("edged.ingest")
 class SampleDecoder:
     """Decodes messages into readings, and lets in what their sensors may send.
 
-    Parameters
-    ----------
-    stream
-        Where labels arrive, and how fast sensors may send.
-    codec
-        Decodes the messages of samples; raises RejectedSampleError.
-    admission
-        Judges rates, event times and sensors that have stopped.
-    clock
-        Tells when a message is rejected, and measures rates.
-    notices
-        Reports sensors that send too much, or have stopped.
+    `stream`: where labels arrive, and how fast sensors may send. `codec` decodes the messages of samples;
+    raises RejectedSampleError. `admission` judges rates, event times and sensors that have stopped. `clock`
+    tells when a message is rejected, and measures rates. `notices` reports sensors that send too much, or
+    have stopped.
     """
 
     def __init__(

@@ -48,22 +48,11 @@ SETTLE_SECONDS = 5.0  # that somebody waits for a commit which he has asked for,
 class Ingestor:
     """The ingest thread and the inbox that the network thread fills.
 
-    Parameters
-    ----------
-    config
-        The stream, how many messages may be unacknowledged, and how many are committed together.
-    store
-        Knows the next offset, and the windows that an earlier process left open.
-    decoder
-        Makes readings of messages.
-    serving
-        Predicts the samples.
-    committer
-        Makes samples and labels durable; from then on the broker need not send them again.
-    clock
-        Tells when samples arrive.
-    watchdog
-        Is shown that the loop `ingest` works.
+    `config`: the stream, how many messages may be unacknowledged, and how many are committed together.
+    `store` knows the next offset, and the windows that an earlier process left open. `decoder` makes readings
+    of messages. `serving` predicts the samples. `committer` makes samples and labels durable; from then on
+    the broker need not send them again. `clock` tells when samples arrive. `watchdog` is shown that the loop
+    `ingest` works.
     """
 
     def __init__(
@@ -122,12 +111,8 @@ class Ingestor:
     def submit(self, submission: Submission) -> None:
         """Take readings that come by another way than the broker; from any thread, never waits.
 
-        Raises
-        ------
-        RefusedError
-            When ingest is paused or stopped, samples are windows of readings, or too many wait.
-        StorageError
-            While the disk refuses: nobody else would send them again.
+        Raises RefusedError when ingest is paused or stopped, samples are windows of readings, or too many
+        wait; StorageError while the disk refuses: nobody else would send them again.
         """
         if self._committer.problem is not None:
             raise StorageError(self._committer.problem)

@@ -23,10 +23,7 @@ class LabelJoin:
     def join(self, group: CommitGroup) -> list[LabelUpdate]:
         """Commit the labels of a group; those without a sample, or too late, go to its quarantine.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses; nothing has changed then.
+        Raises StorageError when the disk refuses; nothing has changed then.
         """
         if not group.labels:
             return []

@@ -69,10 +69,7 @@ class WeightUpdates:
     def next(self, version: int) -> WeightUpdate:
         """Make the update for a new champion, and store it durably if others follow on it.
 
-        Raises
-        ------
-        EdgedError
-            When the model cannot be read, or the disk refuses.
+        Raises EdgedError when the model cannot be read, or the disk refuses.
         """
         wish = self.wish()
         if wish.mode == "full" or wish.base != "last":
@@ -99,12 +96,8 @@ class WeightUpdates:
     def requested(self, version: int, wish: UpdateRequest) -> WeightUpdate:
         """Make the update of one version as requested; the same request gives the same bytes.
 
-        Raises
-        ------
-        RefusedError
-            When a difference to what went before is asked for and is no longer kept.
-        EdgedError
-            When a model cannot be read.
+        Raises RefusedError when a difference to what went before is asked for and is no longer kept;
+        EdgedError when a model cannot be read.
         """
         if wish.mode == "delta" and wish.base == "last":
             sent = self._sent.of_version(version)

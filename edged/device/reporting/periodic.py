@@ -30,20 +30,10 @@ log = get_logger("edged.daemon")
 class PeriodicReporter(Listener):
     """Publishes states and metrics, and stores the status in the registry of `pipeline`.
 
-    Parameters
-    ----------
-    settings
-        Has the retained state `config`.
-    sequence
-        Numbers of messages, stored with each report.
-    notifier
-        Shows the state in `systemctl status`.
-    endings
-        Receives the file name of a database that is damaged: the daemon then stops.
-    timetable
-        Its thread publishes states after a change.
-    events
-        Receives the metrics.
+    `settings` has the retained state `config`. `sequence`: numbers of messages, stored with each report.
+    `notifier` shows the state in `systemctl status`. `endings` receives the file name of a database that is
+    damaged: the daemon then stops. `timetable`: its thread publishes states after a change. `events` receives
+    the metrics.
     """
 
     def __init__(

@@ -42,12 +42,8 @@ def flash_pace(written: int | None, samples: int, seconds: float) -> dict[str, f
 class StatusCollector:
     """Collects status, retained states and metrics from the parts of a running daemon.
 
-    Parameters
-    ----------
-    recovery, boot
-        Why the daemon started, what was repaired, and the number of the start.
-    extensions
-        Optional parts, which might report a problem; parts that are added later are included.
+    `recovery` and `boot`: why the daemon started, what was repaired, and the number of the start.
+    `extensions`: optional parts, which might report a problem; parts that are added later are included.
     """
 
     def __init__(

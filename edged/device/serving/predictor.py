@@ -73,10 +73,7 @@ class Predictor:
     def predict(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> Predictions:
         """Answers for `x` `(n, d)`. A champion that fails is replaced by its predecessor at once.
 
-        Raises
-        ------
-        ModelError
-            When there is no predecessor, or none that answers.
+        Raises ModelError when there is no predecessor, or none that answers.
         """
         made = self._by_champion(offsets, x)
         self._memory.remember(made)
@@ -90,12 +87,7 @@ class Predictor:
     def answer(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
         """Predict rows `x` `(n, d)` that are no samples: drift detection and history ignore them.
 
-        Raises
-        ------
-        RefusedError
-            When the model `version` is not loaded.
-        ModelError
-            When no model has an answer.
+        Raises RefusedError when the model `version` is not loaded; ModelError when no model has an answer.
         """
         offsets, champion = np.zeros(len(x), np.int64), self.champion
         if version in (None, champion.version):

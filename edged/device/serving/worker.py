@@ -41,24 +41,12 @@ class ServingWorker:
 
     Labels pass through the same queue, so a label never overtakes its sample's prediction.
 
-    Parameters
-    ----------
-    predictor
-        Answers with the champion; its `schema` is that of the stream.
-    batch
-        Most samples that are predicted at once.
-    boot
-        Which start of the daemon this is; part of the id of samples without one of their own.
-    supervisor
-        Acts on drift, failed champions and the outcome of probations.
-    requester
-        Asks for labels of answered samples.
-    events
-        Hears predictions and alarms.
-    watchdog
-        Is shown that this thread works, as the loop `serve`.
-    latencies
-        Collects seconds from the arrival of a sample to its prediction.
+    `predictor` answers with the champion; its `schema` is that of the stream. `batch`: most samples that are
+    predicted at once. `boot`: which start of the daemon this is; part of the id of samples without one of
+    their own. `supervisor` acts on drift, failed champions and the outcome of probations. `requester` asks
+    for labels of answered samples. `events` hears predictions and alarms. `watchdog` is shown that this
+    thread works, as the loop `serve`. `latencies` collects seconds from the arrival of a sample to its
+    prediction.
     """
 
     def __init__(

@@ -61,17 +61,10 @@ def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None
 
     An existing standard bundle is used again.
 
-    `statistics` are `mean` and `scale` of the inputs (and `target_mean`, `target_scale`) to put
-    into the graph; without them the first training run fits them.
-
-    Raises
-    ------
-    UnavailableError
-        When this machine cannot build one.
-    BundleError
-        When building failed for another reason.
-    EdgedError
-        When the bundle file that is named is not whole, or not signed as it has to be.
+    `statistics` are `mean` and `scale` of the inputs (and `target_mean`, `target_scale`) to put into the
+    graph; without them the first training run fits them. Raises UnavailableError when this machine cannot
+    build one; BundleError when building failed for another reason; EdgedError when the bundle file that is
+    named is not whole, or not signed as it has to be.
     """
     given = config.model.bundle
     if given is not None and not given.is_file():

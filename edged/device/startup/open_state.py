@@ -57,13 +57,8 @@ class OpenState:
 def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SECONDS) -> OpenState:
     """Lock, recover and open what `config` names, ready to be served from.
 
-    `check_seconds` is how long one database may be checked.
-
-    Raises
-    ------
-    EdgedError
-        When another daemon holds it, the disk refuses, or there is neither a bundle nor a way to
-        build one. Nothing stays open then.
+    `check_seconds` is how long one database may be checked. Raises EdgedError when another daemon holds it,
+    the disk refuses, or there is neither a bundle nor a way to build one. Nothing stays open then.
     """
     state = config.storage.dir
     with ExitStack() as unless_opened:

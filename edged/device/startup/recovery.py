@@ -55,23 +55,10 @@ def recover(
 ) -> Recovery:
     """Bring a state directory in order, before anything in it is opened and while it is locked.
 
-    Parameters
-    ----------
-    state
-        The state directory; made where there is none.
-    boot_id
-        See `storage.boots`.
-    now
-        Unix seconds, for the names of what is set aside.
-    bundle
-        Where the bundle lies; the standard one's place by default.
-    check_seconds
-        How long one database may be checked.
-
-    Raises
-    ------
-    StorageError
-        When the disk refuses. Nothing that was whole is worse for it; the next start tries again.
+    `state`: the state directory; made where there is none. `boot_id`: see `storage.boots`. `now`: Unix
+    seconds, for the names of what is set aside. `bundle`: where the bundle lies; the standard one's place by
+    default. `check_seconds`: how long one database may be checked. Raises StorageError when the disk refuses.
+    Nothing that was whole is worse for it; the next start tries again.
     """
     make_directory(state)
     restored = restore.finish(state)

@@ -34,16 +34,9 @@ log = get_logger("edged.applying")
 class TransferInstaller:
     """Installs transfers between two training runs; the same transfer is installed once.
 
-    Parameters
-    ----------
-    pipeline
-        Its trainer makes candidates, its rollout has them judged, its registry remembers outcomes.
-    staging
-        Holds the chunks of the transfer.
-    bundles
-        Where bundles are unpacked to.
-    events
-        Hears how each transfer has ended.
+    `pipeline`: its trainer makes candidates, its rollout has them judged, its registry remembers outcomes.
+    `staging` holds the chunks of the transfer. `bundles`: where bundles are unpacked to. `events` hears how
+    each transfer has ended.
     """
 
     def __init__(
@@ -63,10 +56,7 @@ class TransferInstaller:
     def install(self, transfer: Transfer) -> None:
         """Make a candidate of the transfer and bring it to the rollout; call it on the learning thread.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses: call it again.
+        Raises StorageError when the disk refuses: call it again.
         """
         if self.outcome(transfer.name, transfer.sha256) is not None:
             self._staging.discard(transfer)  # a crash came between the outcome and this

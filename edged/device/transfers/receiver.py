@@ -35,18 +35,9 @@ class TransferReceiver(Extension):
     announced, retained ones, damaged ones and those that come faster than the disk takes them are dropped and
     counted: `announce` tells their sender which ones are missing.
 
-    Parameters
-    ----------
-    config
-        Sections `weights` and `install` say whether transfers are accepted.
-    session, topics
-        Deliver chunks, and have them acknowledged.
-    staging
-        Keeps the chunks of the present transfer.
-    installer
-        Installs complete transfers.
-    worker
-        Calls the installer after the present training run.
+    `config`: sections `weights` and `install` say whether transfers are accepted. `session` and `topics`
+    deliver chunks and have them acknowledged. `staging` keeps the chunks of the present transfer. `installer`
+    installs complete transfers. `worker` calls the installer after the present training run.
     """
 
     def __init__(
@@ -80,21 +71,9 @@ class TransferReceiver(Extension):
     def announce(self, name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> dict[str, Any]:
         """Open a transfer, or report how it stands: which chunks are missing, or how it has ended.
 
-        Parameters
-        ----------
-        name, manifest
-            As the sender gives them.
-        purpose
-            What it is for.
-        max_bytes
-            Limit of its size.
-
-        Raises
-        ------
-        ConfigError
-            When name or manifest is not usable.
-        RefusedError
-            When it is too large, or another is under way.
+        `name` and `manifest`: as the sender gives them. `purpose`: what it is for. `max_bytes`: limit of its
+        size. Raises ConfigError when name or manifest is not usable; RefusedError when it is too large, or
+        another is under way.
         """
         transfer = announced(name, manifest, purpose, max_bytes)
         outcome = self._installer.outcome(transfer.name, transfer.sha256)
@@ -113,12 +92,8 @@ class TransferReceiver(Extension):
     def open(self, transfer: Transfer) -> list[int]:
         """Open or reopen a transfer; return the numbers of missing chunks.
 
-        If none is missing, or the device fetches the file itself, the transfer is installed.
-
-        Raises
-        ------
-        EdgedError
-            See `TransferStaging.open`.
+        If none is missing, or the device fetches the file itself, the transfer is installed. Raises the
+        errors of `TransferStaging.open`.
         """
         missing = self._staging.open(transfer)
         if not missing or transfer.purpose.url is not None:

@@ -38,10 +38,7 @@ LONGEST_TRANSACTION = 256
 def parse(payload: bytes) -> Request:
     """The fields of a request; an empty payload is an empty request.
 
-    Raises
-    ------
-    ConfigError
-        When it is no JSON object, or its transaction is too long.
+    Raises ConfigError when it is no JSON object, or its transaction is too long.
     """
     if len(payload) > MAX_PAYLOAD:
         raise ConfigError(f"a command may have {MAX_PAYLOAD} bytes, this one has {len(payload)}")
@@ -145,22 +142,10 @@ class Freshness:
     def check(self, name: str, request: Mapping[str, Any], now: float, horizon: float = 0.0) -> None:
         """Refuse a command that comes too late.
 
-        Parameters
-        ----------
-        name, request
-            The command.
-        now
-            Unix seconds by the device's clock.
-        horizon
-            When the newest command came that is not remembered any more: what was sent before cannot be
-            told from a replay.
-
-        Raises
-        ------
-        RefusedError
-            When it has expired, is too old, or from the future.
-        ConfigError
-            When its times are no Unix seconds.
+        `name` and `request`: the command. `now`: Unix seconds by the device's clock. `horizon`: when the
+        newest command came that is not remembered any more: what was sent before cannot be told from a
+        replay. Raises RefusedError when it has expired, is too old, or from the future; ConfigError when its
+        times are no Unix seconds.
         """
         expires = _seconds(request, "expires")
         clock_set = now >= CLOCK_SET

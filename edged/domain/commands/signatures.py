@@ -78,12 +78,8 @@ class UsedTransactions:
     A transaction is forgotten if there are too many or it is older than `2 * window`. Its time is kept: no
     command signed up to that time is accepted later, whatever the clock shows.
 
-    Parameters
-    ----------
-    window
-        Seconds that a signature is good for, before and after its time.
-    store
-        Keeps used transactions, which are stored before a command is executed.
+    `window`: seconds that a signature is good for, before and after its time. `store` keeps used
+    transactions, which are stored before a command is executed.
     """
 
     def __init__(self, window: float, store: ValueStore) -> None:
@@ -114,20 +110,9 @@ class UsedTransactions:
 class Authority:
     """Decides whether a command may be executed.
 
-    Parameters
-    ----------
-    device
-        Id of this device.
-    keys
-        The trusted keys.
-    needed
-        Commands that must be signed; None for all of them.
-    window
-        Seconds by which the time of a signed command may differ from this device's clock.
-    clock
-        Of this device.
-    spent
-        Transactions that were accepted before.
+    `device`: id of this device. `keys`: the trusted keys. `needed`: commands that must be signed; None for
+    all of them. `window`: seconds by which the time of a signed command may differ from this device's clock.
+    `clock` is that of this device. `spent`: transactions that were accepted before.
     """
 
     def __init__(
@@ -150,11 +135,8 @@ class Authority:
     def authorise(self, command: str, request: dict[str, Any], payload: bytes) -> None:
         """Return if the command may be executed; call it once, just before that.
 
-        Raises
-        ------
-        RefusedError
-            When it must be signed and is not; or is signed, but not by a trusted key, for another device or
-            command, at another time, or was accepted before.
+        Raises RefusedError when it must be signed and is not; or is signed, but not by a trusted key, for
+        another device or command, at another time, or was accepted before.
         """
         if FIELD not in request:
             if self._needed is None or command in self._needed:

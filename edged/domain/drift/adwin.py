@@ -168,10 +168,7 @@ class ADWIN:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """The detector that gave `state`; it continues identically.
 
-        Raises
-        ------
-        CorruptError
-            When a field is missing or is not what this detector writes.
+        Raises CorruptError when a field is missing or is not what this detector writes.
         """
         fresh = cls()
         for part in fields(cls):

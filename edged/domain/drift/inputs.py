@@ -206,10 +206,7 @@ class InputDrift:
     def from_state(cls, state: Mapping[str, Any]) -> InputDrift:
         """The detector that gave `state`; it continues identically.
 
-        Raises
-        ------
-        CorruptError
-            When a part is missing or the windows do not have the size they should.
+        Raises CorruptError when a part is missing or the windows do not have the size they should.
         """
         try:
             made = cls(state["features"], InputRules(**state["rules"]))

@@ -82,12 +82,8 @@ def default_detector(delta: float | None = None) -> CorrelatedADWIN:
     ================== ===== ===== ===== ===== ===== ====== =========== ===========
 
     ADWIN takes bursts for drifts, and errors on sensor streams come in bursts. Knowing better costs 10 to
-    30 % of delay. An update takes 0.8 µs. Decision 16 names the detectors that do worse.
-
-    Raises
-    ------
-    ConfigError
-        When `delta` is above the confidence of the warning level, 0.02, or not above 0.
+    30 % of delay. An update takes 0.8 µs. Decision 16 names the detectors that do worse. Raises ConfigError
+    when `delta` is above the confidence of the warning level, 0.02, or not above 0.
     """
     return CorrelatedADWIN(mode="up") if delta is None else CorrelatedADWIN(delta, mode="up")
 
@@ -240,10 +236,7 @@ class LiveDrift:
     def restore(self, state: Mapping[str, Any]) -> bool:
         """Go on from what `state` gave; False, and nothing changed, where the rules or the stream are others.
 
-        Raises
-        ------
-        CorruptError
-            When it cannot be read; nothing is changed then.
+        Raises CorruptError when it cannot be read; nothing is changed then.
         """
         try:
             kept = [

@@ -103,10 +103,7 @@ class FleetTopics:
     def sender(self, topic: str) -> tuple[str, str, int | None, int | None]:
         """Kind (`up`, `state` or `eval`), device, round and part that a topic names.
 
-        Raises
-        ------
-        RejectedUpdateError
-            When it is not a topic on which devices send.
+        Raises RejectedUpdateError when it is not a topic on which devices send.
         """
         kind, *levels = topic.removeprefix(f"{self.base}/").split("/")
         expected = {"up": (2, 3), "eval": (2,), "state": (1,)}.get(kind, ())
@@ -301,10 +298,7 @@ def split(blob: bytes) -> list[bytes]:
 def joined(parts: Sequence[bytes], base: BaseModelInfo) -> bytes:
     """The bytes of a model from its parts; whose weights they are shows when they are unpacked.
 
-    Raises
-    ------
-    RejectedUpdateError
-        When parts are missing or have other sizes.
+    Raises RejectedUpdateError when parts are missing or have other sizes.
     """
     blob = b"".join(parts)
     if len(parts) != base.parts or len(blob) != base.bytes:

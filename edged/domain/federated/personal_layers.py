@@ -43,21 +43,10 @@ def fitting(
 ) -> dict[str, NDArray[np.float32]]:
     """All parameters of a device with those that the fleet shares in their place.
 
-    Parameters
-    ----------
-    shared
-        What came; personal ones among them are left aside: the device has its own.
-    own
-        All parameters of the device.
-    trained
-        Names of those that are trained: unless personal, none of them may be missing.
-    patterns
-        Of the names of personal layers.
-
-    Raises
-    ------
-    RefusedError
-        When names or shapes are not those of this device's model, or a number is not finite.
+    `shared`: what came; personal ones among them are left aside: the device has its own. `own`: all
+    parameters of the device. `trained`: names of those that are trained: unless personal, none of them may be
+    missing. `patterns` match the names of personal layers. Raises RefusedError when names or shapes are not
+    those of this device's model, or a number is not finite.
     """
     taken = {name: value for name, value in shared.items() if not is_personal(name, patterns)}
     for name, value in taken.items():

@@ -70,12 +70,8 @@ def cost_of(multiplier: float) -> float:
 def epsilon_of(rho: float, delta: float) -> float:
     """The epsilon of (epsilon, delta)-differential privacy that follows from rho.
 
-    It is the least over orders a of rho a + (ln(1/delta) + (a - 1) ln(1 - 1/a) - ln a) / (a - 1).
-
-    Raises
-    ------
-    ConfigError
-        When `delta` is not between 0 and 1.
+    It is the least over orders a of rho a + (ln(1/delta) + (a - 1) ln(1 - 1/a) - ln a) / (a - 1). Raises
+    ConfigError when `delta` is not between 0 and 1.
     """
     if not 0.0 < delta < 1.0:
         raise ConfigError("delta lies between 0 and 1", where="fleet.delta", remedy="for example 1e-5")

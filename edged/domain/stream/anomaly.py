@@ -154,12 +154,8 @@ class Anomalies:
     ) -> AnomalyVerdicts:
         """Judge samples in order of arrival.
 
-        Parameters
-        ----------
-        keys, offsets, ts
-            Of the samples: `n` keys, `(n,)` offsets, `(n,)` event times.
-        scores
-            Their scores, `(n,)`; one that is no finite number counts as unusual.
+        The samples have `n` keys, `(n,)` offsets and `(n,)` event times. Of the `(n,)` scores, one that is no
+        finite number counts as unusual.
         """
         scores = np.where(np.isfinite(scores), scores, np.inf).astype(np.float64)
         with self._lock:
@@ -313,10 +309,7 @@ class Anomalies:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave.
 
-        Raises
-        ------
-        LookupError, TypeError, ValueError
-            When it is something else; nothing is changed then.
+        Raises LookupError, TypeError or ValueError when it is something else; nothing is changed then.
         """
         lines = {
             str(key): _Line(deque((tuple(e) for e in recent), maxlen=self._rules.of), *rest)

@@ -28,12 +28,8 @@ def tail_threshold(scores: NDArray[np.float64], rate: float) -> float:
     further than the largest one seen (peaks over threshold). Where the quantile lies within them, the
     result is close to it.
 
-    Parameters
-    ----------
-    scores
-        Scores of normal samples, `(n,)`, at least 50.
-    rate
-        Wanted share of false alarms, above 0 and below 0.1.
+    `scores` `(n,)`, at least 50, are those of normal samples; `rate` is the wanted share of false alarms,
+    above 0 and below 0.1.
 
     Returns
     -------
@@ -97,14 +93,8 @@ class SpotThreshold:
     It lies above the mean of the newest `level` scores, as far as the tail of the newest `window` distances
     from that mean asks for: so it follows slow change (DSPOT, Siffer et al. 2017).
 
-    Parameters
-    ----------
-    rate
-        Share of false alarms, see `tail_threshold`.
-    calibrate
-        Scores before there is a threshold; at most `level`.
-    window, level
-        How many scores are kept, see above.
+    `rate`: share of false alarms, see `tail_threshold`. `calibrate`: scores before there is a threshold; at
+    most `level`. `window` and `level`: how many scores are kept, see above.
     """
 
     def __init__(self, rate: float, calibrate: int, window: int, level: int) -> None:
@@ -148,10 +138,7 @@ class SpotThreshold:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave.
 
-        Raises
-        ------
-        LookupError, TypeError, ValueError
-            When it is something else; nothing is changed then.
+        Raises LookupError, TypeError or ValueError when it is something else; nothing is changed then.
         """
         level, above = ([float(v) for v in state[name]] for name in ("level", "above"))
         tail = tail_threshold(np.array(above), self._rate) if above else 0.0

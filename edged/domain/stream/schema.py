@@ -74,10 +74,8 @@ class Schema:
     def parse_label(self, value: Any) -> float | tuple[float, ...]:
         """Turn a label as it came in a message into a class index or target value(s).
 
-        Raises
-        ------
-        RejectedSampleError
-            With reason `label` when the value is no class of this stream or no finite number.
+        Raises RejectedSampleError with reason `label` when the value is no class of this stream or no finite
+        number.
 
         Examples
         --------

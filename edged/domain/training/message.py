@@ -42,10 +42,8 @@ class Message:
     def from_json(cls, values: object) -> Self:
         """Read the message from JSON values; unknown fields are ignored.
 
-        Raises
-        ------
-        TrainingError
-            When it is not an object, lacks a field without a default, or a value has another type.
+        Raises TrainingError when it is not an object, lacks a field without a default, or a value has another
+        type.
         """
         made: Self = _read(cls, values, cls.__name__)
         return made

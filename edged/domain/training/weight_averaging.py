@@ -30,14 +30,9 @@ class Average:
     themselves never are: what they know of a rare old sample changes from step to step. Polyak and Juditsky
     (1992); with decay: Tarvainen and Valpola (2017).
 
-    Parameters
-    ----------
-    decay
-        Share of the old long average that is left after one optimizer step; 0 keeps no averages.
-    values, short
-        The averages by parameter name, None before the first step.
-    losses
-        Faded sums of the losses of the short average and of the long one, rows counted alike.
+    `decay`: share of the old long average that is left after one optimizer step; 0 keeps no averages.
+    `values` and `short`: the averages by parameter name, None before the first step. `losses`: faded sums of
+    the losses of the short average and of the long one, rows counted alike.
 
     Examples
     --------

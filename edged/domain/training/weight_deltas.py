@@ -80,10 +80,7 @@ def added(base: Mapping[str, Floats], change: Mapping[str, Floats]) -> Weights:
 def code(weights: Mapping[str, Floats], coding: Coding, exact: Collection[str] = ()) -> dict[str, Coded]:
     """Weights or a difference as they are sent; those of the names `exact` stay float32.
 
-    Raises
-    ------
-    ModelError
-        When a number is not finite.
+    Raises ModelError when a number is not finite.
     """
     return {
         name: _coded(name, value, Coding() if name in exact else coding) for name, value in weights.items()
@@ -112,10 +109,7 @@ def changes(
 def decode(coded: Mapping[str, Coded]) -> Weights:
     """The numbers again; what was left out of a sparse tensor is 0.
 
-    Raises
-    ------
-    CorruptError
-        When positions lie outside of the tensor, or sizes do not fit.
+    Raises CorruptError when positions lie outside of the tensor, or sizes do not fit.
     """
     return {name: _decoded(name, tensor) for name, tensor in coded.items()}
 

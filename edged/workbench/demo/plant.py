@@ -74,12 +74,7 @@ class Plant:
     The same seed and total give the same stream, in whatever pieces it is drawn. After `total`
     samples the plant stays in its last phase and its sensors age no further.
 
-    Parameters
-    ----------
-    seed
-        Of everything random in it.
-    total
-        Length of the stream over which all phases are spread, in samples.
+    `seed` is that of everything random in it; all phases are spread over the first `total` samples.
 
     Examples
     --------

@@ -304,13 +304,8 @@ def run_demo(
 
     `broker` is the first one installed when absent; `bundle` the standard network, built at the start. Of
     samples a second no more than `rate` are published, and a machine that needs fewer gets longer to answer.
-
-    Raises
-    ------
-    UnavailableError
-        When no broker is available here.
-    BundleError
-        When `bundle` does not fit what is published.
+    Raises UnavailableError when no broker is available here; BundleError when `bundle` does not fit what is
+    published.
     """
     world = replayed(data, seconds, rate) if data is not None else simulated(seconds, seed, rate)
     _check_bundle(bundle, world)

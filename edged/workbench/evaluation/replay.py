@@ -132,10 +132,7 @@ class Replay(Listener):
     def run(self) -> None:
         """Pre-train, then the rest prequentially; without pre-training the bundle's model begins.
 
-        Raises
-        ------
-        TrainingError
-            When pre-training failed: there would be nothing to compare with.
+        Raises TrainingError when pre-training failed: there would be nothing to compare with.
         """
         with scratch(), self._close:
             self.frozen = self._pre_train() if self.pretrain else self._start()

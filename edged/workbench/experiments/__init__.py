@@ -43,11 +43,8 @@ class ExperimentOptions:
 def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgress) -> dict[str, Any]:
     """Train all recipes of the file at `path`; the report, which is also written into `options.out`.
 
-    Raises
-    ------
-    EdgedError
-        One clear line on anything that stops it; a training that fails does not. When every recipe failed,
-        too; the report is written all the same then.
+    Raises EdgedError, one clear line, on anything that stops it; a training that fails does not. It is also
+    raised when every recipe failed; the report is written all the same then.
     """
     started = time.monotonic()
     loaded = load_recipes(path)

@@ -59,12 +59,8 @@ def deploy(
     """Write the bundle and the configuration of the training that `order` ordered, whose folder has weights.
 
     `stream` is the section of the recipe file as it was written, `told` has the names of `file` and `data`
-    for the configuration's head.
-
-    Raises
-    ------
-    BundleError
-        When the bundle cannot be built, or does not answer as the trained model does.
+    for the configuration's head. Raises BundleError when the bundle cannot be built, or does not answer as
+    the trained model does.
     """
     bundle = bundle_path(config)
     recipe = _on_the_device(order.recipe, file.deploy)

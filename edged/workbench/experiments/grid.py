@@ -69,10 +69,7 @@ KEYS = tuple(field.name for field in fields(Recipe) if field.name != "name")
 def expand(file: RecipeFile, base: Path) -> list[Recipe]:
     """All recipes of a file, each with a name of its own; model files are relative to the directory `base`.
 
-    Raises
-    ------
-    ConfigError
-        When two are the same, a model file is missing, or there are too many.
+    Raises ConfigError when two are the same, a model file is missing, or there are too many.
     """
     schema = file.stream.to_schema()
     count = sum(_count(entry) for entry in file.recipes)

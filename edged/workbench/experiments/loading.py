@@ -40,10 +40,7 @@ class LoadedRecipes:
 def load_recipes(path: Path) -> LoadedRecipes:
     """Read and validate the recipe file at `path`.
 
-    Raises
-    ------
-    ConfigError
-        With file, line and key of the first problem and what would be right.
+    Raises ConfigError with file, line and key of the first problem and what would be right.
     """
     root, data = read_yaml(path, "the recipe file", EXAMPLE)
     try:
@@ -66,10 +63,7 @@ def load_recipes(path: Path) -> LoadedRecipes:
 def load_stream(file: RecipeFile, data: Path) -> tuple[Stream, Split]:
     """The recorded stream in the shape of the file's task, and its parts.
 
-    Raises
-    ------
-    ConfigError
-        When the two do not fit each other, or a part would be too small.
+    Raises ConfigError when the two do not fit each other, or a part would be too small.
     """
     config = Config(device=DeviceConfig(id=file.name), stream=file.stream)
     recorded = read_stream(data, features=config.stream.names, label=config.stream.label)
@@ -102,10 +96,7 @@ class Split:
 def split_rows(rows: NDArray[np.int64], shares: SplitConfig, gap: int) -> Split:
     """Cut rows `(n,)`, which are in the order of time, at the shares; `gap` rows before a cut are left out.
 
-    Raises
-    ------
-    ConfigError
-        When a part would have too few samples.
+    Raises ConfigError when a part would have too few samples.
     """
     n = len(rows)
     first = round(n * shares.train)

@@ -185,14 +185,10 @@ def _build(order: TrialOrder) -> list[str]:
 class Batches:
     """Batches of `size` row numbers, epoch by epoch, from the rows of the training part in order of time.
 
-    An epoch has as many steps as there are whole batches of the rows. Without `replay` they are shuffled
-    anew in each. With it an epoch is a stretch of the stream, a share `replay` of each of its batches is
-    drawn evenly from the stretches before: what a device does that keeps a replay memory.
-
-    Raises
-    ------
-    TrainingError
-        When there are more stretches than samples.
+    An epoch has as many steps as there are whole batches of the rows. Without `replay` they are shuffled anew
+    in each. With it an epoch is a stretch of the stream, a share `replay` of each of its batches is drawn
+    evenly from the stretches before: what a device does that keeps a replay memory. Raises TrainingError when
+    there are more stretches than samples.
     """
 
     def __init__(

@@ -233,13 +233,8 @@ def _by_number(y: NDArray[np.float64], schema: Schema) -> NDArray[np.float64]:
 def cut_windows(recorded: Recording, rules: WindowRules) -> tuple[Recording, dict[str, int]]:
     """Windows of a recording in which each row is one reading `(n, c)`, and what was counted on the way.
 
-    In a recording without times the readings of a key are evenly spaced, at the rate where there is one;
-    then the windows have no times either.
-
-    Raises
-    ------
-    ConfigError
-        When not one window comes of it.
+    In a recording without times the readings of a key are evenly spaced, at the rate where there is one; then
+    the windows have no times either. Raises ConfigError when not one window comes of it.
     """
     channels = recorded.x.shape[1]
     if recorded.t is None and rules.rate is None:

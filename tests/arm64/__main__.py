@@ -1,9 +1,9 @@
 """`python -m tests.arm64 WHEELS CACHE [board] [parity]`: a device on emulated ARM64, and this machine.
 
 A system is installed under CACHE. `board`: on a fresh copy of it the commands of docs/boards.md are run as
-A system is installed under CACHE. `board`: on a fresh copy of it the commands of docs/boards.md are run as
-trains and swaps. `parity`: the native engine's losses are recorded here; the same tests run there, on bundles
-that are built there, and compare with those.
+they stand: edged from its wheel with plain pip, `edged doctor`, a first start and a bundle that are built
+there, a model that `edged demo` trains and swaps. `parity`: the native engine's losses are recorded here; the
+same tests run there, on bundles that are built there, and compare with those.
 """
 
 from __future__ import annotations

@@ -255,6 +255,26 @@ def _gru(tiny: bool) -> onnx.ModelProto:
     return net.model("gru", 6)
 
 
+def _rnn(tiny: bool) -> onnx.ModelProto:
+    """9 → 64 over 128 steps, the last state classified; tiny: 3 → 4 over 6 steps."""
+    length, features, hidden = (6, 3, 4) if tiny else (128, 9, 64)
+    net = Network(length, features)
+    last = net.add("Squeeze", [net.recurrent(INPUT, "RNN", features, hidden)[1], net.sizes(0)])
+    net.dense(last, "head", hidden, 6, OUTPUT)
+    return net.model("rnn", 6)
+
+
+def _lstm_both_ways(tiny: bool) -> onnx.ModelProto:
+    """9 → 2 · 32 over 128 steps, the mean of all states classified; tiny: 3 → 2 · 4 over 6 steps."""
+    length, features, hidden = (6, 3, 4) if tiny else (128, 9, 32)
+    net = Network(length, features)
+    states = net.recurrent(INPUT, "LSTM", features, hidden, both_ways=True)[0]
+    mean = net.add("ReduceMean", [states], axes=[0], keepdims=0)
+    flat = net.add("Flatten", [net.add("Transpose", [mean], perm=[1, 0, 2])])
+    net.dense(flat, "head", 2 * hidden, 6, OUTPUT)
+    return net.model("lstm_both_ways", 6)
+
+
 TOKENS = 12
 _INT64 = 7
 
@@ -297,5 +317,12 @@ ZOO: dict[str, Entry] = {
         Entry("embedding_bag", "the mean of embeddings", _embedding_bag, tokens=TOKENS),
         Entry("lstm", "LSTM 9 → 64 over 128 steps, its last state", _lstm),
         Entry("gru", "GRU 9 → 64 over 128 steps, the mean of its states", _gru),
+        Entry("rnn", "RNN 9 → 64 over 128 steps, its last state", _rnn, engines=PORTABLE),
+        Entry(
+            "lstm_both_ways",
+            "LSTM 9 → 2 · 32 over 128 steps, both ways, the mean of its states",
+            _lstm_both_ways,
+            engines=PORTABLE,
+        ),
     )
 }

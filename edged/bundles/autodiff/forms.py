@@ -84,6 +84,8 @@ def _joined(values: list[str], axis: int, output: str, batch_first: bool, to: Wr
         to.add("Transpose", [name], output, perm=[2, 0, 1, 3] if axis else [1, 0, 2])
     elif len(values) == 1:
         to.add("Identity", [name], output)
+    # The layer itself may be named after its output.
+    to.nodes[-1].name = f"{output}.joined"
 
 
 def _by_direction(inputs: list[str], directions: int, to: Writer) -> list[list[str]]:

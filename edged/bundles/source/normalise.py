@@ -24,7 +24,7 @@ from edged.bundles.graph.edit import (
 )
 from edged.bundles.graph.external_data import MOST
 from edged.bundles.graph.templates import IR_VERSION, OPSET
-from edged.bundles.source import initialisers, opset_downgrade, training_mode
+from edged.bundles.source import initialisers, inputs, opset_downgrade, training_mode
 from edged.bundles.source.functions import refuse_unknown, write_out
 from edged.bundles.source.recognise import refuse_finished
 from edged.engines.runtime import ort
@@ -111,7 +111,9 @@ def conform(
     _name_nodes(model.graph)
     refuse_finished(model.graph)
     refuse_unknown(model)
-    _check_one(model.graph.input, "input", "export one input only")
+    inputs.in_single_precision(model, note)
+    inputs.one_row(model.graph, note)
+    _check_one(model.graph.input, "input", "a network needs an input")
     if outputs is None:
         _check_one(model.graph.output, "output", "name it with --loss NAME=LOSS, or export one output only")
     elif outputs:

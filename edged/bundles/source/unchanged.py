@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import onnx
     from numpy.typing import NDArray
@@ -19,7 +21,15 @@ if TYPE_CHECKING:
 # Of the largest output: more than another order of sums makes.
 TOLERANCE = 1e-3
 ROWS = 4
-_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
+_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+}
+# Sizes that are open are no numbers to multiply.
+_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError, TypeError)
 
 
 def check_outputs(
@@ -45,8 +55,9 @@ def check_outputs(
             ort.session(model.SerializeToString())
             for model in (inference_form(before), inference_form(after))
         )
-        given = {value.name: _rows(value, rows) for value in first.get_inputs()}
-        pairs = zip(names, first.run(names, given), second.run(names, given), strict=True)
+        numbers = _numbers(first.get_inputs(), rows)
+        runs = (form.run(names, _given(form.get_inputs(), numbers)) for form in (first, second))
+        pairs = list(zip(names, *runs, strict=True))
     except _ERRORS as problem:
         note(f"not compared with the given file, which cannot be run here: {ort.one_line(problem, 120)}")
         return
@@ -60,12 +71,25 @@ def check_outputs(
             )
 
 
-def _rows(value: object, rows: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """Rows for an input of a session, as many as it takes; ValueError where its other sizes are open."""
-    first, *sizes = value.shape  # type: ignore[attr-defined]
+def _numbers(inputs: Sequence[Any], rows: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """Rows of all inputs of a session side by side `(n, width)`; 0 for whole numbers, which are places."""
+    widths = [math.prod(value.shape[1:]) for value in inputs]
+    first = inputs[0].shape[0]
     count = first if isinstance(first, int) else ROWS
-    if not all(isinstance(size, int) for size in sizes):
-        raise ValueError(f"{value.name!r} has sizes that vary")  # type: ignore[attr-defined]
     if rows is not None:
-        return np.resize(rows.reshape(len(rows), -1), (count, int(np.prod(sizes)))).reshape(count, *sizes)
-    return np.random.default_rng(0).standard_normal((count, *sizes)).astype(np.float32)
+        return np.resize(rows.reshape(len(rows), -1), (count, sum(widths)))
+    found = np.random.default_rng(0).standard_normal((count, sum(widths))).astype(np.float32)
+    for value, end in zip(inputs, accumulate(widths), strict=True):
+        if "int" in value.type:
+            found[:, end - math.prod(value.shape[1:]) : end] = 0
+    return found
+
+
+def _given(inputs: Sequence[Any], numbers: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """The rows as each input takes them."""
+    given, start = {}, 0
+    for value in inputs:
+        end = start + math.prod(value.shape[1:])
+        part = numbers[:, start:end].reshape(len(numbers), *value.shape[1:])
+        given[value.name], start = part.astype(_TYPES[value.type]), end
+    return given

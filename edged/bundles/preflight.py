@@ -17,6 +17,7 @@ from edged.bundles.autodiff.shapes import constants, examine, kinds_of
 from edged.bundles.autodiff.tape import Adjoint, Tape
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names, consumed
 from edged.bundles.graph.external_data import is_elsewhere
+from edged.bundles.graph.writer import attributes_of
 from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.trainable import layers
 from edged.engines.native import api
@@ -178,6 +179,11 @@ def _is_derived(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
     if node.op_type == "Slice" and len(node.input) > 4:
         steps = constants(graph).get(node.input[4])
         return steps is not None and bool((steps > 0).all())
+    given = attributes_of(node)
+    if node.op_type == "LeakyRelu":  # it takes the sign of the input from that of the output
+        return bool(given.get("alpha", 0.01) >= 0)
+    if node.op_type in ("Conv", "MaxPool"):
+        return not given.get("auto_pad", "NOTSET").startswith("SAME")
     return node.op_type in DERIVED
 
 

@@ -130,7 +130,7 @@ def numerical(
     return found
 
 
-def assert_equal(native: dict[str, np.ndarray], portable: dict[str, np.ndarray]) -> None:
+def assert_equal(native: dict[str, np.ndarray], portable: dict[str, np.ndarray], rtol: float = 1e-4) -> None:
     """They must be the same within 1e-5 of the largest, and there must be some.
 
     A gradient here is the difference of two float32 weights, so it cannot be finer than their spacing.
@@ -140,5 +140,5 @@ def assert_equal(native: dict[str, np.ndarray], portable: dict[str, np.ndarray])
     assert native.keys() == portable.keys()
     for name, value in native.items():
         np.testing.assert_allclose(
-            portable[name], value, rtol=1e-4, atol=1e-5 * largest + SPACING, err_msg=name
+            portable[name], value, rtol=rtol, atol=1e-5 * largest + SPACING, err_msg=name
         )

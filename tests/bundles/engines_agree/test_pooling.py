@@ -225,8 +225,7 @@ def test_nearest_by_whole_factors(
     ("factors", "attributes", "reason"),
     [
         ([2.0, 2.0], {"mode": "cubic"}, "its mode is cubic"),
-        ([2.0], {"coordinate_transformation_mode": "align_corners"}, "of mode nearest"),
-        ([1.5], {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}, "whole factors"),
+        ([2.0], {"coordinate_transformation_mode": "tf_crop_and_resize"}, "its mode is nearest with tf_crop"),
     ],
 )
 def test_other_grids_are_refused_by_node(

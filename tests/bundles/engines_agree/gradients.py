@@ -130,7 +130,9 @@ def numerical(
     return found
 
 
-def assert_equal(native: dict[str, np.ndarray], portable: dict[str, np.ndarray], rtol: float = 1e-4) -> None:
+def assert_equal(
+    native: dict[str, np.ndarray], portable: dict[str, np.ndarray], *, rtol: float = 1e-4
+) -> None:
     """They must be the same within 1e-5 of the largest, and there must be some.
 
     A gradient here is the difference of two float32 weights, so it cannot be finer than their spacing.

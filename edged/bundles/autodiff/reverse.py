@@ -14,6 +14,7 @@ from onnx import TensorProto
 from edged.bundles.autodiff import rules  # noqa: F401  it registers them
 from edged.bundles.autodiff.registry import BACKWARD, FORWARD, STOPS, ZERO
 from edged.bundles.autodiff.tape import Adjoint, broadcast, untrainable
+from edged.bundles.graph.edit import reads
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
@@ -44,11 +45,12 @@ def active_tensors(
 
 
 def differentiated(node: onnx.NodeProto) -> list[str]:
-    """Inputs of a node that a gradient may go to."""
+    """Tensors that a gradient of a node may go to: inputs, and what its inner graphs alone read."""
     if node.op_type in ZERO:
         return []
     stops = STOPS.get(node.op_type, ())
-    return [name for place, name in enumerate(node.input) if name and place not in stops]
+    inputs = [name for place, name in enumerate(node.input) if name and place not in stops]
+    return [*inputs, *sorted(reads(node).difference(node.input))]
 
 
 def write_forward(nodes: Iterable[onnx.NodeProto], tape: Tape, refused: Refused | None = None) -> None:

@@ -41,6 +41,8 @@ def dropout_forward(node: onnx.NodeProto, t: Tape) -> None:
         return
     dims = t.dims(x, node)
     share = RATIO if not ratio else float(t.known(ratio, node, "ratio"))
+    if not 0 <= share < 1:
+        raise untrainable(node, "its ratio must be a number from 0 to less than 1")
     row = row_elements(dims)
     if row is None:
         raise untrainable(node, "what it is applied to does not grow with the batch")

@@ -97,7 +97,7 @@ bench: setup system-packages ## run every benchmark; results go to benchmarks/re
 	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
 clean: ## remove .venv* and everything that tools leave behind; never a state directory
-	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-flower $(VENV)-web $(VENV)-release build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-flower $(VENV)-web $(VENV)-release build dist *.egg-info deploy/flower/build deploy/flower/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
@@ -136,9 +136,9 @@ $(VENV)-torch/.ready: | $(VENV)/.made
 	@touch $@
 
 # Flower pins other versions than the extra `web` needs.
-$(VENV)-flower/.ready: pyproject.toml | $(VENV)/.made
+$(VENV)-flower/.ready: pyproject.toml deploy/flower/pyproject.toml | $(VENV)/.made
 	@"$(PYTHON)" -m venv $(VENV)-flower
-	@$(VENV)-flower/bin/python -m pip --disable-pip-version-check install -q -e ".[flower,signing]" \
+	@$(VENV)-flower/bin/python -m pip --disable-pip-version-check install -q -e ".[signing]" -e deploy/flower \
 		"pytest>=8.2" "pytest-timeout>=2.3" "pytest-xdist>=3.6" "hypothesis>=6.100"
 	@touch $@
 

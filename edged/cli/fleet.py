@@ -87,21 +87,14 @@ def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
     print_json(status) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
 
 
-@fleet_app.command("flower-app")
-def fleet_flower_app(
-    folder: Annotated[Path, Argument(metavar="DIR", help="new or empty")],
-    config: Annotated[Path, Option(help="of the coordinator, on the SuperLink's machine")] = Path(
-        "/etc/edged/fleet.yaml"
-    ),
-) -> None:
-    """Write a Flower app that carries rounds between daemons and a coordinator in the SuperLink.
-
-    The machine with the SuperLink needs edged[flower], the devices flwr in an environment beside edged's
-    (docs/fleet-flower.md).
-    """
-    from edged.fleet.flower.make_app import write_app
-
-    sys.stderr.write(f"{folder}: {', '.join(write_app(folder, config))}\n")
+@fleet_app.command("flower-app", hidden=True)
+def fleet_flower_app(_: Annotated[Path | None, Argument()] = None, config: Path | None = None) -> None:  # noqa: ARG001
+    """Say what has taken the place of this command."""
+    raise ConfigError(
+        "edged-flower has the app now",
+        where="edged fleet flower-app",
+        remedy='flwr run "$(edged-flower)": docs/fleet-flower.md',
+    )
 
 
 @fleet_app.command("sim")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from edged.errors import NonFiniteError
+from edged.errors import NonFiniteError, UnavailableError
 from edged.fleet.rules.aggregation import AdmittedUpdate, FedDyn, Mean
 from edged.fleet.rules.robust import Matrix, UpdateDirections, median, trimmed_mean
 from edged.storage.files.atomic import disk_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -26,13 +26,26 @@ if TYPE_CHECKING:
     from edged.fleet.rules.aggregation import Aggregate, Reducer
     from edged.fleet.rules.layout import Layout
 
+    ReducerOf = Callable[[CoordinatorConfig, Weights, int, Mapping[str, NDArray[Any]]], Reducer]
+
 
 def require_packages(config: CoordinatorConfig) -> None:
     """Raise UnavailableError, at the start already, where the reducer needs a package that is not there."""
     if config.reduce.how == "flower":
-        from edged.fleet.flower.compat import require
+        _flower_reducers()
 
-        require()
+
+def _flower_reducers() -> ReducerOf:
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="edged.reducers", name="flower"):
+        found: ReducerOf = point.load()()
+        return found
+    raise UnavailableError(
+        "edged-flower is not installed",
+        where="reduce.how: flower",
+        remedy="pip install edged-flower, or ./deploy/flower of a checkout",
+    )
 
 
 def reducer_of(
@@ -51,12 +64,7 @@ def reducer_of(
     if config.reduce.how == "mean":
         reducer = Mean()
     elif config.reduce.how == "flower":
-        from edged.fleet.flower.reducer import Strategy
-
-        options = dict(config.reduce.options)
-        if config.reduce.strategy == "FedProx":
-            options["proximal_mu"] = config.train.proximal
-        reducer = Strategy(config.reduce.strategy, options, base, number, memory)
+        reducer = _flower_reducers()(config, base, number, memory)
     else:
         statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
         dtype: Literal["int8", "float32"] = "int8" if config.train.dtype == "int8" else "float32"

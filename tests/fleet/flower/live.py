@@ -17,7 +17,6 @@ import yaml
 
 from edged.domain.training.weight_deltas import added, decode
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.flower.make_app import write_app
 from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.files.atomic import verify_directory
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
@@ -122,7 +121,6 @@ def test_three_supernodes_learn_and_a_dead_one_holds_up_one_round_alone(
 ) -> None:
     made = {name: device(tmp_path / name, name, broker, bundle) for name in NAMES}
     state, path = tmp_path / "state", coordinator(tmp_path, bundle, 3)
-    write_app(flower.folder / "app", path)
     with (
         running(made["a"], broker.port, "edged/a") as first,
         running(made["b"], broker.port, "edged/b") as second,
@@ -139,7 +137,7 @@ def test_three_supernodes_learn_and_a_dead_one_holds_up_one_round_alone(
         wait_until(lambda: flower.flwr("supernode", "list", "site").stdout.count("online") == 3, 60)
 
         began = time.monotonic()
-        flower.flwr("run", "app", "site")
+        flower.run_app(path)
         wait_until(lambda: len(read_lineage(state)) == 3, 240)
         print("three rounds with trials:", round(time.monotonic() - began, 1), "s")  # noqa: T201  a figure
         for entry in read_lineage(state):
@@ -151,7 +149,7 @@ def test_three_supernodes_learn_and_a_dead_one_holds_up_one_round_alone(
         path.write_text(path.read_text().replace("rounds: 3", "rounds: 5"))
         flower.supernode("twin", made["a"].folder / "s")  # registered, but says that it is another's device
         wait_until(lambda: flower.flwr("supernode", "list", "site").stdout.count("online") == 4, 60)
-        flower.flwr("run", "app", "site")
+        flower.run_app(path)
         wait_until(lambda: status(state)["round"] == 4 and status(state)["asked"] == 3, 60)
         flower.kill("c")
         wait_until(lambda: len(read_lineage(state)) == 5, 240)

@@ -78,6 +78,11 @@ class FlowerSite:
             env=self._environment, cwd=self.folder,
         )  # fmt: skip
 
+    def run_app(self, config: Path) -> None:
+        """Start a run with the coordinator that `config` describes."""
+        app = subprocess.run([self._bin / "edged-flower"], capture_output=True, text=True, check=True).stdout
+        self.flwr("run", app.strip(), "site", "--run-config", f'fleet-config="{config}"')
+
     def log(self, name: str) -> str:
         """What a program has said."""
         path = self.folder / f"{name}.log"

@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+import edged_flower
+from edged import __version__
 from edged.config.loader import load
-from edged.errors import ConfigError, StorageError
-from edged.fleet.flower.compat import SILENT, VERSION
-from edged.fleet.flower.make_app import write_app
-from edged.fleet.flower.nodes import NodeNames
+from edged.errors import ConfigError
+from edged_flower.compat import SILENT, VERSION
+from edged_flower.nodes import NodeNames
 
 if TYPE_CHECKING:
     from typing import Any
 
-ROOT = Path(__file__).parents[3]
+PACKAGE = Path(edged_flower.__file__).parent
+
+
+def edged(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edged", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def imported(path: Path) -> set[str]:
@@ -35,31 +41,33 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def test_the_app_on_a_device_needs_flower_alone(tmp_path: Path) -> None:
-    write_app(tmp_path / "app", Path("/etc/edged/fleet.yaml"))
-    package = tmp_path / "app" / "edged_flower"
-    assert imported(package / "client_app.py") - set(sys.stdlib_module_names) == {"flwr"}
-    assert imported(package / "server_app.py") - set(sys.stdlib_module_names) == {"flwr", "edged"}
-    text = (tmp_path / "app" / "pyproject.toml").read_text()
-    assert f'"flwr>={VERSION},' in text
-    assert 'fleet-config = "/etc/edged/fleet.yaml"' in text
-    assert (tmp_path / "app" / "LICENSE").stat().st_size > 0
+def test_the_app_on_a_device_needs_flower_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    edged_flower.main()
+    app = Path(capsys.readouterr().out.strip())
+    assert imported(app / "client_app.py") - set(sys.stdlib_module_names) == {"flwr"}
+    assert imported(app / "server_app.py") - set(sys.stdlib_module_names) == {"flwr", "edged", "edged_flower"}
+    assert (app / "LICENSE").stat().st_size > 0
 
 
-def test_the_app_is_written_over_nothing(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("work")
-    with pytest.raises(StorageError, match="not empty"):
-        write_app(tmp_path, Path("fleet.yaml"))
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+def test_versions_are_those_that_are_asked_for() -> None:
+    distribution = (PACKAGE.parent / "pyproject.toml").read_text()
+    app = (PACKAGE / "app" / "pyproject.toml").read_text()
+    assert f'dependencies = ["edged=={__version__}", "flwr=={VERSION}"]' in distribution
+    assert f'"flwr>={VERSION},' in app
+    assert f'flwr-version-target = "{VERSION}"' in app
+    for text in (distribution, app):
+        assert f'\nversion = "{__version__}"\n' in text
 
 
-def test_the_extra_is_the_version_that_is_asked_for() -> None:
-    assert f'flower = ["flwr=={VERSION}"]' in (ROOT / "pyproject.toml").read_text()
+def test_the_command_that_wrote_the_app_says_what_took_its_place() -> None:
+    done = edged("fleet", "flower-app", "app", "--config", "/etc/edged/fleet.yaml")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert 'flwr run "$(edged-flower)"' in done.stderr
 
 
 @pytest.mark.parametrize("name", ["superlink", "supernode"])
 def test_units_are_silent_and_authenticate(name: str) -> None:
-    text = (ROOT / "deploy" / "flower" / f"edged-{name}.service").read_text()
+    text = (PACKAGE.parent / f"edged-{name}.service").read_text()
     assert all(f"{key}={value}" in text for key, value in SILENT.items())
     wanted = {
         "superlink": ("--enable-supernode-auth", "--database", "--disable-runtime-dependency-installation",
@@ -99,12 +107,7 @@ def test_without_flower_a_coordinator_says_so_at_its_start(tmp_path: Path) -> No
     path = tmp_path / "fleet.yaml"
     reduce = {"how": "flower", "strategy": "FedAdam"}
     path.write_text(yaml.safe_dump({"fleet": "plant", "model": "m.safetensors", "reduce": reduce}))
-    done = subprocess.run(
-        [sys.executable, "-m", "edged", "fleet", "run", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = edged("fleet", "run", str(path))
     assert done.returncode == 4
-    assert f"flwr {VERSION} is needed, here is not installed" in done.stderr
+    assert "reduce.how: flower: edged-flower is not installed (pip install edged-flower" in done.stderr
     assert not (tmp_path / "fleet").exists()

@@ -1,4 +1,4 @@
-"""Flower's strategies and ours, where Flower is installed (extra `flower`): `make test-flower` runs these."""
+"""Flower's strategies and ours, where edged-flower is installed: `make test-flower` runs these."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from edged.domain.training.weight_deltas import Coding, Floats, code, decode
 from edged.fleet.config import STRATEGIES
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.flower import compat
-from edged.fleet.flower.reducer import MEMORY, Strategy, made, memory_of
 from edged.fleet.rules.aggregation import AdmittedUpdate, Mean, Reducer
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.robust import Matrix, median, trimmed_mean
+from edged_flower import compat
+from edged_flower.reducer import MEMORY, Strategy, made, memory_of
 from tests.fleet.matrix import InMemoryMatrix
 from tests.fleet.senders import SHAPES, Senders, base_weights, change_of
 

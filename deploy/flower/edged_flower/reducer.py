@@ -8,6 +8,7 @@ import numpy as np
 
 from edged.errors import NoDataError, TrainingError
 from edged.fleet.rules.aggregation import Aggregate
+from edged_flower.compat import require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
+    from edged.fleet.config import CoordinatorConfig
+    from edged.fleet.coordinator.aggregation import ReducerOf
     from edged.fleet.rules.aggregation import AdmittedUpdate
     from edged.fleet.rules.layout import Layout
 
@@ -22,6 +25,23 @@ if TYPE_CHECKING:
 
 MEMORY = ("m_t", "v_t", "momentum_vector")
 """Attributes in which these strategies remember, by parameter, what the next round needs."""
+
+
+def reducers() -> ReducerOf:
+    """Make Flower usable; returns what makes the reducer of a round. The entry point of this distribution.
+
+    UnavailableError when Flower is installed in another version.
+    """
+    require()
+    return reducer_of
+
+
+def reducer_of(config: CoordinatorConfig, base: Weights, number: int, memory: Memory) -> Strategy:
+    """Make the reducer of round `number`; mu of FedProx is what devices are told."""
+    options = dict(config.reduce.options)
+    if config.reduce.strategy == "FedProx":
+        options["proximal_mu"] = config.train.proximal
+    return Strategy(config.reduce.strategy, options, base, number, memory)
 
 
 class Strategy:
@@ -74,7 +94,7 @@ class Strategy:
     def _round(self, strategy: Any) -> NDArray[np.float64] | None:
         from flwr.app import ConfigRecord
 
-        from edged.fleet.flower.grid import MqttGrid, record_of
+        from edged_flower.grid import MqttGrid, record_of
 
         grid = MqttGrid(self._contributions, self._layout, self._start)
         base = record_of(self._layout.weights(self._start))  # FedAvgM goes by the order of parameters
@@ -89,7 +109,7 @@ class Strategy:
 
 
 def made(name: str, options: Mapping[str, float]) -> Any:
-    """A strategy that asks all nodes, however few; Flower must be ready (`pinned.require`)."""
+    """A strategy that asks all nodes, however few; Flower must be ready (`compat.require`)."""
     from flwr.serverapp import strategy
 
     whole = {key: int(value) if key.startswith("num_") else value for key, value in options.items()}

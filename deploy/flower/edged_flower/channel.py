@@ -20,10 +20,10 @@ from edged.domain.federated.messages import (
     UpdateHeader,
 )
 from edged.errors import EdgedError, RejectedUpdateError
-from edged.fleet.flower.nodes import AbsenceBackoff, NodeNames
 from edged.fleet.rules.selection import fits
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
+from edged_flower.nodes import AbsenceBackoff, NodeNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

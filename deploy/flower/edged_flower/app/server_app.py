@@ -10,8 +10,8 @@ from flwr.serverapp import Grid, ServerApp
 from edged import logs
 from edged.fleet.config import load
 from edged.fleet.coordinator.coordinator import Coordinator
-from edged.fleet.flower.channel import FlowerChannel
-from edged.fleet.flower.compat import require
+from edged_flower.channel import FlowerChannel
+from edged_flower.compat import require
 
 if TYPE_CHECKING:
     from flwr.app import Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from edged.errors import UnavailableError
 
@@ -21,17 +21,15 @@ def require() -> None:
     Raises
     ------
     UnavailableError
-        When it is not installed, or in another version.
+        When it is installed in another version.
     """
-    try:
-        found = version("flwr")
-    except PackageNotFoundError:
-        found = "not installed"
+    found = version("flwr")
     if found != VERSION:
         raise UnavailableError(
-            f"flwr {VERSION} is needed, here is {found}", where="reduce.how: flower",
-            remedy="pip install 'edged[flower]'",
-        )  # fmt: skip
+            f"flwr {VERSION} is needed, here is {found}",
+            where="edged-flower",
+            remedy=f"pip install flwr=={VERSION}",
+        )
     for name, value in SILENT.items():
         os.environ.setdefault(name, value)
 

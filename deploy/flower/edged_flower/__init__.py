@@ -1,0 +1,13 @@
+"""Flower for fleets of edged: its strategies at a coordinator over MQTT, and an app for its own transport.
+
+Flower 1.41 (Beutel et al., "Flower: a friendly federated learning research framework", 2020) is pinned to one
+version. Nothing in `edged` knows it: a coordinator finds `reducer.reducers` by its entry point.
+"""
+
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """`edged-flower`: print the directory of the app, for `flwr run`."""
+    sys.stdout.write(f"{Path(__file__).with_name('app')}\n")

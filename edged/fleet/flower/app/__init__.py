@@ -1,1 +1,0 @@
-"""The app that Flower runs: `edged fleet flower-app` copies these files."""

@@ -22,6 +22,7 @@ from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics
 from edged.domain.stream.running_statistics import RunningMoments, scale_of
+from edged.domain.training.standard_bundle import StandardNetwork
 from edged.errors import BundleError
 from edged.workbench.experiments.job import TrialOrder, carry_out, load_data
 
@@ -55,18 +56,13 @@ def build_bundle(order: TrialOrder) -> dict[str, list[str]]:
 
 def _model(order: TrialOrder) -> onnx.ModelProto:
     recipe, schema = order.recipe, order.schema
-    if recipe.model:
+    if not recipe.network:
         return read_model(Path(recipe.model))
+    window = (schema.steps, schema.channels)
     return network_of(
-        {
-            "task": schema.task,
-            "features": schema.width,
-            "outputs": schema.outputs,
-            "network": recipe.network,
-            "window": (schema.steps, schema.channels),
-            "hidden": list(recipe.hidden),
-            "seed": order.seed,
-        }
+        StandardNetwork(
+            schema.task, schema.width, schema.outputs, recipe.network, window, recipe.hidden, order.seed
+        )
     )
 
 

@@ -24,15 +24,15 @@ from edged.bundles.source.standardise import Statistics
 from edged.domain.stream.running_statistics import RunningMoments, scale_of
 from edged.domain.training.standard_bundle import StandardNetwork
 from edged.errors import BundleError
-from edged.workbench.experiments.job import TrialOrder, carry_out, load_data
+from edged.workbench.experiments.job import BundleBuilt, TrialOrder, carry_out, load_data
 
 if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
 
-def build_bundle(order: TrialOrder) -> dict[str, list[str]]:
-    """Build `order.bundle`; what there is to note about it. EdgedError says what cannot be built and why."""
+def build_bundle(order: TrialOrder) -> BundleBuilt:
+    """Build `order.bundle`. EdgedError says what cannot be built and why."""
     recipe, notes = order.recipe, list[str]()
     model = _model(order)
     statistics = _statistics(order, model)
@@ -51,7 +51,7 @@ def build_bundle(order: TrialOrder) -> dict[str, list[str]]:
         naming=Naming.of(order.schema),
         note=notes.append,
     )
-    return {"notes": notes}
+    return BundleBuilt(tuple(notes))
 
 
 def _model(order: TrialOrder) -> onnx.ModelProto:

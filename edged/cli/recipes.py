@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from math import isfinite
 from pathlib import Path  # noqa: TC003  typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from edged.cli.output import AsJson, Bars, new_table, out, print_json, say
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from edged.workbench.experiments.job import TrialOrder
+    from edged.workbench.experiments.job import EpochDone, TrialOrder
 
 recipe_app = typer.Typer(
     help="Recipe validation: ways to train, compared on recorded data.", no_args_is_help=True
@@ -62,16 +63,16 @@ class RecipeProgress(Bars):
         """Know how many trainings there are."""
         self._whole = self._progress.add_task("trainings", total=len(orders), note="")
 
-    def advanced(self, order: TrialOrder, message: Mapping[str, Any]) -> None:
+    def advanced(self, order: TrialOrder, point: EpochDone) -> None:
         """Show the epoch of a training and its validation metric."""
         key = (order.recipe.name, order.seed)
         with self._lock:
             if key not in self._tasks:
                 name = f"  {escape(order.recipe.name)}, seed {order.seed}"
-                self._tasks[key] = self._progress.add_task(name, total=message["epochs"], note="")
-            value = message["validation_metric"]
-            note = f"{order.metric.replace('_', ' ')} {'-' if value is None else f'{value:.4g}'}"
-            self._progress.update(self._tasks[key], completed=message["epoch"], note=note)
+                self._tasks[key] = self._progress.add_task(name, total=point.epochs, note="")
+            value = point.validation_metric
+            note = f"{order.metric.replace('_', ' ')} {f'{value:.4g}' if isfinite(value) else '-'}"
+            self._progress.update(self._tasks[key], completed=point.epoch, note=note)
 
     def ended(self, order: TrialOrder) -> None:
         """Remove the bar of a training, and count it."""

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.model_files import INT8
+from edged.domain.training.standard_bundle import StandardBundleOrder, StandardNetwork
 from edged.errors import BundleError, StorageError, UnavailableError
 from edged.host.child_process import run_module
 from edged.logs import get_logger
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.config import Config
+    from edged.domain.training.standard_bundle import NetworkKind
 
 log = get_logger("edged.bootstrap")
 
@@ -119,7 +121,7 @@ def _ordered(file: Path) -> dict[str, Any]:
     return order if isinstance(order, dict) else {"hidden": order}
 
 
-def standard_network(config: Config) -> str:
+def standard_network(config: Config) -> NetworkKind:
     """The kind of network that is built for a stream."""
     if config.stream.resolved_task == "reconstruct":
         return "autoencoder"
@@ -152,24 +154,26 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
     schema = config.stream.to_schema()
     network = standard_network(config)
     hidden = config.model.hidden if config.model.hidden is not None else HIDDEN.get(network, STANDARD)
-    order: dict[str, Any] = {
-        "task": schema.task,
-        "features": schema.width,
-        "outputs": schema.outputs,
-        "network": network,
-        "window": [schema.steps, schema.channels],
-        "hidden": hidden,
-        "optimizer": config.model.optimizer.name,
-        "options": config.model.optimizer.options | {"weight_decay": weight_decay(config)},
-        "label_smoothing": label_smoothing(config),
-        "statistics": statistics,
-        "int8": config.serving.quantise == INT8,
-        "seed": config.training.seed,
-        "out": str(out),
-    }
+    order = StandardBundleOrder(
+        StandardNetwork(
+            schema.task,
+            schema.width,
+            schema.outputs,
+            network,
+            (schema.steps, schema.channels),
+            tuple(hidden),
+            config.training.seed,
+        ),
+        out,
+        config.model.optimizer.name,
+        config.model.optimizer.options | {"weight_decay": weight_decay(config)},
+        label_smoothing(config),
+        None if statistics is None else {name: tuple(values) for name, values in statistics.items()},
+        int8=config.serving.quantise == INT8,
+    )
     log.info("building_bundle", out=str(out), task=schema.task, features=schema.width)
     out.parent.mkdir(parents=True, exist_ok=True)
-    answer = run_module("edged.bundles", order, BUILD_SECONDS)
+    answer = run_module("edged.bundles", order.to_json(), BUILD_SECONDS)
     if answer is None:
         raise BundleError(f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out))
     if answer.code == 0:

@@ -22,16 +22,17 @@ from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics
 from edged.domain.stream.running_statistics import RunningMoments, scale_of
+from edged.domain.training.standard_bundle import StandardNetwork
 from edged.errors import BundleError
-from edged.workbench.experiments.job import TrialOrder, carry_out, load_data
+from edged.workbench.experiments.job import BundleBuilt, TrialOrder, carry_out, load_data
 
 if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
 
-def build_bundle(order: TrialOrder) -> dict[str, list[str]]:
-    """Build `order.bundle`; what there is to note about it. EdgedError says what cannot be built and why."""
+def build_bundle(order: TrialOrder) -> BundleBuilt:
+    """Build `order.bundle`. EdgedError says what cannot be built and why."""
     recipe, notes = order.recipe, list[str]()
     model = _model(order)
     statistics = _statistics(order, model)
@@ -50,23 +51,18 @@ def build_bundle(order: TrialOrder) -> dict[str, list[str]]:
         naming=Naming.of(order.schema),
         note=notes.append,
     )
-    return {"notes": notes}
+    return BundleBuilt(tuple(notes))
 
 
 def _model(order: TrialOrder) -> onnx.ModelProto:
     recipe, schema = order.recipe, order.schema
-    if recipe.model:
+    if not recipe.network:
         return read_model(Path(recipe.model))
+    window = (schema.steps, schema.channels)
     return network_of(
-        {
-            "task": schema.task,
-            "features": schema.width,
-            "outputs": schema.outputs,
-            "network": recipe.network,
-            "window": (schema.steps, schema.channels),
-            "hidden": list(recipe.hidden),
-            "seed": order.seed,
-        }
+        StandardNetwork(
+            schema.task, schema.width, schema.outputs, recipe.network, window, recipe.hidden, order.seed
+        )
     )
 
 

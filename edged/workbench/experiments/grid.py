@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from edged.device.startup.bootstrap import HIDDEN, STANDARD
 from edged.domain.training.optimizers import OPTIONS
+from edged.domain.training.standard_bundle import NetworkKind  # noqa: TC001  pydantic reads the annotations
 from edged.errors import ConfigError
 from edged.workbench.experiments.config import MOST_TRIALS
 
@@ -33,7 +34,7 @@ class Recipe:
     """
 
     name: str
-    network: str
+    network: NetworkKind | Literal[""]
     model: str
     hidden: tuple[int, ...]
     loss: str

@@ -1,10 +1,11 @@
-"""What a child process of a recipe run is told: one training, or one bundle to build."""
+"""What a recipe run orders from its child processes, one training or one bundle, and what they report."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  pydantic reads the annotations
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from edged.domain.messages.encoding import json_ready
 from edged.domain.stream.schema import Schema  # noqa: TC001  likewise
+from edged.domain.training.message import Message, encode
 from edged.errors import EdgedError
 from edged.host.process_limits import die_with_parent
 from edged.workbench.experiments.grid import Recipe  # noqa: TC001  likewise
@@ -54,22 +55,77 @@ class TrialOrder:
         return values | {"parent": os.getpid()}
 
 
-def carry_out(work: Callable[[TrialOrder], dict[str, Any]]) -> int:
-    """Do the work that is ordered on stdin, tell the result; the exit code. It ends with who ordered it."""
+@dataclass(frozen=True)
+class EpochDone(Message):
+    """Where a training stands after an epoch, counted from 1; what cannot be computed is NaN."""
+
+    epoch: int
+    epochs: int
+    train_loss: float
+    validation_loss: float
+    train_metric: float
+    validation_metric: float
+
+
+@dataclass(frozen=True)
+class Shown(Message):
+    """What a person looks at: a confusion matrix with true classes down, or a histogram of residuals."""
+
+    part: str
+    rows: int
+    classes: tuple[str, ...] | None = None
+    confusion: tuple[tuple[int, ...], ...] | None = None
+    unit: str | None = None
+    edges: tuple[float, ...] | None = None
+    counts: tuple[int, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is there, as the report holds it."""
+        return {name: value for name, value in super().to_json().items() if value is not None}
+
+
+@dataclass(frozen=True)
+class TrialResult(Message):
+    """What a training has come to; figures are the task's metrics by name."""
+
+    validation: Mapping[str, float]
+    test: Mapping[str, float] | None
+    curve: tuple[EpochDone, ...]
+    best_epoch: int
+    shown: Shown
+    step_us: float
+    peak_bytes: int | None
+    bundle_bytes: int
+    model_bytes: int
+    parameters: int
+    engine: str
+    notes: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class BundleBuilt(Message):
+    """A bundle is built; what there is to note about it."""
+
+    notes: tuple[str, ...]
+
+
+def carry_out(work: Callable[[TrialOrder], Message]) -> int:
+    """Do the work that is ordered on stdin, report its result; the exit code. It ends with who ordered it."""
     try:
         values = json.loads(sys.stdin.read())
         die_with_parent(values.pop("parent"))
-        tell(work(TypeAdapter(TrialOrder).validate_python(values)))
+        report(work(TypeAdapter(TrialOrder).validate_python(values)))
     except EdgedError as problem:
         sys.stderr.write(problem.line() + "\n")
         return problem.exit_code
     return 0
 
 
-def tell(message: dict[str, Any]) -> None:
+def report(message: Message) -> None:
     """Write a message to who ordered this, a line of JSON on stdout."""
-    sys.stdout.write(json.dumps(json_ready(message)) + "\n")
-    sys.stdout.flush()
+    sys.stdout.buffer.write(encode(message))
+    sys.stdout.buffer.flush()
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def _reasons(outcomes: Sequence[TrialOutcome], metric: str) -> list[dict[str, An
     for outcome in outcomes:
         reason = outcome.problem
         if outcome.result is not None:
-            if outcome.result["validation"][metric] is not None:
+            if isfinite(outcome.result.validation[metric]):
                 continue
             reason = f"{metric} of the validation part is no number"
         seeds.setdefault(reason, []).append(outcome.order.seed)
@@ -69,28 +69,26 @@ def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> dict[
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
     row: dict[str, Any] = {"name": recipe.name, "recipe": asdict(recipe)}
     for part in ("validation", "test"):
-        figures = [result[part] for result in results if result[part] is not None]
+        figures = [found for result in results if (found := getattr(result, part)) is not None]
         row[part] = {name: _spread([f[name] for f in figures]) for name in figures[0]} if figures else None
-    peaks = [result["peak_bytes"] for result in results if result["peak_bytes"] is not None]
+    peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
     return row | {
-        "step_us": median(result["step_us"] for result in results),
+        "step_us": median(result.step_us for result in results),
         "peak_bytes": max(peaks, default=None),
-        "bundle_bytes": max(result["bundle_bytes"] for result in results),
-        "model_bytes": max(result["model_bytes"] for result in results),
-        "parameters": results[0]["parameters"],
-        "epochs": [len(result["curve"]) for result in results],
-        "seconds": fmean(result["seconds"] for result in results),
-        "engine": results[0]["engine"],
-        "notes": results[0]["notes"],
-        "curves": [result["curve"] for result in results],
-        "shown": results[best_seed(row, metric)]["shown"],
+        "bundle_bytes": max(result.bundle_bytes for result in results),
+        "model_bytes": max(result.model_bytes for result in results),
+        "parameters": results[0].parameters,
+        "epochs": [len(result.curve) for result in results],
+        "seconds": fmean(result.seconds for result in results),
+        "engine": results[0].engine,
+        "notes": results[0].notes,
+        "curves": [[point.without("epochs") for point in result.curve] for result in results],
+        "shown": results[best_seed(row, metric)].shown.to_json(),
     }
 
 
-def _spread(values: Sequence[float | None]) -> dict[str, Any]:
-    numbers = [nan if value is None else value for value in values]
-    interval = mean_interval(numbers)
-    return {**interval._asdict(), "seeds": numbers}
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    return {**mean_interval(values)._asdict(), "seeds": values}
 
 
 def _apart(first: dict[str, Any], other: dict[str, Any]) -> bool | None:

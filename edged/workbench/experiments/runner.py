@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edged.domain.training.message import decode
 from edged.host.child_process import message_in, stop_process
+from edged.workbench.experiments.job import EpochDone, TrialResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +28,7 @@ class TrialOutcome:
     """How one training ended: its result, or why there is none."""
 
     order: TrialOrder
-    result: dict[str, Any] | None
+    result: TrialResult | None
     problem: str = ""
 
 
@@ -36,8 +38,8 @@ class TrialProgress(Protocol):
     def begin(self, orders: Sequence[TrialOrder]) -> None:
         """All trainings, before the first begins."""
 
-    def advanced(self, order: TrialOrder, message: dict[str, Any]) -> None:
-        """What a training says of an epoch."""
+    def advanced(self, order: TrialOrder, point: EpochDone) -> None:
+        """A training has ended an epoch."""
 
     def ended(self, order: TrialOrder) -> None:
         """A training has ended, one way or another."""
@@ -116,8 +118,8 @@ class Runner:
             self._running[process.pid] = process
         return process
 
-    def _follow(self, process: subprocess.Popen[bytes], order: TrialOrder) -> dict[str, Any] | None:
-        """Hand the order over and pass on what the training tells; its result."""
+    def _follow(self, process: subprocess.Popen[bytes], order: TrialOrder) -> TrialResult | None:
+        """Hand the order over and pass on what the training reports; its result."""
         result = None
         with process:
             if process.stdin is None or process.stdout is None:
@@ -128,10 +130,11 @@ class Runner:
             except BrokenPipeError:
                 return None
             for line in process.stdout:
-                message = message_in(line)
-                if message is not None and message["type"] == "result":
+                values = message_in(line)
+                message = None if values is None else decode(values, (EpochDone, TrialResult))
+                if isinstance(message, TrialResult):
                     result = message
-                elif message is not None:
+                elif isinstance(message, EpochDone):
                     self._progress.advanced(order, message)
         return result
 

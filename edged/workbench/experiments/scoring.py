@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.judging.metrics import detection, score
 from edged.domain.judging.outputs import answers, errors, unit_scale
+from edged.workbench.experiments.job import Shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,19 +71,22 @@ class Judge:
             total += engine.evaluate(self.data.x[part], y) * len(part)
         return total / len(rows)
 
-    def shown(self, model: Model, rows: NDArray[np.int64]) -> dict[str, Any]:
-        """The confusion matrix (true classes down), or a histogram of residuals."""
+    def shown(self, model: Model, rows: NDArray[np.int64], part: str) -> Shown:
+        """What a person looks at of these rows, which are the `part` of the data."""
         y, answer = self._both(model, rows)
         if self.schema.task == "classify":
             classes = len(self.schema.classes)
             cells = y[:, 0].astype(np.int64) * classes + answer[:, 0].astype(np.int64)
-            counts = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
-            return {"classes": list(self.schema.classes), "confusion": counts.tolist()}
+            flat = np.bincount(cells, minlength=classes * classes)
+            confusion = tuple(tuple(line.tolist()) for line in flat.reshape(classes, classes))
+            return Shown(part, len(rows), classes=tuple(self.schema.classes), confusion=confusion)
         residuals = answer.astype(np.float64) - y
         scale = unit_scale(np.asarray(self.data.y[self.data.split.train])) if y.shape[1] > 1 else None
         if scale is not None:
             residuals = residuals * scale
-        return {"unit": "target" if scale is None else "standard deviations", **_histogram(residuals.ravel())}
+        edges, counts = _histogram(residuals.ravel())
+        unit = "target" if scale is None else "standard deviations"
+        return Shown(part, len(rows), unit=unit, edges=tuple(edges.tolist()), counts=tuple(counts.tolist()))
 
     def _both(self, model: Model, rows: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         raw = np.concatenate([model.predict(np.asarray(self.data.x[part])) for part in _parts(rows)])
@@ -93,10 +97,11 @@ def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [rows[i : i + ROWS] for i in range(0, len(rows), ROWS)]
 
 
-def _histogram(values: NDArray[np.float64]) -> dict[str, Any]:
+def _histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Edges and counts."""
     values = values[np.isfinite(values)]
     low, high = (float(v) for v in np.percentile(values, TAILS)) if len(values) else (0.0, 1.0)
     if high <= low:
         low, high = low - 0.5, high + 0.5
     counts, edges = np.histogram(np.clip(values, low, high), BINS, (low, high))
-    return {"edges": edges.tolist(), "counts": counts.tolist()}
+    return edges, counts

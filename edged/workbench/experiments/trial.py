@@ -2,8 +2,8 @@
 
 The order is one JSON object on stdin.
 
-After each epoch it tells its position as a JSON line on stdout (`type` `epoch`), at the end the result
-(`type` `result`). An error is one line on stderr, its exit code the program's.
+After each epoch it writes `EpochDone` as a JSON line to stdout, at the end `TrialResult`. An error is one
+line on stderr, its exit code the program's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ from edged.errors import BundleError, TrainingError
 from edged.host.child_process import run_module
 from edged.host.vitals import peak_memory
 from edged.storage.models.bundles import Bundle
-from edged.workbench.experiments.job import MODEL, WEIGHTS, TrialOrder, carry_out, load_data, tell
+from edged.workbench.experiments.job import (
+    MODEL,
+    WEIGHTS,
+    BundleBuilt,
+    EpochDone,
+    TrialOrder,
+    TrialResult,
+    carry_out,
+    load_data,
+    report,
+)
 from edged.workbench.experiments.scoring import Judge, better
 
 if TYPE_CHECKING:
@@ -64,7 +74,7 @@ class Trial:
             for name in map(str, (names or {}).values())
         ]
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> TrialResult:
         """Train to the end; the result, or TrainingError when losses or weights are no longer finite."""
         began, recipe, train = time.monotonic(), self._recipe, self._data.split.train
         rng = np.random.default_rng(self._order.seed)
@@ -77,7 +87,7 @@ class Trial:
                 break
         if recipe.patience is not None:
             self._engine.set_parameters(self._best_weights)
-        return self._result() | {"seconds": time.monotonic() - began}
+        return self._result(began)
 
     def _epoch(self, batches: Batches, epoch: int) -> float:
         """Mean loss of the steps of one epoch."""
@@ -109,16 +119,17 @@ class Trial:
         """Judge the model as it is now."""
         model, split = self._model(), self._data.split
         sampled = split.train[:: max(1, len(split.train) // TRAIN_ROWS)]
-        point = {
-            "epoch": epoch + 1,
-            "train_loss": loss,
-            "validation_loss": self._judge.loss(self._engine, split.validation),
-            "train_metric": self._metric(model, sampled),
-            "validation_metric": self._metric(model, split.validation),
-        }
+        point = EpochDone(
+            epoch + 1,
+            self._recipe.epochs,
+            train_loss=loss,
+            validation_loss=self._judge.loss(self._engine, split.validation),
+            train_metric=self._metric(model, sampled),
+            validation_metric=self._metric(model, split.validation),
+        )
         if self._progress.add(point) and self._recipe.patience is not None:
             self._best_weights = self._engine.parameters()
-        tell({"type": "epoch", "epochs": self._recipe.epochs, **point})
+        report(point)
 
     def _metric(self, model: InferenceModel, rows: Rows) -> float:
         return self._judge.figures(model, rows).get(self._order.metric, math.nan)
@@ -128,27 +139,26 @@ class Trial:
         self._engine.export(path)
         return InferenceModel(path)
 
-    def _result(self) -> dict[str, Any]:
+    def _result(self, began: float) -> TrialResult:
         model, split, judge = self._model(), self._data.split, self._judge
         weights = {name: v for name, v in self._engine.parameters().items() if name not in self._own}
         np.savez(self._order.folder / WEIGHTS, **weights)  # type: ignore[arg-type]  # takes keywords for flags
-        looked_at = split.test if len(split.test) else split.validation
-        return {
-            "type": "result",
-            "validation": judge.figures(model, split.validation),
-            "test": judge.figures(model, split.test) if len(split.test) else None,
-            "curve": self._progress.curve,
-            "best_epoch": self._progress.best,
-            "shown": judge.shown(model, looked_at)
-            | {"part": "test" if len(split.test) else "validation", "rows": len(looked_at)},
-            "step_us": 1e6 * self._step_seconds,
-            "peak_bytes": peak_memory(),
-            "bundle_bytes": sum(entry.bytes for entry in self._bundle.files.values()),
-            "model_bytes": self._bundle.inference_model.stat().st_size,
-            "parameters": sum(v.size for name, v in weights.items() if name in self._bundle.trainable),
-            "engine": self._engine.name,
-            "notes": self.notes,
-        }
+        part, rows = ("test", split.test) if len(split.test) else ("validation", split.validation)
+        return TrialResult(
+            validation=judge.figures(model, split.validation),
+            test=judge.figures(model, split.test) if len(split.test) else None,
+            curve=tuple(self._progress.curve),
+            best_epoch=self._progress.best,
+            shown=judge.shown(model, rows, part),
+            step_us=1e6 * self._step_seconds,
+            peak_bytes=peak_memory(),
+            bundle_bytes=sum(entry.bytes for entry in self._bundle.files.values()),
+            model_bytes=self._bundle.inference_model.stat().st_size,
+            parameters=sum(v.size for name, v in weights.items() if name in self._bundle.trainable),
+            engine=self._engine.name,
+            notes=self.notes,
+            seconds=time.monotonic() - began,
+        )
 
 
 @dataclass
@@ -156,14 +166,14 @@ class _Progress:
     """The curve so far, and the number of its best point, counted from 1."""
 
     metric: str
-    curve: list[dict[str, float]] = field(default_factory=list)
+    curve: list[EpochDone] = field(default_factory=list)
     best: int = 0
 
-    def add(self, point: dict[str, float]) -> bool:
+    def add(self, point: EpochDone) -> bool:
         """Take in the point of one more epoch; whether it is the best so far."""
-        before = self.curve[self.best - 1]["validation_metric"] if self.curve else math.nan
+        before = self.curve[self.best - 1].validation_metric if self.curve else math.nan
         self.curve.append(point)
-        if len(self.curve) == 1 or better(self.metric, point["validation_metric"], before):
+        if len(self.curve) == 1 or better(self.metric, point.validation_metric, before):
             self.best = len(self.curve)
         return self.best == len(self.curve)
 
@@ -172,14 +182,13 @@ class _Progress:
         return epoch + 1 - self.best
 
 
-def _build(order: TrialOrder) -> list[str]:
+def _build(order: TrialOrder) -> tuple[str, ...]:
     answer = run_module("edged.workbench.experiments.build_bundle", order.as_dict(), BUILD_SECONDS)
     if answer is None:
         raise BundleError(f"building the bundle took longer than {BUILD_SECONDS:.0f} s")
     if answer.code != 0:
         raise BundleError(answer.problem)
-    notes: list[str] = json.loads(answer.output)["notes"]
-    return notes
+    return BundleBuilt.from_json(json.loads(answer.output)).notes
 
 
 class Batches:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from edged.workbench.experiments.config import RecipeFile
 from edged.workbench.experiments.grid import Recipe, expand
-from edged.workbench.experiments.job import TrialOrder
+from edged.workbench.experiments.job import EpochDone, Shown, TrialOrder, TrialResult
 from edged.workbench.experiments.ranking import best_seed, mean_interval, ranking, t_quantile
 from edged.workbench.experiments.runner import TrialOutcome
 
@@ -22,15 +21,14 @@ FILE = RecipeFile.model_validate(
 RECIPES = expand(FILE, Path())
 
 
-def outcome(
-    recipe: Recipe, seed: int, value: float | None, test: float = 0.5, size: int = 10
-) -> TrialOutcome:
+def outcome(recipe: Recipe, seed: int, value: float, test: float = 0.5, size: int = 10) -> TrialOutcome:
     order = TrialOrder(recipe, FILE.stream.to_schema(), seed, "auto", 1, "accuracy", *[Path()] * 3)
-    result: dict[str, Any] = {
-        "validation": {"accuracy": value}, "test": {"accuracy": test}, "step_us": 1.0,
-        "peak_bytes": 100 + seed, "bundle_bytes": size, "model_bytes": size, "parameters": 3,
-        "curve": [{}], "seconds": 1.0, "engine": "portable", "notes": [], "shown": {"seed": seed},
-    }  # fmt: skip
+    result = TrialResult(
+        {"accuracy": value}, {"accuracy": test},
+        curve=(EpochDone(1, 1, 0.5, 0.5, 0.5, 0.5),), best_epoch=1, shown=Shown("test", seed),
+        step_us=1.0, peak_bytes=100 + seed, bundle_bytes=size, model_bytes=size, parameters=3,
+        engine="portable", notes=(), seconds=1.0,
+    )  # fmt: skip
     return TrialOutcome(order, result)
 
 
@@ -55,15 +53,17 @@ def test_intervals_that_do_not_meet_are_clear() -> None:
     found = ranked[0]["validation"]["accuracy"]
     assert (found["mean"], found["low"], found["high"]) == pytest.approx((0.81, 0.78516, 0.83484), abs=1e-4)
     assert ranked[0]["peak_bytes"] == 102
-    assert ranked[0]["shown"] == {"seed": 2}
+    assert ranked[0]["shown"] == {"part": "test", "rows": 2}
     assert best_seed(ranked[1], "accuracy") == 2
 
 
 def test_errors_rank_the_other_way_round() -> None:
-    made = [outcome(recipe, 0, value) for recipe, value in zip(RECIPES, (0.3, 0.1, 0.2), strict=True)]
-    for one in made:
+    made = []
+    for recipe, value in zip(RECIPES, (0.3, 0.1, 0.2), strict=True):
+        one = outcome(recipe, 0, value)
         assert one.result is not None
-        one.result["validation"] = one.result["test"] = {"mae": one.result["validation"]["accuracy"]}
+        figures = {"mae": value}
+        made.append(replace(one, result=replace(one.result, validation=figures, test=figures)))
     ranked, _ = ranking(RECIPES, made, "mae")
     assert [row["name"] for row in ranked] == [RECIPES[i].name for i in (1, 2, 0)]
 
@@ -76,7 +76,7 @@ def test_a_recipe_that_failed_for_one_seed_has_no_rank() -> None:
         outcome(a, 1, 0.2),
         outcome(b, 0, 0.9),
         lost,
-        outcome(c, 0, None),
+        outcome(c, 0, nan),
         outcome(c, 1, 1),
     ]
     ranked, failed = ranking(RECIPES, made, "accuracy")

@@ -15,6 +15,7 @@ from edged.workbench.experiments.runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edged.workbench.experiments.job import EpochDone
     from edged.workbench.experiments.runner import TrialOutcome
 
 FILE = RecipeFile.model_validate({"stream": {"features": 2, "classes": 2}, "recipes": [{}]})
@@ -24,13 +25,13 @@ class Told:
     """The messages of trainings; None for the end of one."""
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any] | None] = []
+        self.messages: list[EpochDone | None] = []
 
     def begin(self, orders: Sequence[TrialOrder]) -> None:
         assert len(orders) == 1
 
-    def advanced(self, order: TrialOrder, message: dict[str, Any]) -> None:
-        self.messages.append(message)
+    def advanced(self, order: TrialOrder, point: EpochDone) -> None:
+        self.messages.append(point)
 
     def ended(self, order: TrialOrder) -> None:
         self.messages.append(None)

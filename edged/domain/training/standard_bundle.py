@@ -1,0 +1,48 @@
+"""The order for the standard bundle of a stream, from the daemon to the builder's process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from edged.domain.stream.schema import Task
+from edged.domain.training.message import Message
+
+NetworkKind = Literal["mlp", "cnn1d", "gru", "autoencoder"]
+
+
+@dataclass(frozen=True)
+class StandardNetwork(Message):
+    """A small network for a stream.
+
+    `window` holds the rows and channels of the `features` numbers that it takes. The last size in `hidden` is
+    an autoencoder's code.
+    """
+
+    task: Task
+    features: int
+    outputs: int
+    kind: NetworkKind
+    window: tuple[int, ...]
+    hidden: tuple[int, ...]
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class StandardBundleOrder(Message):
+    """Build the bundle of a standard network in the directory `out`.
+
+    `options` go to the optimizer. `statistics` are `mean` and `scale` of the inputs, and for values
+    `target_mean` and `target_scale`; without them the graph gets neutral ones, which the first training run
+    fits.
+    """
+
+    network: StandardNetwork
+    out: Path
+    optimizer: str = "adamw"
+    options: Mapping[str, float | None] | None = None
+    label_smoothing: float = 0.0  # for classes
+    statistics: Mapping[str, tuple[float, ...]] | None = None
+    int8: bool = False  # a quantised form, too

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
@@ -146,6 +147,7 @@ STEPS: list[Callable[[Chain], None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.timeout(120 + GRAPHS)
 @given(
     steps=st.lists(st.integers(0, len(STEPS) - 1), min_size=1, max_size=6),
     row=st.sampled_from([(4,), (2, 3), (3, 4), (2, 3, 2)]),

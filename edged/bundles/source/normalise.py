@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 from onnx import TensorProto, version_converter
 
@@ -24,7 +23,7 @@ from edged.bundles.graph.edit import (
 )
 from edged.bundles.graph.external_data import MOST
 from edged.bundles.graph.templates import IR_VERSION, OPSET
-from edged.bundles.source import initialisers, inputs, opset_downgrade, training_mode
+from edged.bundles.source import axes, initialisers, inputs, opset_downgrade, training_mode
 from edged.bundles.source.functions import refuse_unknown, write_out
 from edged.bundles.source.recognise import refuse_finished
 from edged.engines.runtime import ort
@@ -47,8 +46,6 @@ _CONVERTER_ERRORS = (
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
 )
-# Outputs that do not fit together make numpy raise ValueError.
-_TRIAL_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
 
 
 def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelProto:
@@ -112,18 +109,20 @@ def conform(
     refuse_finished(model.graph)
     refuse_unknown(model)
     inputs.in_single_precision(model, note)
-    inputs.one_row(model.graph, note)
-    _check_one(model.graph.input, "input", "a network needs an input")
     if outputs is None:
         _check_one(model.graph.output, "output", "name it with --loss NAME=LOSS, or export one output only")
     elif outputs:
         _keep_outputs(model.graph, outputs)
-    for value in (*model.graph.input, *model.graph.output):
-        _check_value(value, "input" if value in model.graph.input else "output")
     came = f"opset {opset_of(model)} and IR version {model.ir_version}"
     model = standard_opset(model)
     if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
         note(f"brought from {came} to {now}")
+    axes.batch_first(model, note)
+    axes.refuse_open(model.graph)
+    inputs.one_row(model.graph, note)
+    _check_one(model.graph.input, "input", "a network needs an input")
+    for value in (*model.graph.input, *model.graph.output):
+        _check_value(value, "input" if value in model.graph.input else "output")
     for output in model.graph.output:
         _output_is_computed(model.graph, output.name)
     _name_nodes(model.graph)
@@ -271,42 +270,16 @@ def _free_batch(model: onnx.ModelProto, note: Note) -> None:
     for value in (graph.input[0], *graph.output):
         value.type.tensor_type.shape.dim[0].Clear()
         value.type.tensor_type.shape.dim[0].dim_param = BATCH
-    free = [size for size in shape_of(graph.input[0])[1:] if not isinstance(size, int) or size < 1]
-    if free:
-        raise BundleError(
-            f"the model's input has sizes that vary: {shape_of(graph.input[0])}",
-            where=graph.input[0].name,
-            remedy="only the batch may be dynamic; fix the other axes in the export",
-        )
     if was_fixed:
         # Shapes in between were made for the fixed batch.
         del graph.value_info[:]
-        _try_batches(model)
+        if axes.sample_axes(model, 0) != [0] * len(graph.output):
+            raise BundleError(
+                "the batch size is fixed inside the graph",
+                where=graph.input[0].name,
+                remedy="export with a dynamic batch axis",
+            )
         note(f"the batch was fixed at {rows}: it may be of any size now")
-
-
-def _try_batches(model: onnx.ModelProto) -> None:
-    """Rows must come out the same alone and together, or the old batch size is fixed somewhere inside."""
-    width = shape_of(model.graph.input[0])
-    rows = (
-        np.random.default_rng(0).standard_normal((3, *[int(size) for size in width[1:]])).astype(np.float32)
-    )
-    try:
-        session = ort.session(training_mode.inference_form(model).SerializeToString())
-        together = session.run(None, {model.graph.input[0].name: rows})
-        alone = [session.run(None, {model.graph.input[0].name: rows[i : i + 1]}) for i in range(3)]
-        fits = all(
-            np.allclose(whole, np.concatenate(parts), rtol=1e-4, atol=1e-5)
-            for whole, parts in zip(together, zip(*alone, strict=True), strict=True)
-        )
-    except _TRIAL_ERRORS:
-        fits = False
-    if not fits:
-        raise BundleError(
-            "the batch size is fixed inside the graph",
-            where=model.graph.input[0].name,
-            remedy="export with a dynamic batch axis",
-        )
 
 
 def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -321,7 +294,7 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Fill in the shapes that inference leaves open, as behind a Reshape to a computed shape."""
     open_ones = {
         str(value.name): value
-        for value in model.graph.value_info
+        for value in (*model.graph.value_info, *model.graph.output)
         if any(not isinstance(size, int) and size != BATCH for size in shape_of(value))
     }
     if open_ones:

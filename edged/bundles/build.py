@@ -21,6 +21,7 @@ from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.losses.objective import objective, outputs_of
 from edged.bundles.preflight import BOTH, asked_for, engines_left, lacking, obstacles, refusal
+from edged.bundles.source.classifiers import class_names
 from edged.bundles.source.normalise import conform, parameter_names, read_model
 from edged.bundles.source.recognise import note_probabilities
 from edged.bundles.source.standardise import (
@@ -203,7 +204,7 @@ def build(
     refuse_foreign(out)
     functions = None if library is None else read_model(library)
     given = read_model(model, external_above)
-    before = read_model(given)
+    before, naming = read_model(given), naming.of_model(class_names(given.graph))
     made = conform(given, outputs_of(loss), library=functions, note=note)
     if standardise is None and library is None and not any(map(is_elsewhere, before.graph.initializer)):
         check_outputs(before, made, rows, note)

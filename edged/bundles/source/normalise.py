@@ -14,8 +14,8 @@ from edged.bundles.graph import external_data
 from edged.bundles.graph.edit import (
     DecodeError,
     consumed,
+    leave_only,
     opset_of,
-    reads,
     rename_reads,
     rename_writes,
     shape_of,
@@ -23,7 +23,7 @@ from edged.bundles.graph.edit import (
 )
 from edged.bundles.graph.external_data import MOST
 from edged.bundles.graph.templates import IR_VERSION, OPSET
-from edged.bundles.source import axes, initialisers, inputs, opset_downgrade, training_mode
+from edged.bundles.source import axes, classifiers, initialisers, inputs, opset_downgrade, training_mode
 from edged.bundles.source.functions import refuse_unknown, write_out
 from edged.bundles.source.recognise import refuse_finished
 from edged.engines.runtime import ort
@@ -82,7 +82,8 @@ def conform(
     """The model with opset 17, IR version 8, a dynamic batch axis, one float32 input and its outputs.
 
     `outputs` are the float32 outputs that it keeps, in their order, with all that they depend on; all of
-    them when empty. With None it must have exactly one.
+    them when empty. With None it must have exactly one, or be a classifier that also gives labels, which is
+    cut at its logits.
 
     Input and outputs keep their names. Nodes without a name get one, so that errors can name them. Only
     dropout is left as a training export has it; `inference_form` is without.
@@ -107,12 +108,15 @@ def conform(
     _weights_are_no_inputs(model.graph)
     _name_nodes(model.graph)
     refuse_finished(model.graph)
-    refuse_unknown(model)
-    inputs.in_single_precision(model, note)
+    if outputs is None and (end := classifiers.end_of_network(model.graph, note)):
+        outputs = (end,)
     if outputs is None:
         _check_one(model.graph.output, "output", "name it with --loss NAME=LOSS, or export one output only")
     elif outputs:
         _keep_outputs(model.graph, outputs)
+    classifiers.write_out_scalers(model)
+    refuse_unknown(model)
+    inputs.in_single_precision(model, note)
     came = f"opset {opset_of(model)} and IR version {model.ir_version}"
     model = standard_opset(model)
     if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
@@ -170,13 +174,7 @@ def _keep_outputs(graph: onnx.GraphProto, wanted: Sequence[str]) -> None:
     kept = [there[name] for name in wanted]
     del graph.output[:]
     graph.output.extend(kept)
-    read, nodes = set(wanted), list[onnx.NodeProto]()
-    for node in reversed(graph.node):
-        if not read.isdisjoint(node.output):
-            read.update(reads(node))
-            nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(reversed(nodes))
+    leave_only(graph, wanted)
 
 
 def _check_value(value: onnx.ValueInfoProto, what: str) -> None:

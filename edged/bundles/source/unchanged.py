@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from edged.bundles.graph.edit import leave_only
 from edged.bundles.source.axes import batch_first
 from edged.bundles.source.training_mode import in_inference_form, inference_form
 from edged.engines.runtime import ort
@@ -53,8 +54,9 @@ def check_outputs(
     in_inference_form(before.graph)
     batch_first(before, lambda _: None)
     names = [str(value.name) for value in after.graph.output]
-    inner = set(names).difference(value.name for value in before.graph.output)
-    before.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(inner))
+    del before.graph.output[:]
+    before.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    leave_only(before.graph, names)
     try:
         first, second = (
             ort.session(model.SerializeToString())

@@ -15,6 +15,7 @@ from edged.bundles.build import NAMELESS, build
 from edged.bundles.export.forms import RequestedForms
 from edged.bundles.export.parameters import get
 from edged.bundles.graph.edit import shape_of
+from edged.bundles.graph.network import UNTRAINED
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.inspect import inspect
 from edged.bundles.losses.objective import outputs_of
@@ -22,7 +23,7 @@ from edged.bundles.losses.options import parse
 from edged.bundles.preflight import BOTH, Obstacle, engines_left, lacking, obstacles
 from edged.bundles.source.axes import fix_sequence, refuse_open
 from edged.bundles.source.normalise import conform, read_model
-from edged.bundles.source.standardise import Statistics
+from edged.bundles.source.standardise import Statistics, is_standardised
 from edged.bundles.source.trainable import select
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.errors import BundleError, ConfigError
@@ -42,12 +43,11 @@ if TYPE_CHECKING:
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
 
-# Producer of networks that `edged model new` and the first start make.
-OURS = "edged"
 _AS_IT_IS = (
     "inputs are taken as they are: the network may be trained already; --standardise puts a standardisation"
     " in front, for one that is to be trained from the beginning"
 )
+_STANDARDISED = "the standardisation in front of the network stays as it is"
 HIDDEN = {"mlp": "64,32", "autoencoder": "64,32", "cnn1d": "32,32", "cnn2d": "16,32", "gru": "64"}
 
 
@@ -179,8 +179,8 @@ def build_from_file(
     functions for custom operators.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits. Inputs of more axes than (batch, n)
-    are left as they are, with a note. With None a network that edged has made is
-    standardised; any other may be trained already, and is left as it is. Of a csv the features of `naming`
+    are left as they are, with a note. With None a network of `edged model new`
+    is standardised; any other may be trained already, and is left as it is. Of a csv the features of `naming`
     are read, where it has names, and the column `label`. `sequence` is the length of the axis, besides the
     batch, that the inputs leave open.
 
@@ -192,9 +192,9 @@ def build_from_file(
     notes: list[str] = []
     given = _read(model, sequence, notes)
     if standardise is None:
-        standardise = given.producer_name == OURS
+        standardise = given.producer_name == UNTRAINED
         if not standardise:
-            notes.append(_AS_IT_IS)
+            notes.append(_STANDARDISED if is_standardised(given.graph) else _AS_IT_IS)
     if standardise and (rank := len(shape_of(given.graph.input[0]))) != 2:
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")

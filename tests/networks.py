@@ -216,3 +216,13 @@ class Network:
         rows = self.add("Slice", [self.add("Shape", [x]), self.sizes(axis), self.sizes(axis + 1)])
         shape = self.add("Concat", [self.sizes(ways), rows, self.sizes(hidden)], axis=0)
         return self.add("ConstantOfShape", [shape])
+
+
+def in_precision(model: onnx.ModelProto, kind: int) -> onnx.ModelProto:
+    """The model with inputs, outputs and weights of another precision; it is changed."""
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = kind
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(kind))
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return model

@@ -17,6 +17,7 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.runtime import ort
 from edged.errors import BundleError
+from tests.networks import in_precision
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,19 +56,9 @@ def assert_it_learns(bundle: Bundle, x: np.ndarray) -> None:
     assert engine.evaluate(x, y) < before / 2
 
 
-def in_precision(kind: int) -> onnx.ModelProto:
-    made = mlp(4, 3, (16,))
-    for value in (*made.graph.input, *made.graph.output):
-        value.type.tensor_type.elem_type = kind
-    for tensor in made.graph.initializer:
-        values = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(kind))
-        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-    return made
-
-
 @pytest.mark.parametrize("kind", [TensorProto.DOUBLE, TensorProto.FLOAT16])
 def test_other_precisions_compute_in_float32(tmp_path: Path, kind: int) -> None:
-    given = in_precision(kind)
+    given = in_precision(mlp(4, 3, (16,)), kind)
     x = RNG.standard_normal((6, 4)).astype(np.float32)
     own = x.astype(helper.tensor_dtype_to_np_dtype(kind))
     (expected,) = ort.session(given.SerializeToString()).run(None, {"x": own})

@@ -132,7 +132,7 @@ def test_several_inputs_are_groups_of_one_row(tmp_path: Path, opset: int) -> Non
 def test_an_open_length_is_refused_with_the_option_that_fixes_it(tmp_path: Path) -> None:
     given = two_inputs()
     given.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "rows"
-    told = r"picture: the length of axis 1 of 'picture' \(rows\) is open, .*--sequence LENGTH"
+    told = r"^the length of axis 1 of 'picture' \(rows\) is open, .*--sequence LENGTH"
     with pytest.raises(BundleError, match=told):
         built(given, tmp_path)
     given.graph.input[1].type.tensor_type.shape.dim[1].Clear()

@@ -168,11 +168,10 @@ def _with_length(model: onnx.ModelProto, symbols: Collection[str], length: int) 
 
 
 def _refusal(free: Open) -> BundleError:
-    name = next(iter(free))[0]
     if len(set(free.values())) > 1:
-        return BundleError(f"several lengths are open besides the batch: {_listed(free)}", where=name,
+        return BundleError(f"several lengths are open besides the batch: {_listed(free)}",
                            remedy="export the model with fixed sizes: --sequence fixes one")  # fmt: skip
-    return BundleError(f"the length of {_listed(free)} is open, only the batch may be", where=name,
+    return BundleError(f"the length of {_listed(free)} is open, only the batch may be",
                        remedy="fix it with --sequence LENGTH, or in the export")  # fmt: skip
 
 

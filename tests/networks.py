@@ -183,26 +183,46 @@ class Network:
         return self.add("Transpose", [parted], perm=[0, 2, 1, 3])
 
     def recurrent(
-        self, x: str, operator: str, fan_in: int, hidden: int, *, both_ways: bool = False
+        self,
+        x: str,
+        operator: str,
+        fan_in: int,
+        hidden: int,
+        *,
+        both_ways: bool = False,
+        time_first: bool = False,
     ) -> list[str]:
-        """A recurrent layer over x (batch, time, fan_in) as PyTorch exports it; its outputs, states first."""
+        """A recurrent layer over x (batch, time, fan_in) as PyTorch exports it; its outputs, states first.
+
+        With `time_first` x is (time, batch, fan_in), which is PyTorch's default.
+        """
         gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator]
         outputs, ways = ["states", "last", "cell"][: 3 if operator == "LSTM" else 2], 1 + both_ways
         inputs = [
-            self.add("Transpose", [x], perm=[1, 0, 2]),
+            x if time_first else self.add("Transpose", [x], perm=[1, 0, 2]),
             self.weight("rnn.weight_ih", (ways, gates * hidden, fan_in), hidden),
             self.weight("rnn.weight_hh", (ways, gates * hidden, hidden), hidden),
             self.weight("rnn.bias", (ways, 2 * gates * hidden), hidden),
             "",
-            *[self._initial_state(x, ways, hidden) for _ in outputs[1:]],
+            *[self._initial_state(x, int(time_first), ways, hidden) for _ in outputs[1:]],
         ]
         extra: dict[str, Any] = {"linear_before_reset": 1} if operator == "GRU" else {}
         extra |= {"direction": "bidirectional"} if both_ways else {}
         self.add_many(operator, inputs, outputs, hidden_size=hidden, **extra)
         return outputs
 
-    def _initial_state(self, x: str, ways: int, hidden: int) -> str:
+    def _initial_state(self, x: str, axis: int, ways: int, hidden: int) -> str:
         """Zeros (ways, batch, hidden)."""
-        rows = self.add("Slice", [self.add("Shape", [x]), self.sizes(0), self.sizes(1)])
+        rows = self.add("Slice", [self.add("Shape", [x]), self.sizes(axis), self.sizes(axis + 1)])
         shape = self.add("Concat", [self.sizes(ways), rows, self.sizes(hidden)], axis=0)
         return self.add("ConstantOfShape", [shape])
+
+
+def in_precision(model: onnx.ModelProto, kind: int) -> onnx.ModelProto:
+    """The model with inputs, outputs and weights of another precision; it is changed."""
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = kind
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(kind))
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return model

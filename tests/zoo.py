@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
-from tests.networks import INPUT, OUTPUT, Network
+from edged.bundles.source.axes import fix_sequence
+from tests.networks import INPUT, OUTPUT, Network, in_precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -275,6 +277,108 @@ def _lstm_both_ways(tiny: bool) -> onnx.ModelProto:
     return net.model("lstm_both_ways", 6)
 
 
+# ---- as they come from elsewhere ----------------------------------------------------------------
+
+
+def _takes(model: onnx.ModelProto, kind: int, *inputs: tuple[str, list[int | str]]) -> onnx.ModelProto:
+    """The model with these inputs instead of its own; tokens, where they are whole numbers, come last."""
+    del model.graph.input[:]
+    for i, (name, shape) in enumerate(inputs):
+        own = kind if i == len(inputs) - 1 else TensorProto.FLOAT
+        model.graph.input.append(helper.make_tensor_value_info(name, own, shape))
+    return model
+
+
+def _last_of_gru(net: Network, features: int, hidden: int, *, time_first: bool) -> onnx.ModelProto:
+    last = net.recurrent(INPUT, "GRU", features, hidden, time_first=time_first)[1]
+    net.dense(net.add("Squeeze", [last, net.sizes(0)]), "head", hidden, 6, OUTPUT)
+    return net.model("gru", 6)
+
+
+def _gru_time_first(tiny: bool) -> onnx.ModelProto:
+    """PyTorch's default: time before the batch."""
+    length, features, hidden = (6, 3, 4) if tiny else (128, 9, 64)
+    made = _last_of_gru(Network(length, features), features, hidden, time_first=True)
+    return _takes(made, TensorProto.FLOAT, (INPUT, [length, "batch", features]))
+
+
+def _gru_open_length(tiny: bool) -> onnx.ModelProto:
+    """A sequence of open length, fixed by what `--sequence` does."""
+    length, features, hidden = (6, 3, 4) if tiny else (128, 9, 64)
+    made = _last_of_gru(Network(length, features), features, hidden, time_first=False)
+    fix_sequence(
+        _takes(made, TensorProto.FLOAT, (INPUT, ["batch", "time", features])), length, lambda _: None
+    )
+    return made
+
+
+def _embedded(net: Network, width: int) -> str:
+    """The mean of the embeddings of whole numbers `tokens (batch, length)`."""
+    table = net.weight("embedding.weight", (TOKENS, width), 1)
+    return net.add("ReduceMean", [net.add("Gather", [table, "tokens"])], axes=[1], keepdims=0)
+
+
+def _int64_tokens(tiny: bool) -> onnx.ModelProto:
+    length, width = (6, 4) if tiny else (32, 64)
+    net = Network(length)
+    net.dense(_embedded(net, width), "head", width, 3, OUTPUT)
+    return _takes(net.model("int64_tokens", 3), TensorProto.INT64, ("tokens", ["batch", length]))
+
+
+def _two_inputs(tiny: bool) -> onnx.ModelProto:
+    """A dense layer of numbers beside embedded tokens, as files of opset 12 have them."""
+    numbers, length, width = (3, 4, 4) if tiny else (32, 32, 64)
+    net = Network(numbers)
+    seen = net.relu(net.dense(INPUT, "fc", numbers, width))
+    both = net.add("Concat", [seen, _embedded(net, width)], axis=1)
+    net.dense(both, "head", 2 * width, 3, OUTPUT)
+    made = _takes(
+        net.model("two_inputs", 3), TensorProto.INT64,
+        (INPUT, ["batch", numbers]), ("tokens", ["batch", length]),
+    )  # fmt: skip
+    made.opset_import[0].version = 12
+    return made
+
+
+def _mlp_double(tiny: bool) -> onnx.ModelProto:
+    return in_precision(_mlp(tiny), TensorProto.DOUBLE)
+
+
+def _mlp_half_weights(tiny: bool) -> onnx.ModelProto:
+    """float16 weights behind a Cast, as they are stored to be small."""
+    made = _mlp(tiny)
+    casts = []
+    for tensor in made.graph.initializer:
+        values = numpy_helper.to_array(tensor).astype(np.float16)
+        casts.append(helper.make_node("Cast", [f"{tensor.name}.half"], [tensor.name], to=TensorProto.FLOAT))
+        tensor.CopyFrom(numpy_helper.from_array(values, f"{tensor.name}.half"))
+    nodes = list(made.graph.node)
+    del made.graph.node[:]
+    made.graph.node.extend([*casts, *nodes])
+    return made
+
+
+def _scikit_mlp(tiny: bool) -> onnx.ModelProto:
+    """StandardScaler and MLPClassifier in the operators of skl2onnx, with labels and their probabilities."""
+    features, hidden = (5, 8) if tiny else (64, 128)
+    net = Network(features)
+    offset, scale = [0.1] * features, [0.9] * features
+    x = net.add("Scaler", [INPUT], offset=offset, scale=scale, domain="ai.onnx.ml")
+    x = net.relu(net.project(x, "fc", features, hidden))
+    chances = net.add("Softmax", [net.project(x, "head", hidden, 3)], "probabilities")
+    best = net.add("ArgMax", [chances], axis=1)
+    names = net.tensor("classes", np.arange(3))
+    net.add("ArrayFeatureExtractor", [names, best], "label", domain="ai.onnx.ml")
+    made = net.model("scikit_mlp", 3)
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    del made.graph.output[:]
+    made.graph.output.extend([
+        helper.make_tensor_value_info("label", TensorProto.INT64, None),
+        helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", 3]),
+    ])  # fmt: skip
+    return made
+
+
 TOKENS = 12
 _INT64 = 7
 
@@ -324,5 +428,12 @@ ZOO: dict[str, Entry] = {
             _lstm_both_ways,
             engines=PORTABLE,
         ),
+        Entry("gru_time_first", "GRU with time before the batch, its last state", _gru_time_first),
+        Entry("gru_open_length", "GRU over sequences whose length the file leaves open", _gru_open_length),
+        Entry("int64_tokens", "the mean of embeddings of whole numbers", _int64_tokens, tokens=TOKENS),
+        Entry("two_inputs", "numbers beside embedded tokens, opset 12", _two_inputs, tokens=TOKENS),
+        Entry("mlp_double", "dense layers in double precision", _mlp_double),
+        Entry("mlp_half_weights", "float16 weights behind a Cast", _mlp_half_weights),
+        Entry("scikit_mlp", "MLPClassifier of scikit-learn with its StandardScaler", _scikit_mlp),
     )
 }

@@ -21,12 +21,14 @@ from edged.bundles.graph.naming import Naming, made_with
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.losses.objective import objective, outputs_of
 from edged.bundles.preflight import BOTH, asked_for, engines_left, lacking, obstacles, refusal
+from edged.bundles.source.classifiers import class_names
 from edged.bundles.source.normalise import conform, parameter_names, read_model
 from edged.bundles.source.recognise import note_probabilities
 from edged.bundles.source.standardise import (
     INPUT,
     STANDARD_OUTPUT,
     Statistics,
+    is_standardised,
     standard_target,
     standardise_model,
 )
@@ -203,10 +205,11 @@ def build(
     refuse_foreign(out)
     functions = None if library is None else read_model(library)
     given = read_model(model, external_above)
-    before = read_model(given)
+    before, naming = read_model(given), naming.of_model(class_names(given.graph))
     made = conform(given, outputs_of(loss), library=functions, note=note)
     if standardise is None and library is None and not any(map(is_elsewhere, before.graph.initializer)):
         check_outputs(before, made, rows, note)
+    made.producer_name = "edged"
     plan = _plan(made, loss, train, freeze, standardise, note)
     engine, refused = _possible(plan, rule, engine, note)
     with _staging(out) as staged:
@@ -227,7 +230,7 @@ def build(
             *(portable["models"].values() if portable else ()),
         ]
         described = replace(
-            naming.put(_describe(plan, staged, rule.name, standardise, seed)),
+            naming.put(_describe(plan, staged, rule.name, seed)),
             portable=portable, engines=_engines(files), refused=refused,
         )  # fmt: skip
         told, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, note)
@@ -362,9 +365,7 @@ def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     return Tensor(str(value.name), tuple(shape_of(value)))
 
 
-def _describe(
-    plan: _Plan, staged: Path, optimizer: str, statistics: Statistics | None, seed: int | None
-) -> Bundle:
+def _describe(plan: _Plan, staged: Path, optimizer: str, seed: int | None) -> Bundle:
     return Bundle(
         path=staged,
         edged=__version__,
@@ -379,7 +380,7 @@ def _describe(
         losses=plan.objective.describe(),
         trainable=tuple(plan.trainable),
         frozen=tuple(plan.frozen),
-        standardise=INPUT if statistics is not None else None,
+        standardise=INPUT if is_standardised(plan.model.graph) else None,
         target_standardise=plan.target,
         opset=opset_of(plan.model),
         seed=seed,

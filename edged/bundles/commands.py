@@ -15,13 +15,15 @@ from edged.bundles.build import NAMELESS, build
 from edged.bundles.export.forms import RequestedForms
 from edged.bundles.export.parameters import get
 from edged.bundles.graph.edit import shape_of
+from edged.bundles.graph.network import UNTRAINED
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.inspect import inspect
 from edged.bundles.losses.objective import outputs_of
 from edged.bundles.losses.options import parse
 from edged.bundles.preflight import BOTH, Obstacle, engines_left, lacking, obstacles
+from edged.bundles.source.axes import fix_sequence, refuse_open
 from edged.bundles.source.normalise import conform, read_model
-from edged.bundles.source.standardise import Statistics
+from edged.bundles.source.standardise import Statistics, is_standardised
 from edged.bundles.source.trainable import select
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.errors import BundleError, ConfigError
@@ -41,12 +43,11 @@ if TYPE_CHECKING:
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
 
-# Producer of networks that `edged model new` and the first start make.
-OURS = "edged"
 _AS_IT_IS = (
     "inputs are taken as they are: the network may be trained already; --standardise puts a standardisation"
     " in front, for one that is to be trained from the beginning"
 )
+_STANDARDISED = "the standardisation in front of the network stays as it is"
 HIDDEN = {"mlp": "64,32", "autoencoder": "64,32", "cnn1d": "32,32", "cnn2d": "16,32", "gru": "64"}
 
 
@@ -170,16 +171,18 @@ def build_from_file(
     naming: Naming = NAMELESS,
     label: str | None = None,
     checkpoint: str = "full",
+    sequence: int | None = None,
 ) -> dict[str, Any]:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
     `loss` and what is for cross_entropy are written as `loss_options` has it. `library` is an ONNX file with
     functions for custom operators.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
-    those of `data`, or neutral ones that the first training run fits. Without `data`, inputs of more axes
-    than (batch, n) are left as they are, with a note. With None a network that edged has made is
-    standardised; any other may be trained already, and is left as it is. Of a csv the features of `naming`
-    are read, where it has names, and the column `label`.
+    those of `data`, or neutral ones that the first training run fits. Inputs of more axes than (batch, n)
+    are left as they are, with a note. With None a network of `edged model new`
+    is standardised; any other may be trained already, and is left as it is. Of a csv the features of `naming`
+    are read, where it has names, and the column `label`. `sequence` is the length of the axis, besides the
+    batch, that the inputs leave open.
 
     Raises
     ------
@@ -187,18 +190,19 @@ def build_from_file(
         One line on what cannot be built and why.
     """
     notes: list[str] = []
+    given = _read(model, sequence, notes)
     if standardise is None:
-        standardise = read_model(model).producer_name == OURS
+        standardise = given.producer_name == UNTRAINED
         if not standardise:
-            notes.append(_AS_IT_IS)
-    if standardise and data is None and (rank := len(shape_of(read_model(model).graph.input[0]))) != 2:
+            notes.append(_STANDARDISED if is_standardised(given.graph) else _AS_IT_IS)
+    if standardise and (rank := len(shape_of(given.graph.input[0]))) != 2:
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
     recorded = None if data is None else read_stream(data, features=naming.features, label=label)
-    given = parse(loss, class_weights, ignore_index, label_smoothing)
-    statistics = _statistics(model, given, recorded, str(data)) if standardise else None
+    objective = parse(loss, class_weights, ignore_index, label_smoothing)
+    statistics = _statistics(given, objective, recorded, str(data)) if standardise else None
     built = build(
-        model, out, loss=given, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
+        given, out, loss=objective, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
         engine=engine, forms=forms, checkpoint=checkpoint, naming=naming, note=notes.append, library=library,
         rows=None if recorded is None else np.asarray(recorded.x, np.float32),
     )  # fmt: skip
@@ -234,11 +238,19 @@ def read_parameters(assignments: Sequence[str]) -> dict[str, np.ndarray[Any, np.
     return values
 
 
+def _read(model: Path, sequence: int | None, notes: list[str]) -> onnx.ModelProto:
+    """The model in a file, with the length of its sequences where one is given."""
+    given = read_model(model)
+    if sequence is not None:
+        fix_sequence(given, sequence, notes.append)
+    return given
+
+
 def _statistics(
-    path: Path, loss: Given | list[LossHead], recorded: Recording | None, where: str
+    model: onnx.ModelProto, loss: Given | list[LossHead], recorded: Recording | None, where: str
 ) -> Statistics:
-    model = read_model(path)
-    width, outputs = (_row(value, path) for value in (model.graph.input[0], model.graph.output[0]))
+    refuse_open(model.graph)
+    width, outputs = (_row(value) for value in (model.graph.input[0], model.graph.output[0]))
     reconstruct = model.graph.output[0].name == "reconstruction"
     # Of several outputs, each in a unit of its own, targets are taken as they are.
     values = loss in MEASURING
@@ -259,17 +271,8 @@ def _statistics(
     return Statistics.of(given, reconstruct=reconstruct)
 
 
-def _row(value: onnx.ValueInfoProto, path: Path) -> int:
-    size = 1
-    for axis in value.type.tensor_type.shape.dim[1:]:
-        if axis.dim_value < 1:
-            raise ConfigError(
-                f"{value.name!r} has an axis of unknown length besides the batch",
-                where=str(path),
-                remedy="export the model with fixed sizes, or use --no-standardise",
-            )
-        size *= axis.dim_value
-    return size
+def _row(value: onnx.ValueInfoProto) -> int:
+    return math.prod(axis.dim_value for axis in value.type.tensor_type.shape.dim[1:])
 
 
 def _moments(values: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[list[float], list[float]]:
@@ -292,6 +295,7 @@ def check(
     engine: str = "both",
     standardise: bool | None = None,
     library: Path | None = None,
+    sequence: int | None = None,
 ) -> dict[str, Any]:
     """What `build_from_file` would make of a model file, or why it would not; `loss` is as for it.
 
@@ -310,7 +314,7 @@ def check(
         When loss, optimizer or engine is unknown, or a glob matches nothing.
     """
     notes: list[str] = []
-    found = _preflight(model, outputs_of(parse(loss)), train, freeze, optimizer, library, notes)
+    found = _preflight(model, outputs_of(parse(loss)), train, freeze, optimizer, library, sequence, notes)
     engines, told = engines_left(found, engine), dict[str, Any]()
     if engines:
         with tempfile.TemporaryDirectory() as folder:
@@ -318,6 +322,7 @@ def check(
                 told = build_from_file(
                     model, Path(folder) / "bundle", loss=loss, optimizer=optimizer, train=train,
                     freeze=freeze, data=None, standardise=standardise, engine=engine, library=library,
+                    sequence=sequence,
                 )  # fmt: skip
             except BundleError as problem:
                 found.append(_of(problem, engines))
@@ -344,11 +349,12 @@ def _preflight(
     freeze: Sequence[str],
     optimizer: Optimizer,
     library: Path | None,
+    sequence: int | None,
     notes: list[str],
 ) -> list[Obstacle]:
-    given = read_model(model)
     functions = None if library is None else read_model(library)
     try:
+        given = _read(model, sequence, notes)
         conformed = conform(given, outputs, library=functions, note=notes.append)
         trainable, _ = select(conformed.graph, train, freeze)
         return [*obstacles(conformed, trainable), *lacking(optimizer)]

@@ -14,7 +14,7 @@ from edged.bundles.autodiff.forms import plain_forms
 from edged.bundles.autodiff.reverse import active_tensors, differentiated, write_backward, write_forward
 from edged.bundles.autodiff.rules.recurrent import STATES, more_than_plain
 from edged.bundles.autodiff.shapes import constants, examine, kinds_of
-from edged.bundles.autodiff.tape import Adjoint, Tape
+from edged.bundles.autodiff.tape import BATCH, Adjoint, Tape
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names, consumed
 from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.graph.writer import attributes_of
@@ -120,6 +120,10 @@ def _refused(model: onnx.ModelProto, trainable: Sequence[str]) -> dict[str, Bund
     made = plain_forms(model)
     info = examine(made, parameter_names(model.graph))
     nodes, ends = list(made.graph.node), [value.name for value in made.graph.output]
+    for name in ends:
+        if info.dims[name][0] != BATCH:
+            raise BundleError(f"the output has {info.dims[name][0]} rows", where=name,
+                              remedy="export the model with as many as the input has")  # fmt: skip
     active = active_tensors(nodes, trainable, ends, info.kinds)
     tape = Tape(info, all_names(made.graph), active=active, trainable=trainable)
     refused: dict[str, BundleError] = {}

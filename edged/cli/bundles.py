@@ -44,6 +44,10 @@ OpLibrary = Annotated[
     Path | None,
     Option("--op-library", metavar="FILE.onnx", help="functions for operators that are not ONNX's own"),
 ]
+SequenceLength = Annotated[
+    int | None,
+    Option("--sequence", min=1, metavar="LENGTH", help="length of an axis that the model leaves open"),
+]
 ClassNames = Annotated[str | None, Option(help="names of the labels in the order of the outputs: ok,worn")]
 NamesFrom = Annotated[Path | None, Option(help="a device's configuration: takes these names from there")]
 OrtFormat = Annotated[bool, Option("--ort-format", help="graphs of training and serving in ORT format too")]
@@ -78,6 +82,7 @@ def artifacts_build(
     standardise: Standardised = None,
     engine: EngineName = "both",
     library: OpLibrary = None,
+    sequence: SequenceLength = None,
     features: Annotated[str | None, Option(help="names of the inputs in their order: temp,vib.x")] = None,
     units: Annotated[str | None, Option(help="their units: °C,g")] = None,
     classes: ClassNames = None,
@@ -106,7 +111,7 @@ def artifacts_build(
         model, out, loss=loss, optimizer=rule, train=train or [], freeze=freeze or [], data=data,
         standardise=standardise, engine=engine, forms=RequestedForms(ort_format, int8),
         class_weights=class_weights, ignore_index=ignore_index, label_smoothing=label_smoothing,
-        checkpoint=checkpoint, library=library,
+        checkpoint=checkpoint, library=library, sequence=sequence,
         naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
         label=None if stream is None else stream.label,
     )  # fmt: skip
@@ -123,6 +128,7 @@ def artifacts_check(
     engine: EngineName = "both",
     standardise: Standardised = None,
     library: OpLibrary = None,
+    sequence: SequenceLength = None,
     as_json: AsJson = False,
 ) -> None:
     """Whether a model can be trained, by which engine, and what to do where not; writes nothing."""
@@ -132,7 +138,7 @@ def artifacts_check(
 
     values = check(
         model, loss=loss or ["mse"], optimizer=Optimizer.of(optimizer), train=train or [],
-        freeze=freeze or [], engine=engine, standardise=standardise, library=library,
+        freeze=freeze or [], engine=engine, standardise=standardise, library=library, sequence=sequence,
     )  # fmt: skip
     print_json(values) if as_json else output.show_check(values)
     if not values["ok"]:

@@ -14,8 +14,11 @@ from edged.bundles.commands import build_from_file
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.unchanged import check_outputs
+from edged.domain.protocols import LearningRate
+from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
+from edged.storage.models.bundles import Bundle
 from tests.zoo import ZOO
 
 if TYPE_CHECKING:
@@ -70,6 +73,26 @@ def test_a_new_network_is_standardised_as_before(tmp_path: Path) -> None:
     told = built(tmp_path, mlp(3, 2, (4,)))
     assert told["standardise"] is not None
     assert told["notes"] == []
+
+
+@pytest.mark.parametrize("standardise", [None, False])
+def test_what_a_bundle_was_trained_to_is_not_standardised_again(
+    tmp_path: Path, standardise: bool | None
+) -> None:
+    first = built(tmp_path, mlp(3, 2, (4,)), standardise=standardise)
+    engine = open_engine("portable", Bundle.open(tmp_path / "b"))
+    engine.begin(LearningRate(0.05))
+    for _ in range(20):
+        engine.step(X, (X[:, 0] > 5).astype(np.int64))
+    engine.export(tmp_path / "trained.onnx")
+    second = built(tmp_path, onnx.load(tmp_path / "trained.onnx"))
+    np.testing.assert_allclose(
+        says(tmp_path / "b" / "inference_model.onnx"), says(tmp_path / "trained.onnx"), rtol=1e-6
+    )
+    for same in ("standardise", "parameters"):
+        assert second[same] == first[same]
+    kept = "the standardisation in front of the network stays as it is"
+    assert second["notes"][0].startswith(kept if standardise is None else "inputs are taken as they are")
 
 
 def test_a_form_that_says_something_else_is_refused() -> None:

@@ -252,6 +252,7 @@ BAD_BUILDS: dict[str, tuple[list[str], int, str]] = {
     "glob": (["--loss", "mse", "--train", "head.*"], 2, "layer1.weight"),
     "data": (["--loss", "mse", "--data", "none.npz"], 2, "none.npz: no such file"),
     "engine": (["--loss", "mse", "--engine", "gpu"], 2, "native, portable, both"),
+    "length": (["--loss", "mse", "--sequence", "9"], 2, "--sequence: the model has no axis of open length"),
     "no loss": ([], 2, "--loss"),
 }
 

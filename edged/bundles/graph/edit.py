@@ -85,6 +85,19 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
+def leave_only(graph: onnx.GraphProto, names: Sequence[str]) -> None:
+    """Remove nodes and initialisers that these tensors do not depend on."""
+    needed, nodes = set(names), list[onnx.NodeProto]()
+    for item in reversed(graph.node):
+        if not needed.isdisjoint(item.output):
+            needed.update(reads(item))
+            nodes.append(item)
+    tensors = [tensor for tensor in graph.initializer if tensor.name in needed]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(reversed(nodes))
+    graph.initializer.extend(tensors)
+
+
 def refuse_taken(graph: onnx.GraphProto, names: list[str]) -> None:
     """Raise BundleError when the model already has tensors of these names."""
     taken = sorted(all_names(graph).intersection(names))

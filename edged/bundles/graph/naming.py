@@ -43,6 +43,15 @@ class Naming:
         }
         return replace(self, **parts)
 
+    def of_model(self, classes: tuple[str, ...]) -> Naming:
+        """With the class names that a model carries, if it does; ConfigError when others are given."""
+        if classes and self.classes and classes != self.classes:
+            raise ConfigError(
+                f"the model's classes are {', '.join(classes)}; given: {', '.join(self.classes)}",
+                where="--classes", remedy="the model's, in their order",
+            )  # fmt: skip
+        return replace(self, classes=classes or self.classes)
+
     def put(self, bundle: Bundle) -> Bundle:
         """The bundle's description with these names.
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 OPSET = 17
 IR_VERSION = 8
 INPUT = "x"
+# The producer of these networks, whose weights are random; a bundle's inference model has another one.
+UNTRAINED = "edged model new"
 
 Activation = Literal["relu", "tanh", "sigmoid"]
 _OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
@@ -135,7 +137,7 @@ class Network:
         give = helper.make_tensor_value_info(self.current, onnx.TensorProto.FLOAT, ["batch", outputs])
         graph = helper.make_graph(self._nodes, name, [take], [give], self._parameters)
         opset = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="edged")
+        return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name=UNTRAINED)
 
 
 def check_sizes(*sizes: int) -> None:

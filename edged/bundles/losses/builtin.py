@@ -46,6 +46,9 @@ def label_of(loss: str | Loss, output: Tensor) -> Tensor:
     if loss == "cross_entropy":
         if len(output.shape) < 2:
             raise BundleError("cross_entropy needs one output per class", where=output.name)
+        if output.shape[1:] == (1,):
+            raise BundleError("cross_entropy needs one output per class, there is one for two classes",
+                              where=output.name, remedy="--loss bce_with_logits")  # fmt: skip
         return Tensor("labels", (output.shape[0],), "int64")
     return Tensor("target", output.shape, "float32")
 

@@ -24,6 +24,8 @@ _SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transp
 _SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3)}
 # What PyTorch's exporters call tensors that are no parameters of the module.
 _EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
+# What skl2onnx calls the numbers of a scaler.
+_SCALERS = re.compile(r"[A-Z][a-z]_[A-Z][a-z]+cst\d*")
 
 
 def give_each_its_own(graph: onnx.GraphProto) -> list[str]:
@@ -96,12 +98,12 @@ def fix_group_statistics(graph: onnx.GraphProto) -> None:
 
 
 def fix_numbers(graph: onnx.GraphProto) -> list[str]:
-    """Make constants of the single numbers that an exporter wrote as tensors `(1,)` under names of its own.
+    """Make constants of numbers that an exporter wrote as tensors under names of its own.
 
-    PyTorch's newer exporter does so with the scale of an attention. As initialisers they would be trained.
-    The names are returned.
+    PyTorch's newer exporter does so with the scale of an attention `(1,)`, skl2onnx with a scaler's. As
+    initialisers they would be trained. The names are returned.
     """
-    numbers = [t for t in graph.initializer if list(t.dims) == [1] and _is_exporters(t)]
+    numbers = [t for t in graph.initializer if t.data_type == TensorProto.FLOAT and _is_exporters(t)]
     for tensor in numbers:
         graph.initializer.remove(tensor)
         graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
@@ -120,7 +122,8 @@ def fix_settings(graph: onnx.GraphProto) -> None:
 
 
 def _is_exporters(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type == TensorProto.FLOAT and _EXPORTERS.fullmatch(tensor.name) is not None
+    single = list(tensor.dims) == [1] and _EXPORTERS.fullmatch(tensor.name)
+    return bool(single or _SCALERS.fullmatch(tensor.name))
 
 
 def _affine(graph: onnx.GraphProto, node: onnx.NodeProto) -> Iterator[tuple[int, onnx.TensorProto, int]]:

@@ -14,7 +14,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.graph.edit import all_names, node, rename_reads, shape_of, shortened, subgraphs
-from edged.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,13 +60,7 @@ def _narrowed(tensor: onnx.TensorProto) -> None:
 
 
 def one_row(graph: onnx.GraphProto, note: Note) -> None:
-    """Let a graph take one float32 tensor `(batch, ...)`, in place.
-
-    Raises
-    ------
-    BundleError
-        When there is no input, or one of several has a size that is not fixed.
-    """
+    """Let a graph whose inputs are `(batch, ...)` of fixed sizes take one float32 tensor, in place."""
     if len(graph.input) > 1:
         _join(graph, note)
     elif graph.input and graph.input[0].type.tensor_type.elem_type in _WHOLE:
@@ -88,7 +81,7 @@ def _join(graph: onnx.GraphProto, note: Note) -> None:
     """Make the inputs groups of one row, in their order."""
     values, taken = list(graph.input), all_names(graph)
     row = ROW if ROW not in taken else f"{ROW}.row"
-    sizes = [_row_of(value) for value in values]
+    sizes = [[int(size) for size in shape_of(value)[1:]] for value in values]
     widths = [math.prod(each) for each in sizes]
     parts = [f"{value.name}.part" for value in values]
     lengths = helper.make_node(
@@ -110,18 +103,6 @@ def _join(graph: onnx.GraphProto, note: Note) -> None:
     _put_first(graph, added)
     groups = ", ".join(f"{value.name} {width}" for value, width in zip(values, widths, strict=True))
     note(f"the inputs are groups of one row of {sum(widths)} numbers, in this order: {groups}")
-
-
-def _row_of(value: onnx.ValueInfoProto) -> list[int]:
-    """Sizes of an input but for the batch."""
-    sizes = shape_of(value)[1:]
-    if any(not isinstance(size, int) or size < 1 for size in sizes):
-        raise BundleError(
-            f"one of several inputs has sizes that vary: {shape_of(value)}",
-            where=str(value.name),
-            remedy="only the batch may be dynamic; fix the other axes in the export",
-        )
-    return [int(size) for size in sizes]
 
 
 def _put_first(graph: onnx.GraphProto, added: list[onnx.NodeProto]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 from onnx import TensorProto, version_converter
 
@@ -15,8 +14,8 @@ from edged.bundles.graph import external_data
 from edged.bundles.graph.edit import (
     DecodeError,
     consumed,
+    leave_only,
     opset_of,
-    reads,
     rename_reads,
     rename_writes,
     shape_of,
@@ -24,7 +23,7 @@ from edged.bundles.graph.edit import (
 )
 from edged.bundles.graph.external_data import MOST
 from edged.bundles.graph.templates import IR_VERSION, OPSET
-from edged.bundles.source import initialisers, inputs, opset_downgrade, training_mode
+from edged.bundles.source import axes, classifiers, initialisers, inputs, opset_downgrade, training_mode
 from edged.bundles.source.functions import refuse_unknown, write_out
 from edged.bundles.source.recognise import refuse_finished
 from edged.engines.runtime import ort
@@ -47,8 +46,6 @@ _CONVERTER_ERRORS = (
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
 )
-# Outputs that do not fit together make numpy raise ValueError.
-_TRIAL_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
 
 
 def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelProto:
@@ -85,7 +82,8 @@ def conform(
     """The model with opset 17, IR version 8, a dynamic batch axis, one float32 input and its outputs.
 
     `outputs` are the float32 outputs that it keeps, in their order, with all that they depend on; all of
-    them when empty. With None it must have exactly one.
+    them when empty. With None it must have exactly one, or be a classifier that also gives labels, which is
+    cut at its logits.
 
     Input and outputs keep their names. Nodes without a name get one, so that errors can name them. Only
     dropout is left as a training export has it; `inference_form` is without.
@@ -110,20 +108,25 @@ def conform(
     _weights_are_no_inputs(model.graph)
     _name_nodes(model.graph)
     refuse_finished(model.graph)
-    refuse_unknown(model)
-    inputs.in_single_precision(model, note)
-    inputs.one_row(model.graph, note)
-    _check_one(model.graph.input, "input", "a network needs an input")
+    if outputs is None and (end := classifiers.end_of_network(model.graph, note)):
+        outputs = (end,)
     if outputs is None:
         _check_one(model.graph.output, "output", "name it with --loss NAME=LOSS, or export one output only")
     elif outputs:
         _keep_outputs(model.graph, outputs)
-    for value in (*model.graph.input, *model.graph.output):
-        _check_value(value, "input" if value in model.graph.input else "output")
+    classifiers.write_out_scalers(model)
+    refuse_unknown(model)
+    inputs.in_single_precision(model, note)
     came = f"opset {opset_of(model)} and IR version {model.ir_version}"
     model = standard_opset(model)
     if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
         note(f"brought from {came} to {now}")
+    axes.batch_first(model, note)
+    axes.refuse_open(model.graph)
+    inputs.one_row(model.graph, note)
+    _check_one(model.graph.input, "input", "a network needs an input")
+    for value in (*model.graph.input, *model.graph.output):
+        _check_value(value, "input" if value in model.graph.input else "output")
     for output in model.graph.output:
         _output_is_computed(model.graph, output.name)
     _name_nodes(model.graph)
@@ -171,13 +174,7 @@ def _keep_outputs(graph: onnx.GraphProto, wanted: Sequence[str]) -> None:
     kept = [there[name] for name in wanted]
     del graph.output[:]
     graph.output.extend(kept)
-    read, nodes = set(wanted), list[onnx.NodeProto]()
-    for node in reversed(graph.node):
-        if not read.isdisjoint(node.output):
-            read.update(reads(node))
-            nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(reversed(nodes))
+    leave_only(graph, wanted)
 
 
 def _check_value(value: onnx.ValueInfoProto, what: str) -> None:
@@ -271,42 +268,16 @@ def _free_batch(model: onnx.ModelProto, note: Note) -> None:
     for value in (graph.input[0], *graph.output):
         value.type.tensor_type.shape.dim[0].Clear()
         value.type.tensor_type.shape.dim[0].dim_param = BATCH
-    free = [size for size in shape_of(graph.input[0])[1:] if not isinstance(size, int) or size < 1]
-    if free:
-        raise BundleError(
-            f"the model's input has sizes that vary: {shape_of(graph.input[0])}",
-            where=graph.input[0].name,
-            remedy="only the batch may be dynamic; fix the other axes in the export",
-        )
     if was_fixed:
         # Shapes in between were made for the fixed batch.
         del graph.value_info[:]
-        _try_batches(model)
+        if axes.sample_axes(model, 0) != [0] * len(graph.output):
+            raise BundleError(
+                "the batch size is fixed inside the graph",
+                where=graph.input[0].name,
+                remedy="export with a dynamic batch axis",
+            )
         note(f"the batch was fixed at {rows}: it may be of any size now")
-
-
-def _try_batches(model: onnx.ModelProto) -> None:
-    """Rows must come out the same alone and together, or the old batch size is fixed somewhere inside."""
-    width = shape_of(model.graph.input[0])
-    rows = (
-        np.random.default_rng(0).standard_normal((3, *[int(size) for size in width[1:]])).astype(np.float32)
-    )
-    try:
-        session = ort.session(training_mode.inference_form(model).SerializeToString())
-        together = session.run(None, {model.graph.input[0].name: rows})
-        alone = [session.run(None, {model.graph.input[0].name: rows[i : i + 1]}) for i in range(3)]
-        fits = all(
-            np.allclose(whole, np.concatenate(parts), rtol=1e-4, atol=1e-5)
-            for whole, parts in zip(together, zip(*alone, strict=True), strict=True)
-        )
-    except _TRIAL_ERRORS:
-        fits = False
-    if not fits:
-        raise BundleError(
-            "the batch size is fixed inside the graph",
-            where=model.graph.input[0].name,
-            remedy="export with a dynamic batch axis",
-        )
 
 
 def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -321,7 +292,7 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Fill in the shapes that inference leaves open, as behind a Reshape to a computed shape."""
     open_ones = {
         str(value.name): value
-        for value in model.graph.value_info
+        for value in (*model.graph.value_info, *model.graph.output)
         if any(not isinstance(size, int) and size != BATCH for size in shape_of(value))
     }
     if open_ones:

@@ -110,6 +110,11 @@ def _check_pair(name: str, mean: Vector, scale: Vector) -> None:
         )
 
 
+def is_standardised(graph: onnx.GraphProto) -> bool:
+    """Whether a graph has the standardisation that an earlier build has put in front of it."""
+    return {str(name) for name in INPUT.values()} <= {tensor.name for tensor in graph.initializer}
+
+
 def standardise_model(model: onnx.ModelProto, statistics: Statistics) -> None:
     """Put the standardisation into the inference graph of `model`, in place.
 

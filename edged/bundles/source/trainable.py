@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from edged.bundles.source.normalise import parameter_names
+from edged.bundles.source.standardise import INPUT, TARGET, is_standardised
 from edged.bundles.source.training_mode import running_statistics
 from edged.errors import BundleError, ConfigError
 
@@ -32,7 +33,8 @@ def select(
     train
         Globs, or `last:N` for the N last layers: only what matches is trained. Everything, when empty.
     freeze
-        Globs, or `last:N`: what matches is not trained. Running statistics never are.
+        Globs, or `last:N`: what matches is not trained. Running statistics never are, nor those of a
+        standardisation that the model has from an earlier build.
 
     Raises
     ------
@@ -46,6 +48,8 @@ def select(
         raise BundleError("the model has no float32 parameters", where=str(graph.name))
     wanted = _matching(graph, train, "train") if train else names
     fixed = running_statistics(graph).union(_matching(graph, freeze, "freeze"))
+    if is_standardised(graph):
+        fixed.update(*(map(str, names.values()) for names in (INPUT, TARGET)))
     trainable = [name for name in wanted if name not in fixed]
     if not trainable:
         raise ConfigError("nothing is left to train", where="freeze", remedy=f"parameters: {_listed(names)}")

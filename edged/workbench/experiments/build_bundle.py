@@ -18,6 +18,7 @@ from edged.bundles.__main__ import network_of
 from edged.bundles.build import build
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.naming import Naming
+from edged.bundles.graph.network import UNTRAINED
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics
@@ -35,7 +36,9 @@ def build_bundle(order: TrialOrder) -> BundleBuilt:
     """Build `order.bundle`. EdgedError says what cannot be built and why."""
     recipe, notes = order.recipe, list[str]()
     model = _model(order)
-    statistics = _statistics(order, model)
+    statistics = _statistics(order, model) if model.producer_name == UNTRAINED else None
+    if model.producer_name != UNTRAINED:
+        notes.append(f"the inputs of {recipe.model} are taken as they are: it may be trained already")
     if order.weights is not None:
         model = _trained(model, order.weights)
     build(

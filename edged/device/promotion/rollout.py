@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.device.promotion.model_store import discard
+from edged.device.promotion.candidate_store import discard
 from edged.domain.training.training_run import JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger

@@ -46,7 +46,7 @@ from edged.host.vitals import VitalsReader
 from edged.mqtt.client.command_connection import CommandConnection
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-from edged.storage.journal.transfers import TransferStaging
+from edged.storage.journal.transfer_staging import TransferStaging
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.sequence import Sequence

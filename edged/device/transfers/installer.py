@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.pipeline import LivePipeline
     from edged.domain.training.training_run import Candidate
-    from edged.storage.journal.transfers import Transfer, TransferStaging
+    from edged.storage.journal.transfer_staging import TransferStaging
+    from edged.storage.journal.transfers import Transfer
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.installed_bundles import InstalledBundles
 
@@ -90,8 +91,10 @@ class TransferInstaller:
     def _candidate(self, transfer: Transfer) -> Candidate | None:
         """Have the trainer make a candidate; None while chunks are missing."""
         self._fetch(transfer)
-        folder = self._staging.whole(transfer)
-        if folder is None:
+        folder = self._staging.folder / transfer.name
+        torn = transfer.torn(folder)
+        if torn:
+            self._staging.lose(transfer, torn)
             return None
         clock, kind = self._pipeline.clock, transfer.purpose.kind
         run = self._registry.begin_run(kind, clock.now(), {"transfer": transfer.name})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.training.learner_state import LearnerState
 from edged.domain.training.trainer_messages import CheckpointWritten, DamagedCheckpoint, Note
 from edged.domain.training.weight_averaging import Average
 from edged.storage.files.atomic import disk_errors_of_others
@@ -42,7 +43,7 @@ class Learner:
     ) -> None:
         self._task, self._checkpoints, self._models, self._control = task, checkpoints, models, control
         self.engine, self.challenges = engine, challenges
-        self.state = task.fresh_state(task.training.seed)
+        self.state = LearnerState.fresh(task.memory, task.training.seed)
         self.statistics = InputStatistics(task, engine)
         self.untrained = task.bundle.seed is not None
         self._dry_run = False
@@ -64,7 +65,7 @@ class Learner:
             self._restore(generation)
         elif generation is not None:
             self._load(generation)
-            self.state.with_new_weights(self._task.training.half_life, self._task.training.average)
+            self.state.with_new_weights(self._task.memory)
         if base == "champion":
             self.engine.set_parameters(self._models.exported_parameters())
             self.untrained = False
@@ -147,7 +148,7 @@ class Learner:
     def _load(self, generation: Generation) -> None:
         values = generation.state["learner"]
         self.untrained = self.untrained and values["total_steps"] == 0
-        self.state = self._task.load_state(values, generation.arrays)
+        self.state = LearnerState.load(values, generation.arrays, self._task.memory)
         self.challenges.restore(generation.path, generation.state.get("challenger"), generation.arrays)
         self._generation = generation.number
         self._followed = int(generation.state.get("followed", 0))

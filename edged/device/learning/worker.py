@@ -190,7 +190,7 @@ class TrainingWorker:
         self.wake()
 
     def record_champion(self, served: ServedModel) -> None:
-        """Record and publish a new champion that was not trained here."""
+        """Record and publish a new champion."""
         self._recall.record_champion(served.version)
         self._events.states_changed()
         self._events.champion_changed(served.version)
@@ -380,10 +380,10 @@ class TrainingWorker:
         except StorageError as problem:
             # The trainer's checkpoint knows it, too, and says so when nothing is new.
             log.warning("position_not_kept", problem=problem.line())
-        self._events.states_changed()
         if served is not None:
-            self._recall.record_champion(served.version)
-            self._events.champion_changed(served.version)
+            self.record_champion(served)
+        else:
+            self._events.states_changed()
         return judged
 
     def _change(self) -> None:

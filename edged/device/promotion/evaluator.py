@@ -89,8 +89,13 @@ class CandidateEvaluator:
 
     # ---- a candidate -----------------------------------------------------------------------
 
-    def evaluate(self, candidate: Candidate, champion: ServedModel, *, first: bool = False) -> GateEvaluation:
-        """Verify a candidate and compare it with the champion; `first` skips the comparison alone."""
+    def evaluate(
+        self, candidate: Candidate, champion: ServedModel, *, first: bool = False, rehearsal: bool = False
+    ) -> GateEvaluation:
+        """Verify a candidate and compare it with the champion; `first` skips the comparison alone.
+
+        Of a `rehearsal`, the candidate of a dry run, nothing is learned.
+        """
         folder = candidate.folder
         doing = "verification"
         try:
@@ -101,7 +106,7 @@ class CandidateEvaluator:
                 doing,
                 lambda: self._compare(model, champion, first=first, contest=candidate.contest),
             )
-            if candidate.source == "training":  # others say nothing about the labels
+            if candidate.source == "training" and not rehearsal:  # others say nothing about the labels
                 verdict = self._review(verdict)
             verdict = self._with_form(verdict, folder, (model, champion), scale, first=first)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
@@ -109,16 +114,6 @@ class CandidateEvaluator:
             return GateEvaluation(candidate, champion, refused, failed=True)
         verdict = replace(verdict, numbers={**verdict.numbers, "latency_s": seconds})
         return GateEvaluation(candidate, champion, verdict, scale)
-
-    def rehearse(self, candidate: Candidate, champion: ServedModel) -> Verdict:
-        """Evaluate the candidate of a dry run: nothing is learned from the verdict."""
-        folder = candidate.folder
-        try:
-            model, _ = within(self._config.timeout, "verification", lambda: self._verify(folder))
-            verdict, scale = within(self._config.timeout, "judging", lambda: self._compare(model, champion))
-            return self._with_form(verdict, folder, (model, champion), scale, first=False)
-        except (EdgedError, OSError, ValueError, MemoryError) as problem:
-            return refuse(line_of(problem))
 
     def _verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""

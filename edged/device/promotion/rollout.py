@@ -119,9 +119,9 @@ class Rollout:
 
     def rehearse(self, candidate: Candidate) -> JudgedCandidate:
         """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
-        verdict = self._evaluator.rehearse(candidate, self._predictor.champion)
+        evaluation = self._evaluator.evaluate(candidate, self._predictor.champion, rehearsal=True)
         discard(candidate.folder)
-        return JudgedCandidate(candidate, verdict)
+        return JudgedCandidate(candidate, evaluation.verdict)
 
     # ---- stored models ---------------------------------------------------------------------
 

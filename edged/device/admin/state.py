@@ -241,9 +241,7 @@ def _wipe_models(config: Config) -> int:
     config = with_bundle(config)
     bundle = open_bundle(config.model.bundle or state / "bundle", config.model.keys)
     with Registry.open(state) as registry:
-        for record in registry.records():
-            if record.pinned:
-                registry.unpin(record.version)
+        registry.unpin_all()
         _model_store(config, registry).install_base(bundle.inference_model)
         learned = ("candidates", "exports", "updates", "rounds", "fleet", "incoming")
         erase_files([state / name for name in learned])
@@ -291,9 +289,7 @@ def _read_models(registry: Registry, action: str, version: int | None, out: Path
 
 def _change_models(config: Config, registry: Registry, action: str, version: int | None) -> Any:
     if action == "unpin":
-        for record in registry.records():
-            if record.pinned:
-                registry.unpin(record.version)
+        registry.unpin_all()
         return {"pinned": None}
     if action == "pin":
         return _pin(registry, _required(version))
@@ -307,9 +303,7 @@ def _change_models(config: Config, registry: Registry, action: str, version: int
 def _pin(registry: Registry, version: int) -> dict[str, Any]:
     """Serve this version and no other until `unpin`: candidates are judged but not promoted."""
     registry.verify(registry.get(version).version)
-    for record in registry.records():
-        if record.pinned and record.version != version:
-            registry.unpin(record.version)
+    registry.unpin_all(but=version)
     registry.pin(version)
     if registry.champion() != version:
         registry.set_champion(version, "pinned", SystemClock().now())

@@ -88,9 +88,7 @@ class WipeCommands:
         pipeline, gone = self._pipeline, {}
         state = pipeline.config.storage.dir
         if "models" in what:
-            for record in pipeline.registry.records():
-                if record.pinned:
-                    pipeline.registry.unpin(record.version)
+            pipeline.registry.unpin_all()
             pipeline.rollout.begin_anew("wiped")
             gone["models"] = pipeline.registry.erase()
         if "samples" in what or "models" in what:

@@ -80,22 +80,9 @@ class TrainingScheduler:
 
     The daemon calls `step` from its learning thread, a replay in between samples.
 
-    Parameters
-    ----------
-    config
-        Sections `training` and `drift`, and the task of the stream.
-    registry
-        Records runs; knows how far was learned, and earlier failures.
-    samples
-        Counts samples and labels.
-    client
-        The trainer process.
-    predictor
-        Knows the share of the newest answers that were wrong.
-    bundle
-        Fingerprint of what is trained: earlier failures of another bundle do not count.
-    conditions
-        Temperature, power and load; without it only the time is known.
+    `registry` records runs, and knows how far was learned and which failures there were. `predictor` knows
+    the share of the newest answers that were wrong. `bundle` is the fingerprint of what is trained: earlier
+    failures of another bundle do not count. Without `conditions` only the time is known.
     """
 
     def __init__(

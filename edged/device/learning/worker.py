@@ -52,18 +52,8 @@ class TrainingWorker:
 
     A run may take hours: a champion that fails meanwhile is replaced by the other thread.
 
-    Parameters
-    ----------
-    scheduler, rollout, recall
-        Decide when to train, carry out verdicts, and try models of earlier regimes.
-    exclusion
-        Keeps unusual samples out of the training data.
-    predictor
-        Its detectors are stored for the next start.
-    samples, registry
-        What training reads and changes in the state directory.
-    events
-        Hears of changed states, and of each candidate that became champion.
+    The detectors of `predictor` are stored for the next start. `events` hears of changed states, and of each
+    candidate that became champion.
     """
 
     def __init__(

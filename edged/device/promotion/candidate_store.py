@@ -36,19 +36,8 @@ log = get_logger("edged.promote")
 class CandidateStore:
     """Stores candidates with their verdicts, and opens versions of the registry.
 
-    Parameters
-    ----------
-    config
-        Sections `gate`, `stream`, `storage` and `serving`.
-    registry
-        Where models are kept.
-    reader
-        Loads models. A daemon's sleeps a little between pieces of work, so that the serving thread answers
-        in between.
-    regimes
-        Earlier regimes, whose models are kept and can be tried again.
-    clock
-        Dates what is stored.
+    `reader` loads models; a daemon's sleeps a little between pieces of work, so that the serving thread
+    answers in between. Models of `regimes` are kept, and can be tried again.
 
     Attributes
     ----------
@@ -180,11 +169,10 @@ class CandidateStore:
 
     def recalled(self, versions: list[int]) -> Iterator[ServedModel]:
         """Open models of earlier regimes, one after the other; none while a version is pinned."""
-        records = self._registry.records()
-        if any(record.pinned for record in records):
+        if self._registry.pinned():
             return
         self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
-        known = {record.version for record in records if record.status not in BAD}
+        known = {record.version for record in self._registry.records() if record.status not in BAD}
         for version in versions:
             if version not in known:
                 continue

@@ -50,24 +50,9 @@ class GateEvaluation:
 class CandidateEvaluator:
     """Compares candidates with the champion by the configured rules.
 
-    Parameters
-    ----------
-    config
-        Sections `gate`, `stream` and `serving`.
-    registry
-        Knows pinned versions, and keeps what is known of labels.
-    holdout
-        Labelled rows that no model has learned from.
-    reader
-        Loads models. A daemon's sleeps a little between pieces of work, so that the serving thread answers
-        in between.
-    regimes
-        Earlier regimes, which a candidate must not forget.
-
-    Attributes
-    ----------
-    trust
-        Whether the labels of the newest verdicts can be trusted.
+    `registry` knows pinned versions, and keeps what is known of labels. `holdout` has labelled rows that no
+    model has learned from. A candidate must not forget `regimes`. `trust` tells whether the labels of the
+    newest verdicts can be trusted.
     """
 
     def __init__(
@@ -137,7 +122,7 @@ class CandidateEvaluator:
         scale = self._scale(champion, recent)
         if first:
             return Verdict(True, ("first model trained for this stream",)), scale
-        pinned = [record.version for record in self._registry.records() if record.pinned]
+        pinned = self._registry.pinned()
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
         evidence = None

@@ -131,6 +131,10 @@ class StoredModels(Journal):
         with self._reading():
             return self._records("ORDER BY version")
 
+    def pinned(self) -> list[int]:
+        """List the versions that are pinned, oldest first."""
+        return [record.version for record in self.records() if record.pinned]
+
     def _records(self, which: str, *values: int) -> list[ModelRecord]:
         rows = self._db.execute(f"SELECT {COLUMNS} FROM models {which}", values).fetchall()  # noqa: S608
         found = [named(COLUMNS, row, "data", "metrics", "verdict") for row in rows]

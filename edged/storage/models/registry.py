@@ -132,6 +132,13 @@ class Registry(StoredModels):
         """Allow pruning of this model again."""
         self._pin(version, False)
 
+    def unpin_all(self, but: int | None = None) -> list[int]:
+        """Allow pruning of all models again, `but` one; their versions."""
+        unpinned = [version for version in self.pinned() if version != but]
+        for version in unpinned:
+            self._pin(version, False)
+        return unpinned
+
     def prune(self, keep: int, protect: Iterable[int] = ()) -> list[int]:
         """Remove models until `keep` are left, refused ones first, then the oldest; their versions.
 

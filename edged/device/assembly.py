@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from edged import logs
 from edged.clock import SystemClock
 from edged.device.commands.answers import CommandAnswers
-from edged.device.commands.authorisation import command_authority
-from edged.device.commands.dispatcher import CommandDispatcher
+from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.labelling import LabelCommands
 from edged.device.commands.models import ModelCommands
@@ -26,11 +25,10 @@ from edged.device.learning.trainer_client import TrainerClient
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
-from edged.device.paused_parts import PausedParts
 from edged.device.pipeline import Host, LivePipeline, go_live, open_pipeline
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
-from edged.device.settings import Settings
+from edged.device.settings import PausedParts, Settings
 from edged.device.startup.open_state import open_state
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from edged.device.commands.models import EXPORTS
@@ -40,7 +41,8 @@ class WipeCommands:
             raise ConfigError(
                 "the labels of this stream are its samples", where="what", remedy="name samples"
             )
-        self._end_run()
+        with suppress(RefusedError):  # no run is in progress
+            pipeline.worker.cancel()
         gone: dict[str, int] = {}
         done = threading.Event()
         problems: list[EdgedError] = []
@@ -76,12 +78,6 @@ class WipeCommands:
         if problems:
             raise problems[0]
         return gone
-
-    def _end_run(self) -> None:
-        try:
-            self._pipeline.worker.cancel()
-        except RefusedError:
-            return  # no run is in progress
 
     def _erase_others(self, what: list[str]) -> dict[str, int]:
         """Erase data outside the sample log, on the training thread; return counts by kind."""

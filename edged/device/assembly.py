@@ -14,7 +14,6 @@ from edged.device.commands.models import ModelCommands
 from edged.device.commands.pauses import PauseCommands
 from edged.device.commands.queries import QueryCommands
 from edged.device.commands.settings import SettingsCommands
-from edged.device.commands.table import CommandTable
 from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferCommands
 from edged.device.commands.wipe import WipeCommands
@@ -33,6 +32,7 @@ from edged.device.startup.open_state import open_state
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
 from edged.domain.commands.running import RunningCommands
+from edged.domain.commands.tasks import Handler
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
 from edged.engines.inference import InferenceReader
@@ -206,17 +206,7 @@ class Assembly:
         self.transfers = TransferReceiver(
             config, self.session, self.topics, staging, installer, pipeline.worker
         )
-        table = CommandTable(
-            training=TrainingCommands(pipeline, status=self.status, running=self.running, events=events),
-            models=ModelCommands(pipeline, events),
-            labels=LabelCommands(pipeline),
-            pauses=self.pauses,
-            settings=SettingsCommands(self.settings, events),
-            wipe=WipeCommands(pipeline, events),
-            queries=QueryCommands(pipeline, self.status, self.session),
-            transfers=TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout),
-        )
-        self.handlers = table.handlers
+        self.handlers = self._handlers()
         self.dispatcher = CommandDispatcher(
             self.handlers,
             config=config.commands,
@@ -226,6 +216,43 @@ class Assembly:
             authority=command_authority(config.device.id, config.commands, self.registry, self.clock),
             running=self.running,
         )
+
+    def _handlers(self) -> dict[str, Handler]:
+        """The handlers of `request/<command>`, by name."""
+        config, pipeline, events = self.config, self.pipeline, self.events
+        training = TrainingCommands(pipeline, status=self.status, running=self.running, events=events)
+        models, pauses = ModelCommands(pipeline, events), self.pauses
+        settings = SettingsCommands(self.settings, events)
+        queries = QueryCommands(pipeline, self.status, self.session)
+        transfers = TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout)
+        handlers: dict[str, Handler] = {
+            "train": Handler(training.train, "later", resume=training.resume),
+            "cancel": Handler(training.cancel),
+            "checkpoint": Handler(training.checkpoint, "later"),
+            "accept": Handler(training.accept),
+            "drift.reset": Handler(training.reset_drift),
+            "pause": Handler(pauses.pause),
+            "resume": Handler(pauses.resume),
+            "promote": Handler(models.promote),
+            "rollback": Handler(models.roll_back),
+            "pin": Handler(models.pin),
+            "unpin": Handler(models.unpin),
+            "evaluate": Handler(models.evaluate, "aside"),
+            "export": Handler(models.export, "aside"),
+            "label": Handler(LabelCommands(pipeline).label),
+            "wipe": Handler(WipeCommands(pipeline, events).wipe, "aside"),
+            "config.get": Handler(settings.get, effect=False),
+            "config.set": Handler(settings.set),
+            "logs.level": Handler(settings.level),
+            "status": Handler(queries.status, effect=False),
+            "ping": Handler(queries.ping, effect=False),
+            "capabilities": Handler(lambda _: queries.capabilities(handlers), effect=False),
+            "weights.get": Handler(transfers.get_weights),
+            "weights.apply": Handler(transfers.apply_weights),
+            "model.install": Handler(transfers.install_model),
+            "bundle.install": Handler(transfers.install_bundle),
+        }
+        return handlers
 
     def _extend(self) -> None:
         discovery = HomeAssistantDiscovery(

@@ -24,7 +24,7 @@ from edged.device.learning.trainer_client import TrainerClient
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
-from edged.device.pipeline import Host, LivePipeline, go_live, open_pipeline
+from edged.device.pipeline import Host, LivePipeline
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
 from edged.device.settings import PausedParts, Settings
@@ -75,7 +75,7 @@ class Assembly:
         self.notifier = notifier
         self._state = state = open_state(config, self.clock)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
-        self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
+        self.registry, self.samples = state.registry, state.samples
         self._sequence = Sequence(self.registry)
         self.events = Events()
         self.extensions: list[Extension] = []
@@ -141,14 +141,14 @@ class Assembly:
             TrainerClient(config, self.bundles),
             ConditionsReader(self.clock, VitalsReader(config.storage.dir), latencies, self.board_watch, wear),
         )
-        pipeline = open_pipeline(config, self._state.bundle, self.registry, self.samples, self._reader, host)
+        pipeline = LivePipeline(
+            self._state, host, session=self.session, watchdog=self.watchdog, latencies=latencies
+        )
         pipeline.resume(interrupted=self._state.interrupted)
         for version in pipeline.models.unusable:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")
-        return go_live(
-            pipeline, host, session=self.session, boot=self.boot, watchdog=self.watchdog, latencies=latencies
-        )
+        return pipeline
 
     def _report(self, endings: WakeupQueue) -> None:
         self.paused = PausedParts(self.registry)

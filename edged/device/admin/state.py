@@ -11,7 +11,7 @@ from edged.device.admin.health import problem_of
 from edged.device.events import Events
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.pipeline import Host, open_pipeline
+from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion import ModelStore
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.judging.regimes import Regimes
@@ -136,7 +136,7 @@ def train_once(
         client = TrainerClient(config, bundles)
         stack.callback(client.close)
         host = Host(Events(), clock, _model_reader(config), client)
-        pipeline = open_pipeline(config, bundle, registry, samples, samples, host)
+        pipeline = Pipeline(config, bundle, registry, samples, samples, host)
         scheduler = pipeline.scheduler
         if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
             raise RefusedError(

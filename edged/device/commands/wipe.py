@@ -47,28 +47,16 @@ class WipeCommands:
         done = threading.Event()
         problems: list[EdgedError] = []
 
-        def also() -> dict[str, int]:
+        def erase() -> None:
             try:
-                return self._erase_others(what)
+                gone.update(self._erase(what))
             except StorageError:
                 raise  # tried again
             except EdgedError as problem:
                 problems.append(problem)
-                return {}
-
-        def erased(counts: dict[str, int]) -> None:
-            gone.update(counts)
             done.set()
 
-        pipeline.worker.erase(
-            pipeline.config.storage.dir,
-            erased,
-            samples="samples" in what,
-            labels="labels" in what,
-            checkpoints="checkpoints" in what,
-            before=pipeline.ingestor.flush,
-            also=also,
-        )
+        pipeline.worker.between_runs(erase)
         while not done.wait(LOOK_SECONDS):
             if task.cancelled:
                 raise EdgedError(
@@ -79,10 +67,13 @@ class WipeCommands:
             raise problems[0]
         return gone
 
-    def _erase_others(self, what: list[str]) -> dict[str, int]:
-        """Erase data outside the sample log, on the training thread; return counts by kind."""
-        pipeline, gone = self._pipeline, {}
-        state = pipeline.config.storage.dir
+    def _erase(self, what: list[str]) -> dict[str, int]:
+        """Erase data on the training thread; return counts by kind."""
+        pipeline, state = self._pipeline, self._pipeline.config.storage.dir
+        pipeline.ingestor.flush()  # what is on its way into the log goes, too
+        gone = pipeline.worker.erase(
+            state, samples="samples" in what, labels="labels" in what, checkpoints="checkpoints" in what
+        )
         if "models" in what:
             pipeline.registry.unpin_all()
             pipeline.rollout.begin_anew("wiped")

@@ -145,11 +145,6 @@ class TrainingScheduler:
         self._usual = (training.learning_rate, training.new_share)
         self._follows_error = "new_share" not in training.model_fields_set
 
-    @property
-    def failures(self) -> int:
-        """Runs that failed since the last one that ended well."""
-        return self.backoff.failures
-
     def new(self) -> int:
         """Labelled samples that no run has learned from."""
         return self._samples.labelled_since(self.consumed)
@@ -219,7 +214,7 @@ class TrainingScheduler:
         """Return the time, and temperature, power and load where they are known, as the guards judge them."""
         if self._conditions is None:
             return Conditions.at(self._clock.now())
-        return self._conditions.read(self.written)
+        return self._conditions.read(self.client.written)
 
     def spend(self, seconds: float) -> None:
         """Count something else that the trainer did as a run of today."""
@@ -282,11 +277,6 @@ class TrainingScheduler:
             self.budget = self.budget.spent(day, time.monotonic() - started)
         return result
 
-    @property
-    def written(self) -> int:
-        """Bytes that runs have handed to the disk, also those that failed or were ended."""
-        return self.client.written
-
     def _held_by_disk(self, problem: StorageError, seconds: float) -> None:
         """No fault of training: it goes on by itself once the disk does, whatever had started the run."""
         self.triggers.interrupted = True
@@ -307,7 +297,7 @@ class TrainingScheduler:
         self.train_seconds += result.seconds
         self.engine = result.engine
         self._close(RunEnd.of_record(run, "done", result.record()), result)
-        if self.failures:
+        if self.backoff.failures:
             was_paused = self.backoff.paused
             self.backoff.succeeded()
             self._keep_setbacks()
@@ -318,7 +308,7 @@ class TrainingScheduler:
         where = f"{problem.where}: " if problem.where else ""
         self.backoff.failed(f"{where}{problem.what}", problem.remedy, self._clock.now())
         self.triggers.back_off(self._clock.monotonic(), self.backoff.wait)
-        log.warning("training_failed", run=run, problem=problem.line(), failures=self.failures)
+        log.warning("training_failed", run=run, problem=problem.line(), failures=self.backoff.failures)
         self._keep_setbacks()
         pause = self.backoff.pause()
         if pause is not None:

@@ -156,7 +156,7 @@ class StatusCollector:
             "training": {
                 "engine": scheduler.engine,
                 "runs": self._pipeline.registry.run_count(),
-                "failures": scheduler.failures,
+                "failures": scheduler.backoff.failures,
                 "paused": scheduler.backoff.pause(),
                 "on_hold": "training" in self.paused.names,
                 "last": self._last_run(),
@@ -232,7 +232,7 @@ class StatusCollector:
             "quarantine": counters.quarantined,
             "training": {
                 "runs": self._pipeline.registry.run_count(),
-                "failures": self._pipeline.scheduler.failures,
+                "failures": self._pipeline.scheduler.backoff.failures,
                 "running": self._progress(),
                 "new": self.new_labelled(),
             },

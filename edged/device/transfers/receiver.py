@@ -104,9 +104,8 @@ class TransferReceiver(Extension):
 
     def resume(self) -> None:
         """Submit the transfer that an earlier process has received completely and not installed."""
-        transfer = self._staging.transfer
-        if transfer is not None and (transfer.purpose.url is not None or not self._staging.missing()):
-            self._submit(transfer)
+        if self._staging.transfer is not None:
+            self.open(self._staging.transfer)
 
     def receive(self, delivery: ReceivedMessage) -> None:
         """Queue a chunk; called on the network thread."""

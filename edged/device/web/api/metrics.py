@@ -181,7 +181,7 @@ class Metrics:
         page.gauge("edged_training_last_success_timestamp_seconds", about, self._last_success)
         running = int(scheduler.progress is not None)
         page.gauge("edged_training_running", "Whether a run is under way.", running)
-        page.gauge("edged_training_failures", "Runs failed since one ended well.", scheduler.failures)
+        page.gauge("edged_training_failures", "Runs failed since one ended well.", scheduler.backoff.failures)
         new = self._status.new_labelled()
         page.gauge("edged_training_new_labels", "Labels no run has learned from.", new)
 

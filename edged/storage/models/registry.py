@@ -126,17 +126,13 @@ class Registry(StoredModels):
 
     def pin(self, version: int) -> None:
         """Protect this model from pruning."""
-        self._pin(version, True)
-
-    def unpin(self, version: int) -> None:
-        """Allow pruning of this model again."""
-        self._pin(version, False)
+        self._pin(version, pinned=True)
 
     def unpin_all(self, but: int | None = None) -> list[int]:
         """Allow pruning of all models again, `but` one; their versions."""
         unpinned = [version for version in self.pinned() if version != but]
         for version in unpinned:
-            self._pin(version, False)
+            self._pin(version, pinned=False)
         return unpinned
 
     def prune(self, keep: int, protect: Iterable[int] = ()) -> list[int]:
@@ -231,7 +227,7 @@ class Registry(StoredModels):
 
     # ---- inside ----------------------------------------------------------------------------
 
-    def _pin(self, version: int, pinned: bool) -> None:
+    def _pin(self, version: int, *, pinned: bool) -> None:
         with self._lock:
             record = replace(self.get(version), pinned=pinned)
             with self._writing():

@@ -14,7 +14,7 @@ import pytest
 
 from edged.clock import SystemClock
 from edged.config.loader import load
-from edged.device.commands.authorisation import command_authority
+from edged.device.commands.dispatcher import command_authority
 from edged.errors import ConfigError, RefusedError
 from edged.signing import Keys, new_pair, sign, sign_command
 from edged.storage.models.registry import Registry

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from edged import logs
 from edged.clock import SystemClock
 from edged.device.commands.answers import CommandAnswers
-from edged.device.commands.authorisation import command_authority
-from edged.device.commands.dispatcher import CommandDispatcher
+from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.labelling import LabelCommands
 from edged.device.commands.models import ModelCommands
 from edged.device.commands.pauses import PauseCommands
 from edged.device.commands.queries import QueryCommands
 from edged.device.commands.settings import SettingsCommands
-from edged.device.commands.table import CommandTable
 from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferCommands
 from edged.device.commands.wipe import WipeCommands
@@ -26,15 +24,15 @@ from edged.device.learning.trainer_client import TrainerClient
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
-from edged.device.paused_parts import PausedParts
-from edged.device.pipeline import Host, LivePipeline, go_live, open_pipeline
+from edged.device.pipeline import Host, LivePipeline
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
-from edged.device.settings import Settings
+from edged.device.settings import PausedParts, Settings
 from edged.device.startup.open_state import open_state
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
 from edged.domain.commands.running import RunningCommands
+from edged.domain.commands.tasks import Handler
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
 from edged.engines.inference import InferenceReader
@@ -46,7 +44,7 @@ from edged.host.vitals import VitalsReader
 from edged.mqtt.client.command_connection import CommandConnection
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-from edged.storage.journal.transfers import TransferStaging
+from edged.storage.journal.transfer_staging import TransferStaging
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.sequence import Sequence
@@ -77,7 +75,7 @@ class Assembly:
         self.notifier = notifier
         self._state = state = open_state(config, self.clock)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
-        self.registry, self.samples, self._reader = state.registry, state.samples, state.reader
+        self.registry, self.samples = state.registry, state.samples
         self._sequence = Sequence(self.registry)
         self.events = Events()
         self.extensions: list[Extension] = []
@@ -143,14 +141,14 @@ class Assembly:
             TrainerClient(config, self.bundles),
             ConditionsReader(self.clock, VitalsReader(config.storage.dir), latencies, self.board_watch, wear),
         )
-        pipeline = open_pipeline(config, self._state.bundle, self.registry, self.samples, self._reader, host)
+        pipeline = LivePipeline(
+            self._state, host, session=self.session, watchdog=self.watchdog, latencies=latencies
+        )
         pipeline.resume(interrupted=self._state.interrupted)
         for version in pipeline.models.unusable:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")
-        return go_live(
-            pipeline, host, session=self.session, boot=self.boot, watchdog=self.watchdog, latencies=latencies
-        )
+        return pipeline
 
     def _report(self, endings: WakeupQueue) -> None:
         self.paused = PausedParts(self.registry)
@@ -208,17 +206,7 @@ class Assembly:
         self.transfers = TransferReceiver(
             config, self.session, self.topics, staging, installer, pipeline.worker
         )
-        table = CommandTable(
-            training=TrainingCommands(pipeline, status=self.status, running=self.running, events=events),
-            models=ModelCommands(pipeline, events),
-            labels=LabelCommands(pipeline),
-            pauses=self.pauses,
-            settings=SettingsCommands(self.settings, events),
-            wipe=WipeCommands(pipeline, events),
-            queries=QueryCommands(pipeline, self.status, self.session),
-            transfers=TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout),
-        )
-        self.handlers = table.handlers
+        self.handlers = self._handlers()
         self.dispatcher = CommandDispatcher(
             self.handlers,
             config=config.commands,
@@ -228,6 +216,43 @@ class Assembly:
             authority=command_authority(config.device.id, config.commands, self.registry, self.clock),
             running=self.running,
         )
+
+    def _handlers(self) -> dict[str, Handler]:
+        """The handlers of `request/<command>`, by name."""
+        config, pipeline, events = self.config, self.pipeline, self.events
+        training = TrainingCommands(pipeline, status=self.status, running=self.running, events=events)
+        models, pauses = ModelCommands(pipeline, events), self.pauses
+        settings = SettingsCommands(self.settings, events)
+        queries = QueryCommands(pipeline, self.status, self.session)
+        transfers = TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout)
+        handlers: dict[str, Handler] = {
+            "train": Handler(training.train, "later", resume=training.resume),
+            "cancel": Handler(training.cancel),
+            "checkpoint": Handler(training.checkpoint, "later"),
+            "accept": Handler(training.accept),
+            "drift.reset": Handler(training.reset_drift),
+            "pause": Handler(pauses.pause),
+            "resume": Handler(pauses.resume),
+            "promote": Handler(models.promote),
+            "rollback": Handler(models.roll_back),
+            "pin": Handler(models.pin),
+            "unpin": Handler(models.unpin),
+            "evaluate": Handler(models.evaluate, "aside"),
+            "export": Handler(models.export, "aside"),
+            "label": Handler(LabelCommands(pipeline).label),
+            "wipe": Handler(WipeCommands(pipeline, events).wipe, "aside"),
+            "config.get": Handler(settings.get, effect=False),
+            "config.set": Handler(settings.set),
+            "logs.level": Handler(settings.level),
+            "status": Handler(queries.status, effect=False),
+            "ping": Handler(queries.ping, effect=False),
+            "capabilities": Handler(lambda _: queries.capabilities(handlers), effect=False),
+            "weights.get": Handler(transfers.get_weights),
+            "weights.apply": Handler(transfers.apply_weights),
+            "model.install": Handler(transfers.install_model),
+            "bundle.install": Handler(transfers.install_bundle),
+        }
+        return handlers
 
     def _extend(self) -> None:
         discovery = HomeAssistantDiscovery(

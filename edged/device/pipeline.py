@@ -32,61 +32,14 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
+    from edged.device.startup.open_state import OpenState
     from edged.domain.judging.latencies import Latencies
     from edged.domain.protocols import ModelReader
-    from edged.domain.stream.schema import Schema
     from edged.host.systemd import Watchdog
     from edged.mqtt.client.session import Session
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """One stream as a replay drives it: no threads.
-
-    `samples` is written to; `reader` is another connection to the same log, for reading only.
-    """
-
-    config: Config
-    schema: Schema
-    clock: Clock
-    registry: Registry
-    samples: SampleLog
-    reader: SampleLog
-    predictor: Predictor
-    evaluator: CandidateEvaluator
-    models: ModelStore
-    rollout: Rollout
-    recall: RegimeRecall
-    scheduler: TrainingScheduler
-    exclusion: AnomalyExclusion
-
-    def resume(self, *, interrupted: bool) -> None:
-        """Restore what an earlier process left: detectors, thresholds, the probation of the champion.
-
-        `interrupted` says that a training run was cut off: it goes on, unless it was cancelled.
-        """
-        self.scheduler.triggers.interrupted = interrupted and not self.registry.get_value(CANCELLED)
-        restore_drift(self.registry, self.predictor.drift)
-        restore_anomalies(self.registry, self.predictor.anomalies)
-        champion = self.predictor.champion.version
-        self.recall.record_champion(champion)
-        predecessor = self.models.unproven(champion)
-        if predecessor is not None:
-            self.predictor.resume(predecessor)
-
-
-@dataclass(frozen=True)
-class LivePipeline(Pipeline):
-    """One stream as the daemon runs it: with its three threads and its label requests."""
-
-    requester: LabelRequester
-    worker: TrainingWorker
-    serving: ServingWorker
-    committer: GroupCommitter
-    ingestor: Ingestor
 
 
 @dataclass(frozen=True)
@@ -104,125 +57,132 @@ class Host:
     conditions: ConditionsReader | None = None
 
 
-def open_pipeline(
-    config: Config, bundle: Bundle, registry: Registry, samples: SampleLog, reader: SampleLog, host: Host
-) -> Pipeline:
-    """Make the pipeline of one stream on an open state directory; its first model is loaded and serves.
+class Pipeline:
+    """One stream as a replay drives it: no threads. Its first model is loaded and serves.
 
-    Raises ModelError when not even the bundle's own model can be loaded; ConfigError or UnavailableError when
-    no model can be loaded the way the configuration asks for.
+    `samples` is written to; `reader` is another connection to the same log, for reading only. Raises
+    ModelError when not even the bundle's own model can be loaded; ConfigError or UnavailableError when no
+    model can be loaded the way the configuration asks for.
     """
-    schema = config.stream.to_schema()
-    regimes = stored_regimes(registry)
-    holdout = judged_on(reader, config.stream.window_rules)
-    evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes)
-    models = ModelStore(config, registry, host.models, regimes, host.clock)
-    recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.recall)
-    predictor = Predictor(
-        config.serving,
-        config.gate,
-        schema,
-        models.boot(bundle.inference_model, bundle.inference_sha256),
-        config.drift.rules(),
-        config.anomaly.rules(),
-    )
-    scheduler = TrainingScheduler(
-        config,
-        registry=registry,
-        samples=reader,
-        client=host.client,
-        predictor=predictor,
-        bundle=bundle.fingerprint,
-        events=host.events,
-        clock=host.clock,
-        conditions=host.conditions,
-    )
-    return Pipeline(
-        config=config,
-        schema=schema,
-        clock=host.clock,
-        registry=registry,
-        samples=samples,
-        reader=reader,
-        predictor=predictor,
-        evaluator=evaluator,
-        models=models,
-        rollout=Rollout(evaluator, models, predictor, host.events, scheduler.triggers),
-        recall=recall,
-        scheduler=scheduler,
-        exclusion=AnomalyExclusion(predictor.anomalies, samples),
-    )
+
+    def __init__(
+        self,
+        config: Config,
+        bundle: Bundle,
+        registry: Registry,
+        samples: SampleLog,
+        reader: SampleLog,
+        host: Host,
+    ) -> None:
+        self.config, self.registry, self.clock = config, registry, host.clock
+        self.samples, self.reader = samples, reader
+        self.schema = schema = config.stream.to_schema()
+        regimes = stored_regimes(registry)
+        holdout = judged_on(reader, config.stream.window_rules)
+        self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes)
+        self.models = ModelStore(config, registry, host.models, regimes, host.clock)
+        self.recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.recall)
+        self.predictor = Predictor(
+            config.serving,
+            config.gate,
+            schema,
+            self.models.boot(bundle.inference_model, bundle.inference_sha256),
+            config.drift.rules(),
+            config.anomaly.rules(),
+        )
+        self.scheduler = TrainingScheduler(
+            config,
+            registry=registry,
+            samples=reader,
+            client=host.client,
+            predictor=self.predictor,
+            bundle=bundle.fingerprint,
+            events=host.events,
+            clock=host.clock,
+            conditions=host.conditions,
+        )
+        self.rollout = Rollout(
+            self.evaluator, self.models, self.predictor, host.events, self.scheduler.triggers
+        )
+        self.exclusion = AnomalyExclusion(self.predictor.anomalies, samples)
+
+    def resume(self, *, interrupted: bool) -> None:
+        """Restore what an earlier process left: detectors, thresholds, the probation of the champion.
+
+        `interrupted` says that a training run was cut off: it goes on, unless it was cancelled.
+        """
+        self.scheduler.triggers.interrupted = interrupted and not self.registry.get_value(CANCELLED)
+        restore_drift(self.registry, self.predictor.drift)
+        restore_anomalies(self.registry, self.predictor.anomalies)
+        champion = self.predictor.champion.version
+        self.recall.record_champion(champion)
+        predecessor = self.models.unproven(champion)
+        if predecessor is not None:
+            self.predictor.resume(predecessor)
 
 
-def go_live(
-    pipeline: Pipeline, host: Host, *, session: Session, boot: int, watchdog: Watchdog, latencies: Latencies
-) -> LivePipeline:
-    """Add the threads of a daemon to a pipeline; none of them runs yet.
+class LivePipeline(Pipeline):
+    """One stream as the daemon runs it: with three threads, none of which runs yet, and label requests.
 
-    `pipeline` and `host`: the stream, and what it runs on. `session`: samples and labels arrive over it and
-    are acknowledged there. `boot`: which start of the daemon this is. `watchdog` watches the loops `ingest`
+    Samples and labels arrive over `session` and are acknowledged there. `watchdog` watches the loops `ingest`
     and `serve`. `latencies` collects seconds from the arrival of a sample to its prediction.
     """
-    config, schema, clock = pipeline.config, pipeline.schema, pipeline.clock
-    worker = TrainingWorker(
-        scheduler=pipeline.scheduler,
-        rollout=pipeline.rollout,
-        recall=pipeline.recall,
-        exclusion=pipeline.exclusion,
-        predictor=pipeline.predictor,
-        samples=pipeline.samples,
-        registry=pipeline.registry,
-        events=host.events,
-    )
-    requester = LabelRequester(
-        label_requests(config.labels, config.gate.holdout, boot), schema, clock, host.events
-    )
-    serving = ServingWorker(
-        pipeline.predictor,
-        batch=config.serving.batch,
-        boot=boot,
-        supervisor=worker,
-        requester=requester,
-        events=host.events,
-        watchdog=watchdog,
-        latencies=latencies,
-    )
-    notices = IngestNotices(schema, host.events, clock)
-    decoder = SampleDecoder(
-        config.stream,
-        sample_codec(config.stream, clock=clock, publisher=session),
-        AdmissionControl(config.stream.admission_rules(), schema.channels),
-        clock,
-        notices,
-    )
-    committer = GroupCommitter(
-        config,
-        pipeline.samples,
-        broker=session,
-        serving=serving,
-        supervisor=worker,
-        decoder=decoder,
-        notices=notices,
-        clock=clock,
-        watchdog=watchdog,
-    )
-    ingestor = Ingestor(
-        config,
-        pipeline.samples,
-        decoder=decoder,
-        serving=serving,
-        committer=committer,
-        clock=clock,
-        watchdog=watchdog,
-    )
-    return LivePipeline(
-        **vars(pipeline),
-        requester=requester,
-        worker=worker,
-        serving=serving,
-        committer=committer,
-        ingestor=ingestor,
-    )
+
+    def __init__(
+        self, state: OpenState, host: Host, *, session: Session, watchdog: Watchdog, latencies: Latencies
+    ) -> None:
+        config = state.config
+        super().__init__(config, state.bundle, state.registry, state.samples, state.reader, host)
+        self.worker = TrainingWorker(
+            scheduler=self.scheduler,
+            rollout=self.rollout,
+            recall=self.recall,
+            exclusion=self.exclusion,
+            predictor=self.predictor,
+            samples=self.samples,
+            registry=self.registry,
+            events=host.events,
+        )
+        requests = label_requests(config.labels, config.gate.holdout, state.boot)
+        self.requester = LabelRequester(requests, self.schema, self.clock, host.events)
+        self.serving = ServingWorker(
+            self.predictor,
+            batch=config.serving.batch,
+            boot=state.boot,
+            supervisor=self.worker,
+            requester=self.requester,
+            events=host.events,
+            watchdog=watchdog,
+            latencies=latencies,
+        )
+        notices = IngestNotices(self.schema, host.events, self.clock)
+        decoder = SampleDecoder(
+            config.stream,
+            sample_codec(config.stream, clock=self.clock, publisher=session),
+            AdmissionControl(config.stream.admission_rules(), self.schema.channels),
+            self.clock,
+            notices,
+        )
+        self.committer = GroupCommitter(
+            config,
+            self.samples,
+            broker=session,
+            serving=self.serving,
+            supervisor=self.worker,
+            decoder=decoder,
+            notices=notices,
+            clock=self.clock,
+            watchdog=watchdog,
+        )
+        self.ingestor = Ingestor(
+            config,
+            self.samples,
+            decoder=decoder,
+            serving=self.serving,
+            committer=self.committer,
+            clock=self.clock,
+            watchdog=watchdog,
+        )
 
 
 def label_requests(labels: LabelsConfig, holdout: float, seed: int) -> LabelRequests:

@@ -1,4 +1,4 @@
-"""Configuration keys that were set by command: which are in force, and which wait for a restart."""
+"""What commands have changed across restarts: configuration keys, and which parts are paused."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.device.pipeline import LivePipeline
+    from edged.storage.models.registry import Registry
 
 log = logs.get_logger("edged.settings")
 
 AT_START = ("training.enabled", "training.every", "training.cron", "labels.", "report.")
 """Keys that are only read when the daemon starts; all others take effect at once."""
+
+PAUSED = "paused"  # name of the registry's value
 
 PUBLISHED = {
     "stream", "training", "drift", "gate", "labels", "serving", "storage", "outbox", "commands",
@@ -110,6 +113,31 @@ class Settings:
             pipeline.predictor.configure(self.config.gate)
         if "log" in changes:
             logs.configure(self.config.log.level, self.config.log.format)
+
+
+class PausedParts:
+    """Names of the paused parts, stored durably: `training`, `serving`, `ingest`."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._names: frozenset[str] = frozenset(registry.get_value(PAUSED) or ())
+
+    @property
+    def names(self) -> list[str]:
+        """The paused parts, sorted by name."""
+        return sorted(self._names)
+
+    def set(self, part: str, *, paused: bool) -> bool:
+        """Store whether a part is paused; False if that was so before.
+
+        Raises StorageError when the disk refuses it; then nothing has changed.
+        """
+        after = self._names | {part} if paused else self._names - {part}
+        if after == self._names:
+            return False
+        self._registry.set_value(PAUSED, sorted(after))
+        self._names = after
+        return True
 
 
 def value_of(values: Any, key: str) -> Any:

@@ -34,9 +34,7 @@ class BatchSampler:
         newest = self._samples.training_window(0, self._task.training.window)
         ids = state.remembered()
         more = self._samples.rows(ids[~np.isin(ids, newest.offsets)])
-        parts = ("offsets", "seq", "x", "y")
-        joined = (np.concatenate([getattr(part, name) for part in (more, newest)]) for name in parts)
-        return self._usable(type(newest)(*joined))
+        return self._usable(more.followed_by(newest))
 
     def pool(self, new: Window, state: LearnerState) -> BatchPool:
         """Put new and remembered samples side by side, to draw a run's batches from."""

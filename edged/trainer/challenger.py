@@ -23,6 +23,7 @@ from edged.domain.model_files import model_in
 from edged.domain.protocols import LearningRate
 from edged.domain.training.batch_pool import BatchPool, Remembered
 from edged.domain.training.caches import codes_of
+from edged.domain.training.learner_state import LearnerState
 from edged.domain.training.replay import BatchMix
 from edged.engines.inference import InferenceModel
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Engine, Samples, Throttle
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
-    from edged.domain.training.learner_state import LearnerState, RunPlan
+    from edged.domain.training.learner_state import RunPlan
     from edged.trainer.task import EngineFactory, LearningTask
 
 FIRST_ROWS = 60  # newest rows that a challenger begins with: those by which a fall of quality is seen
@@ -123,9 +124,8 @@ class Challenger:
             for name, array in arrays.items()
             if name.startswith(f"{FOLDER}/")
         }
-        one = cls(
-            engine, task.load_state(values["learner"], own), values["born"], ChallengerTest(*own["contest"])
-        )
+        state = LearnerState.load(values["learner"], own, task.memory)
+        one = cls(engine, state, values["born"], ChallengerTest(*own["contest"]))
         one.won = values["won"]
         return one
 
@@ -210,7 +210,7 @@ class Challenges:
         return new.take(apart(*self._samples.places(new.offsets), self._task.block))
 
     def _begin(self, plan: RunPlan) -> Challenger:
-        state = self._task.fresh_state(self._task.training.seed + plan.upto)
+        state = LearnerState.fresh(self._task.memory, self._task.training.seed + plan.upto)
         return Challenger(self._engines.open(), state, plan.upto, ChallengerTest())
 
     def _learn(self, one: Challenger, new: Window, plan: RunPlan) -> bool:

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.stream.running_statistics import fitted, scale_of
+from edged.domain.training.learner_state import LearnerState
 from edged.domain.training.trainer_messages import CheckpointWritten, DamagedCheckpoint, Note
 from edged.domain.training.weight_averaging import Average
 from edged.storage.files.atomic import disk_errors_of_others
-from edged.trainer.standardisation import InputStatistics
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from edged.domain.protocols import Engine, RunControl
     from edged.domain.stream.sample import Window
     from edged.domain.training.learner_state import RunPlan
@@ -42,7 +45,7 @@ class Learner:
     ) -> None:
         self._task, self._checkpoints, self._models, self._control = task, checkpoints, models, control
         self.engine, self.challenges = engine, challenges
-        self.state = task.fresh_state(task.training.seed)
+        self.state = LearnerState.fresh(task.memory, task.training.seed)
         self.statistics = InputStatistics(task, engine)
         self.untrained = task.bundle.seed is not None
         self._dry_run = False
@@ -64,7 +67,7 @@ class Learner:
             self._restore(generation)
         elif generation is not None:
             self._load(generation)
-            self.state.with_new_weights(self._task.training.half_life, self._task.training.average)
+            self.state.with_new_weights(self._task.memory)
         if base == "champion":
             self.engine.set_parameters(self._models.exported_parameters())
             self.untrained = False
@@ -147,7 +150,59 @@ class Learner:
     def _load(self, generation: Generation) -> None:
         values = generation.state["learner"]
         self.untrained = self.untrained and values["total_steps"] == 0
-        self.state = self._task.load_state(values, generation.arrays)
+        self.state = LearnerState.load(values, generation.arrays, self._task.memory)
         self.challenges.restore(generation.path, generation.state.get("challenger"), generation.arrays)
         self._generation = generation.number
         self._followed = int(generation.state.get("followed", 0))
+
+
+class InputStatistics:
+    """The units of inputs and targets inside the graph: they follow inputs, and are fitted to targets once.
+
+    The engine has the bundle's initial weights. `names` are those of the parameters that hold statistics of
+    inputs and targets.
+    """
+
+    def __init__(self, task: LearningTask, engine: Engine) -> None:
+        self._inputs, self._targets = task.bundle.standardise, task.bundle.target_standardise
+        self._task, self._initial = task, engine.parameters()
+        parts = [part for part in (self._inputs, self._targets) if part is not None]
+        self.names = {str(name) for part in parts for name in part.values()}
+
+    def of(self, engine: Engine) -> dict[str, NDArray[np.float32]]:
+        """Return the statistics among an engine's parameters."""
+        return {name: value for name, value in engine.parameters().items() if name in self.names}
+
+    def follow(self, engine: Engine, state: LearnerState, new: Window) -> None:
+        """Move the standardisation inside the graph after the inputs; fit it when it never was."""
+        overwrite: dict[str, NDArray[np.float32]] = {}
+        names, training = self._inputs, self._task.training
+        if names is not None:
+            moments = state.moments
+            mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
+            if moments.mean is None and fitted(mean, scale):
+                state.moments = moments = moments.of_scale(training.half_life, mean, scale)
+            if training.restandardise or moments.mean is None:
+                moments.update(new.x)
+                overwrite[names["mean"]], overwrite[names["scale"]] = moments.scale()
+        overwrite |= self._fit_targets(state, new)
+        if overwrite:
+            engine.set_parameters(overwrite)
+
+    def begin_with(self, state: LearnerState, weights: dict[str, NDArray[np.float32]]) -> None:
+        """Continue from the statistics among weights that come from elsewhere."""
+        names = self._inputs
+        if names is not None and fitted(weights[names["mean"]], weights[names["scale"]]):
+            mean, scale = weights[names["mean"]], weights[names["scale"]]
+            state.moments = state.moments.of_scale(self._task.training.half_life, mean, scale)
+
+    def _fit_targets(self, state: LearnerState, new: Window) -> dict[str, NDArray[np.float32]]:
+        """Fit target units once, at the first run: later the weights depend on them."""
+        names = self._targets
+        if names is None or state.total_steps > 0 or self._task.schema.labels_itself:
+            return {}
+        mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
+        if fitted(mean, scale):
+            return {}
+        centre, unit = scale_of(new.y)
+        return {names["mean"]: centre.reshape(mean.shape), names["scale"]: unit.reshape(scale.shape)}

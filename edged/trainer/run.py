@@ -89,7 +89,29 @@ class TrainingRun:
         probe = steps.pool.x[-PROBE_ROWS:]
         candidate = self._export(plan.run, probe)
         challenge = self._export_challenger(plan.run, probe)
-        return self._result(plan, new, steps, generation, candidate, challenge, started)
+        state, beside, losses = learner.state, learner.challenges.current, steps.losses
+        kept, tenth = state.remembered(), max(1, len(losses) // 10)
+        return RunResult(
+            run=plan.run,
+            trigger=plan.trigger,
+            generation=generation,
+            candidate=candidate,
+            samples=len(new),
+            first_offset=int(new.offsets[0]) if len(new) else None,
+            last_offset=int(new.offsets[-1]) if len(new) else None,
+            consumed=state.consumed,
+            remembered=len(kept),
+            memory=tuple((np.union1d(kept, beside.state.remembered()) if beside else kept).tolist()),
+            challenger=challenge,
+            averaged=state.average.better,
+            bundle=self._task.bundle.fingerprint,
+            steps=plan.steps,
+            skipped=steps.skipped,
+            loss_first=float(np.mean(losses[:tenth])) if losses else None,
+            loss_last=float(np.mean(losses[-tenth:])) if losses else None,
+            engine=learner.engine.name,
+            seconds=time.monotonic() - started,
+        )
 
     # ---- plan ------------------------------------------------------------------------------
 
@@ -206,37 +228,3 @@ class TrainingRun:
             return None
         folder = self._exporter.export(run, beside.engine, probe, {NOTE: beside.note()}, "-challenger")
         return Challenge(folder, beside.contest.dump())
-
-    def _result(
-        self,
-        plan: RunPlan,
-        new: Window,
-        steps: TrainingLoop,
-        generation: int | None,
-        candidate: Path,
-        challenge: Challenge | None,
-        started: float,
-    ) -> RunResult:
-        state, beside, losses = self._learner.state, self._learner.challenges.current, steps.losses
-        kept, tenth = state.remembered(), max(1, len(losses) // 10)
-        return RunResult(
-            run=plan.run,
-            trigger=plan.trigger,
-            generation=generation,
-            candidate=candidate,
-            samples=len(new),
-            first_offset=int(new.offsets[0]) if len(new) else None,
-            last_offset=int(new.offsets[-1]) if len(new) else None,
-            consumed=state.consumed,
-            remembered=len(kept),
-            memory=tuple((np.union1d(kept, beside.state.remembered()) if beside else kept).tolist()),
-            challenger=challenge,
-            averaged=state.average.better,
-            bundle=self._task.bundle.fingerprint,
-            steps=plan.steps,
-            skipped=steps.skipped,
-            loss_first=float(np.mean(losses[:tenth])) if losses else None,
-            loss_last=float(np.mean(losses[-tenth:])) if losses else None,
-            engine=self._learner.engine.name,
-            seconds=time.monotonic() - started,
-        )

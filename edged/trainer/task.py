@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.training.batch_pool import LabelForm
-from edged.domain.training.learner_state import LearnerState
+from edged.domain.training.learner_state import MemoryRules
 from edged.engines import open_engine
 from edged.engines.runtime.ort import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
     from edged.domain.protocols import Engine
@@ -38,23 +36,14 @@ class LearningTask:
         """The form in which the bundle's loss takes labels."""
         return LabelForm(self.bundle.label_loss, self.bundle.output.width)
 
-    def fresh_state(self, seed: int) -> LearnerState:
-        """Create the state of a learner before its first run."""
-        return LearnerState.fresh(seed=seed, **self._memories())
-
-    def load_state(self, values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> LearnerState:
-        """Read a learner's state from a checkpoint."""
-        return LearnerState.load(values, arrays, **self._memories())
-
-    def _memories(self) -> dict[str, Any]:
+    @property
+    def memory(self) -> MemoryRules:
+        """What a learner of this task remembers."""
         training = self.training
-        return {
-            "replay": training.replay,
-            "recent": min(training.recent, training.replay),
-            "half_life": training.half_life,
-            "average": training.average,
-            "balance": training.balance,
-        }
+        recent = min(training.recent, training.replay)
+        return MemoryRules(
+            training.replay, training.half_life, recent, training.average, balance=training.balance
+        )
 
 
 @dataclass(frozen=True)

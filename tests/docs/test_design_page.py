@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-TURNS = {"sample": 0, "label": 2, "command": 0, "round": 2, "bundle": 2}
+TURNS = {"sample": 0, "label": 0, "command": 0, "round": 0, "bundle": 1}
 """How often each walk goes back to a file that it has left. Lower a number whenever the code allows it."""
 
 FUNCTION = re.compile(r"`(?P<file>[\w/]+\.py): (?P<names>[\w., ]+)`(?: \(called by `(?P<caller>[\w.]+)`\))?")

@@ -17,7 +17,8 @@ from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import CorruptError, RefusedError
 from edged.mqtt import update_encoding, weight_encoding
-from edged.storage.journal.transfers import TransferPurpose, TransferStaging, announced
+from edged.storage.journal.transfer_staging import TransferStaging
+from edged.storage.journal.transfers import TransferPurpose, announced
 from edged.storage.models.registry import Registry
 from tests.device.learning_rig import LIMIT, Workshop, task
 from tests.device.learning_rig import weights as bits
@@ -68,8 +69,8 @@ class Bench:
         transfer = announced(name, json.loads(json.dumps(whole)), TransferPurpose(), LIMIT)
         staging.open(transfer)
         assert all(staging.put(name, number, chunk) for number, chunk in enumerate(chunks))
-        folder = staging.whole(transfer)
-        assert folder is not None
+        folder = staging.folder / name
+        assert transfer.torn(folder) == set()
         return folder
 
     def applied(self, values: Weights, *, mix: bool = True) -> Candidate:

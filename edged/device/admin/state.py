@@ -11,7 +11,7 @@ from edged.device.admin.health import problem_of
 from edged.device.events import Events
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.pipeline import Host, open_pipeline
+from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion import ModelStore
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.judging.regimes import Regimes
@@ -136,7 +136,7 @@ def train_once(
         client = TrainerClient(config, bundles)
         stack.callback(client.close)
         host = Host(Events(), clock, _model_reader(config), client)
-        pipeline = open_pipeline(config, bundle, registry, samples, samples, host)
+        pipeline = Pipeline(config, bundle, registry, samples, samples, host)
         scheduler = pipeline.scheduler
         if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
             raise RefusedError(
@@ -241,9 +241,7 @@ def _wipe_models(config: Config) -> int:
     config = with_bundle(config)
     bundle = open_bundle(config.model.bundle or state / "bundle", config.model.keys)
     with Registry.open(state) as registry:
-        for record in registry.records():
-            if record.pinned:
-                registry.unpin(record.version)
+        registry.unpin_all()
         _model_store(config, registry).install_base(bundle.inference_model)
         learned = ("candidates", "exports", "updates", "rounds", "fleet", "incoming")
         erase_files([state / name for name in learned])
@@ -291,9 +289,7 @@ def _read_models(registry: Registry, action: str, version: int | None, out: Path
 
 def _change_models(config: Config, registry: Registry, action: str, version: int | None) -> Any:
     if action == "unpin":
-        for record in registry.records():
-            if record.pinned:
-                registry.unpin(record.version)
+        registry.unpin_all()
         return {"pinned": None}
     if action == "pin":
         return _pin(registry, _required(version))
@@ -307,9 +303,7 @@ def _change_models(config: Config, registry: Registry, action: str, version: int
 def _pin(registry: Registry, version: int) -> dict[str, Any]:
     """Serve this version and no other until `unpin`: candidates are judged but not promoted."""
     registry.verify(registry.get(version).version)
-    for record in registry.records():
-        if record.pinned and record.version != version:
-            registry.unpin(record.version)
+    registry.unpin_all(but=version)
     registry.pin(version)
     if registry.champion() != version:
         registry.set_champion(version, "pinned", SystemClock().now())

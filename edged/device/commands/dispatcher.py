@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from edged.device.commands.answers import command_of, encoded
 from edged.device.commands.task_reporter import TaskReporter
 from edged.domain.commands.rules import Freshness, Request, answer_of, arguments, digest, identity, parse
+from edged.domain.commands.signatures import Authority, UsedTransactions
 from edged.domain.messages.requests import REQUESTS
 from edged.domain.messages.schema import check
 from edged.errors import ConfigError, EdgedError, RefusedError
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from edged.config import CommandsConfig
     from edged.device.commands.answers import CommandAnswers, CommandDelivery
     from edged.domain.commands.running import RunningCommands
-    from edged.domain.commands.signatures import Authority
     from edged.domain.commands.tasks import Handler, Task
     from edged.storage.journal.journal import Journal
 
@@ -206,3 +206,26 @@ class CommandDispatcher:
             task.mark_executing()
             own = arguments(task.name, task.request)
             self._attempt(task, partial(handler.carry_out, own, task), task.done)
+
+
+def command_authority(
+    device: str, config: CommandsConfig, journal: Journal, clock: Clock
+) -> Authority | None:
+    """Return what checks the signatures of commands; None without keys in the configuration.
+
+    `device`: id of this device. `config`: the trusted keys, and the commands that must be signed. `journal`
+    remembers which signed commands were accepted. `clock` judges the age of signatures. Raises ConfigError
+    when a key cannot be used.
+    """
+    if not config.keys:
+        return None
+    from edged.signing import Keys
+
+    return Authority(
+        device,
+        keys=Keys(config.keys),
+        needed=config.must_be_signed,
+        window=config.signed_window,
+        clock=clock,
+        spent=UsedTransactions(config.signed_window, journal),
+    )

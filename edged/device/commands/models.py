@@ -47,7 +47,7 @@ class ModelCommands:
     def promote(self, request: dict[str, Any]) -> dict[str, Any]:
         """Serve a stored model, with probation."""
         to = int(request["version"])
-        others = [version for version in self._pinned() if version != to]
+        others = [version for version in self._pipeline.registry.pinned() if version != to]
         if others:
             raise RefusedError(f"version {others[0]} is pinned", where=f"version {to}", remedy="send unpin")
         return self._serve(to, watch=True)
@@ -58,9 +58,6 @@ class ModelCommands:
         self._events.states_changed()
         return change.to_json()
 
-    def _pinned(self) -> list[int]:
-        return [record.version for record in self._pipeline.registry.records() if record.pinned]
-
     def pin(self, request: dict[str, Any]) -> dict[str, Any]:
         """Serve one version until `unpin`: candidates are evaluated, but cannot replace it."""
         registry, champion = self._pipeline.registry, self._pipeline.predictor.champion.version
@@ -68,20 +65,16 @@ class ModelCommands:
         registry.verify(registry.get(version).version)
         if version != champion:
             self._serve(version, watch=False)
-        for other in self._pinned():
-            if other != version:
-                registry.unpin(other)
+        registry.unpin_all(but=version)
         registry.pin(version)
         self._events.states_changed()
         return {"pinned": version}
 
     def unpin(self, _: dict[str, Any]) -> dict[str, Any]:
         """Unpin all versions: candidates can replace the model again."""
-        pinned = self._pinned()
-        for version in pinned:
-            self._pipeline.registry.unpin(version)
+        unpinned = self._pipeline.registry.unpin_all()
         self._events.states_changed()
-        return {"unpinned": pinned}
+        return {"unpinned": unpinned}
 
     # ---- how good --------------------------------------------------------------------------
 

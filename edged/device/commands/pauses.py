@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from edged.device.commands.inbox import CommandInbox
     from edged.device.events import Events
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.paused_parts import PausedParts
     from edged.device.pipeline import LivePipeline
+    from edged.device.settings import PausedParts
     from edged.mqtt.client.command_connection import CommandConnection
 
 

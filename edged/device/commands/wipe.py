@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from edged.device.commands.models import EXPORTS
@@ -40,33 +41,22 @@ class WipeCommands:
             raise ConfigError(
                 "the labels of this stream are its samples", where="what", remedy="name samples"
             )
-        self._end_run()
+        with suppress(RefusedError):  # no run is in progress
+            pipeline.worker.cancel()
         gone: dict[str, int] = {}
         done = threading.Event()
         problems: list[EdgedError] = []
 
-        def also() -> dict[str, int]:
+        def erase() -> None:
             try:
-                return self._erase_others(what)
+                gone.update(self._erase(what))
             except StorageError:
                 raise  # tried again
             except EdgedError as problem:
                 problems.append(problem)
-                return {}
-
-        def erased(counts: dict[str, int]) -> None:
-            gone.update(counts)
             done.set()
 
-        pipeline.worker.erase(
-            pipeline.config.storage.dir,
-            erased,
-            samples="samples" in what,
-            labels="labels" in what,
-            checkpoints="checkpoints" in what,
-            before=pipeline.ingestor.flush,
-            also=also,
-        )
+        pipeline.worker.between_runs(erase)
         while not done.wait(LOOK_SECONDS):
             if task.cancelled:
                 raise EdgedError(
@@ -77,20 +67,15 @@ class WipeCommands:
             raise problems[0]
         return gone
 
-    def _end_run(self) -> None:
-        try:
-            self._pipeline.worker.cancel()
-        except RefusedError:
-            return  # no run is in progress
-
-    def _erase_others(self, what: list[str]) -> dict[str, int]:
-        """Erase data outside the sample log, on the training thread; return counts by kind."""
-        pipeline, gone = self._pipeline, {}
-        state = pipeline.config.storage.dir
+    def _erase(self, what: list[str]) -> dict[str, int]:
+        """Erase data on the training thread; return counts by kind."""
+        pipeline, state = self._pipeline, self._pipeline.config.storage.dir
+        pipeline.ingestor.flush()  # what is on its way into the log goes, too
+        gone = pipeline.worker.erase(
+            state, samples="samples" in what, labels="labels" in what, checkpoints="checkpoints" in what
+        )
         if "models" in what:
-            for record in pipeline.registry.records():
-                if record.pinned:
-                    pipeline.registry.unpin(record.version)
+            pipeline.registry.unpin_all()
             pipeline.rollout.begin_anew("wiped")
             gone["models"] = pipeline.registry.erase()
         if "samples" in what or "models" in what:

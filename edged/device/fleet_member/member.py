@@ -8,14 +8,19 @@ from __future__ import annotations
 import queue
 import random
 import threading
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from edged.device.fleet_member.model_fetcher import ModelFetcher
+from edged.device.fleet_member.round_jobs import RoundJobs
 from edged.device.fleet_member.update_sender import UpdateSender
-from edged.device.learning.trainer_client import StoppedRunError
-from edged.domain.federated.messages import DeviceState, Evaluation, FleetTopics, Mixed, RoundAnnouncement
+from edged.domain.federated.messages import (
+    DeviceState,
+    Evaluation,
+    FleetTopics,
+    Mixed,
+    RoundAnnouncement,
+    joined,
+)
 from edged.domain.federated.participation import DeviceRules, stranger, terms
 from edged.domain.federated.settings import RoundSettings
 from edged.errors import EdgedError, RejectedUpdateError, StorageError
@@ -24,13 +29,14 @@ from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from edged.clock import Clock
     from edged.config import FleetConfig
     from edged.device.fleet_member.protocols import FleetTransport, MemberHost, RoundWork
     from edged.domain.federated.participation import MembershipRecord
+    from edged.domain.federated.settings import BaseModelInfo
     from edged.domain.training.training_run import FleetModelResult, RoundResult
     from edged.mqtt.client.message import ReceivedMessage
 
@@ -39,6 +45,7 @@ Fields = dict[str, Any]
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 30.0  # until something that has failed is tried again
 TRIES = 3
+SILENT_SECONDS = 60.0  # without a part of a model that is still missing, until it is requested again
 
 log = get_logger("edged.member")
 
@@ -72,15 +79,16 @@ class Member:
             epsilon=config.epsilon,
             delta=config.delta,
         )
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._round: RoundAnnouncement | None = None
         self._sender = UpdateSender(device, config, topics, transport, SentUpdates(state, ROUNDS))
         self._fetcher = ModelFetcher(topics, transport)
+        self._jobs = RoundJobs(self._queue, self._failed)
         self._busy = False
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
         self._declined: tuple[str, str] = ("", "")
         self._told: tuple[float, Fields] = (float("-inf"), {})
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="fleet", daemon=True)
 
     # ---- start and stop --------------------------------------------------------------------
@@ -226,13 +234,9 @@ class Member:
     def _start_training(self, announced: RoundAnnouncement, model: Path) -> None:
         own = replace(announced, config=terms(announced.config, self._own))
         self._busy = True
-        self._host.between_runs(lambda: self._train(own, model))
-
-    def _train(self, announced: RoundAnnouncement, model: Path) -> None:
-        """Train in the round; called on the learning thread."""
-        with self._failures_queued(announced.id):
-            found = self._work.train(announced, model)
-            self._queue.put(lambda: self._trained(found))
+        self._host.between_runs(
+            lambda: self._jobs.run(lambda: self._work.train(own, model), self._trained, own.id)
+        )
 
     def _start_judging(self, announced: RoundAnnouncement, model: Path) -> None:
         own = replace(announced, config=terms(announced.config, self._own))
@@ -240,34 +244,20 @@ class Member:
         path = self._models.path(before)
         standing = None if path is None else (before, path)
         self._busy = True
-        self._host.between_runs(lambda: self._evaluate(own, model, standing))
+        self._host.between_runs(
+            lambda: self._jobs.run(
+                lambda: self._work.evaluate(own, model, standing),
+                lambda found: self._judged(own, found),
+                own.base.hash,
+            )
+        )
 
-    def _evaluate(self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None) -> None:
-        """Judge the fleet's model; called on the learning thread."""
-        with self._failures_queued(announced.base.hash):
-            found = self._work.evaluate(announced, model, standing)
-            self._queue.put(lambda: self._judged(announced, found))
-
-    @contextmanager
-    def _failures_queued(self, name: str) -> Iterator[None]:
-        """Have the member's thread deal with an error; `name` is the round or model that is to blame."""
-        try:
-            yield
-        except StoppedRunError:
-            self._queue.put(self._back_off)
-        except EdgedError as error:
-            problem = error
-            self._queue.put(lambda: self._failed(name, problem))
-        except BaseException:
-            self._queue.put(self._back_off)
-            raise
-
-    def _back_off(self) -> None:
+    def _failed(self, name: str, problem: EdgedError | None) -> None:
+        """A job has ended without a result; without a problem nothing is to blame."""
         self._busy = False
         self._not_before = self._clock.monotonic() + AGAIN_SECONDS
-
-    def _failed(self, name: str, problem: EdgedError) -> None:
-        self._back_off()
+        if problem is None:
+            return
         if not isinstance(problem, StorageError):  # of a disk no round is to blame
             self._failures[name] = self._failures.get(name, 0) + 1
         announced = self._round
@@ -366,3 +356,50 @@ class Member:
     def _event(self, what: str, fields: Fields) -> None:
         log.info(what, **fields)
         self._host.event(what, fields)
+
+
+class ModelFetcher:
+    """Fetches the models of a fleet, one at a time."""
+
+    def __init__(self, topics: FleetTopics, transport: FleetTransport) -> None:
+        self._topics, self._transport = topics, transport
+        self._base: BaseModelInfo | None = None
+        self._pattern = ""
+        self._parts: dict[int, bytes] = {}
+        self._since = 0.0
+
+    def request(self, base: BaseModelInfo, now: float, sink: Callable[[ReceivedMessage], None]) -> None:
+        """Request this model and no other; request it again if its parts do not come.
+
+        `sink` gets each part, on the network thread, and hands it to `add` on the member's.
+        """
+        if self._base == base and now - self._since <= SILENT_SECONDS:
+            return
+        other = self._base is not None
+        self.close()
+        if other:
+            return  # the broker must have heard of the end before it keeps sending what it has
+        self._base, self._pattern, self._since = base, self._topics.model(base.hash, "+"), now
+        self._transport.follow(self._pattern, sink)
+
+    def add(self, topic: str, payload: bytes, now: float) -> bytes | None:
+        """Add a part that came; return the complete model with the last one.
+
+        Raises RejectedUpdateError when the parts together are not as large as was announced.
+        """
+        *_, digest, number = topic.split("/")
+        base = self._base
+        if base is None or base.hash != digest or not number.isdecimal() or int(number) >= base.parts:
+            return None
+        self._parts[int(number)], self._since = payload, now
+        if len(self._parts) < base.parts:
+            return None
+        parts = [self._parts[n] for n in range(base.parts)]
+        self.close()
+        return joined(parts, base)
+
+    def close(self) -> None:
+        """Unsubscribe and drop the received parts."""
+        if self._base is not None:
+            self._transport.leave(self._pattern)
+        self._base, self._parts = None, {}

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.domain.stream.anomaly import Anomalies
-
-
-class ExclusionStore(Protocol):
-    """The sample log, as far as it is used here."""
-
-    def next_offset(self) -> int:
-        """The offset for the next sample."""
-
-    def exclude(self, offsets: Sequence[int]) -> None:
-        """Exclude these samples from learning and evaluation."""
-
-    def include(self, key: str, first: int) -> int:
-        """Learn from what was set aside of a key after all."""
+    from edged.storage.samples.log import SampleLog
 
 
 class AnomalyExclusion:
@@ -31,7 +17,7 @@ class AnomalyExclusion:
     no sooner. May be called from several threads.
     """
 
-    def __init__(self, anomalies: Anomalies | None, samples: ExclusionStore) -> None:
+    def __init__(self, anomalies: Anomalies | None, samples: SampleLog) -> None:
         self._anomalies = anomalies
         self._samples = samples
         self._offsets: list[int] = []

@@ -24,14 +24,7 @@ FRESH = 1.0  # seconds that a reading holds
 class ConditionsReader:
     """Reads vital signs and latencies for the guards, at most once a second.
 
-    Parameters
-    ----------
-    clock, vitals, latencies
-        The sources of the readings.
-    board
-        Tells what troubles the board; None: nothing does.
-    wear
-        What training may write to flash; None: unlimited.
+    Without `board` nothing troubles the board; without `wear` training may write to flash without limit.
     """
 
     def __init__(
@@ -76,16 +69,8 @@ class ConditionsReader:
 class BoardWatch:
     """Reports when the board starts and stops being throttled or under-supplied.
 
-    Flags of firmware flicker: trouble is over when `CALM` seconds have passed without a flag.
-
-    Parameters
-    ----------
-    clock
-        Measures the time without a flag.
-    board
-        Reads the flags.
-    events
-        Receives the event `device_throttled`.
+    Flags of firmware flicker: trouble is over when `CALM` seconds have passed without a flag. `events`
+    receives `device_throttled`.
     """
 
     CALM = 30.0
@@ -135,16 +120,8 @@ class ClockWatch:
 class Pacer:
     """Slows the trainer down while predictions exceed their latency budget, or the board is troubled.
 
-    Parameters
-    ----------
-    budget
-        Allowed 99th percentile of the latency in seconds; None: unlimited.
-    latencies
-        Of the predictions.
-    trainer
-        The trainer to slow down.
-    board
-        Tells whether the board is troubled; None: its trouble is ignored.
+    `budget` is the allowed 99th percentile of the latency in seconds; None: unlimited. Without `board` its
+    trouble is ignored.
     """
 
     TROUBLED = 9.0  # rest after each step, in times of its length: enough to cool down, and no halt

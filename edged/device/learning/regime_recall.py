@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.drift.signals import Level
 from edged.domain.judging.regimes import Signature
-from edged.domain.stream.sample import Window
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.judging.regimes import Regimes
+    from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
+    from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.recall")
 
@@ -27,19 +28,6 @@ BEFORE = 300  # labels before a signal at which the model of the ended regime se
 REIGNS = 32
 
 
-class LabelledSamples(Protocol):
-    """The sample log, as far as it is read here."""
-
-    def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
-        """Labelled samples that may be trained on."""
-
-    def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
-        """Labelled samples that are never trained on."""
-
-    def last_seq(self) -> int:
-        """Newest position in label order."""
-
-
 class RegimeRecall:
     """Ends regimes when a drift is signalled, and says which models of the bank are worth a try.
 
@@ -48,9 +36,7 @@ class RegimeRecall:
     comparison costs less than a millisecond, and a regime may be back long before a detector is sure.
     """
 
-    def __init__(
-        self, schema: Schema, regimes: Regimes, samples: LabelledSamples, *, enabled: bool = True
-    ) -> None:
+    def __init__(self, schema: Schema, regimes: Regimes, samples: SampleLog, *, enabled: bool = True) -> None:
         self._enabled = enabled
         self._schema = schema
         self.regimes = regimes
@@ -108,16 +94,10 @@ class RegimeRecall:
 
     def _fresh(self, consumed: int) -> Window:
         """The newest labelled rows that nobody has learned from, oldest first."""
-        train = self._samples.training_window(consumed, ROWS)
         held = self._samples.holdout_window(ROWS)
         held = held.take(held.seq > consumed)
-        both = [np.concatenate(pair) for pair in zip(_columns(train), _columns(held), strict=True)]
-        order = np.argsort(both[1], kind="stable")[-ROWS:]
-        return Window(both[0][order], both[1][order], both[2][order], both[3][order])
+        both = self._samples.training_window(consumed, ROWS).followed_by(held)
+        return both.take(np.argsort(both.seq, kind="stable")[-ROWS:])
 
     def _signature(self, rows: Window) -> Signature:
         return Signature.of(rows.x, rows.y, len(self._schema.classes))
-
-
-def _columns(window: Window) -> tuple[np.ndarray, ...]:
-    return window.offsets, window.seq, window.x, window.y

@@ -80,22 +80,9 @@ class TrainingScheduler:
 
     The daemon calls `step` from its learning thread, a replay in between samples.
 
-    Parameters
-    ----------
-    config
-        Sections `training` and `drift`, and the task of the stream.
-    registry
-        Records runs; knows how far was learned, and earlier failures.
-    samples
-        Counts samples and labels.
-    client
-        The trainer process.
-    predictor
-        Knows the share of the newest answers that were wrong.
-    bundle
-        Fingerprint of what is trained: earlier failures of another bundle do not count.
-    conditions
-        Temperature, power and load; without it only the time is known.
+    `registry` records runs, and knows how far was learned and which failures there were. `predictor` knows
+    the share of the newest answers that were wrong. `bundle` is the fingerprint of what is trained: earlier
+    failures of another bundle do not count. Without `conditions` only the time is known.
     """
 
     def __init__(
@@ -157,11 +144,6 @@ class TrainingScheduler:
         self._guards = training.guard_rules()
         self._usual = (training.learning_rate, training.new_share)
         self._follows_error = "new_share" not in training.model_fields_set
-
-    @property
-    def failures(self) -> int:
-        """Runs that failed since the last one that ended well."""
-        return self.backoff.failures
 
     def new(self) -> int:
         """Labelled samples that no run has learned from."""
@@ -232,7 +214,7 @@ class TrainingScheduler:
         """Return the time, and temperature, power and load where they are known, as the guards judge them."""
         if self._conditions is None:
             return Conditions.at(self._clock.now())
-        return self._conditions.read(self.written)
+        return self._conditions.read(self.client.written)
 
     def spend(self, seconds: float) -> None:
         """Count something else that the trainer did as a run of today."""
@@ -295,11 +277,6 @@ class TrainingScheduler:
             self.budget = self.budget.spent(day, time.monotonic() - started)
         return result
 
-    @property
-    def written(self) -> int:
-        """Bytes that runs have handed to the disk, also those that failed or were ended."""
-        return self.client.written
-
     def _held_by_disk(self, problem: StorageError, seconds: float) -> None:
         """No fault of training: it goes on by itself once the disk does, whatever had started the run."""
         self.triggers.interrupted = True
@@ -320,7 +297,7 @@ class TrainingScheduler:
         self.train_seconds += result.seconds
         self.engine = result.engine
         self._close(RunEnd.of_record(run, "done", result.record()), result)
-        if self.failures:
+        if self.backoff.failures:
             was_paused = self.backoff.paused
             self.backoff.succeeded()
             self._keep_setbacks()
@@ -331,7 +308,7 @@ class TrainingScheduler:
         where = f"{problem.where}: " if problem.where else ""
         self.backoff.failed(f"{where}{problem.what}", problem.remedy, self._clock.now())
         self.triggers.back_off(self._clock.monotonic(), self.backoff.wait)
-        log.warning("training_failed", run=run, problem=problem.line(), failures=self.failures)
+        log.warning("training_failed", run=run, problem=problem.line(), failures=self.backoff.failures)
         self._keep_setbacks()
         pause = self.backoff.pause()
         if pause is not None:

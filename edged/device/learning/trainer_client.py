@@ -67,6 +67,17 @@ class StoppedRunError(TrainingError):
     """The run was asked to stop; the next one takes it up. No failure."""
 
 
+ERRORS: dict[str, type[EdgedError]] = {
+    "UnavailableError": UnavailableError,
+    "ConfigError": ConfigError,
+    "BundleError": ConfigError,
+    "CorruptError": ConfigError,
+    "InterruptedRunError": StoppedRunError,
+    "StorageError": StorageError,
+}
+"""What an error of the trainer is here, by the name of its class; any other is a TrainingError."""
+
+
 def _note(message: Message) -> None:
     log.debug("trainer", message=str(message))
 
@@ -75,14 +86,8 @@ class TrainerClient:
     """The trainer as a child process that stays between runs.
 
     `run` blocks until the run has ended; `cancel` may be called from any thread. If the bundle to train from
-    has changed since the last order, the next order starts another process.
-
-    Parameters
-    ----------
-    config
-        Configuration of the device.
-    bundles
-        Knows the bundle to train from; None: always train from `model.bundle`.
+    has changed since the last order, the next order starts another process; without `bundles` it is always
+    `model.bundle`.
 
     Attributes
     ----------
@@ -273,15 +278,13 @@ class TrainerClient:
             if line is None:
                 return None
             values = message_in(line)
-            if values is not None:
-                return self._decoded(values)
-
-    def _decoded(self, values: object) -> Message:
-        try:
-            return decode(values, REPORTS)
-        except TrainingError:
-            self.stop()
-            raise
+            if values is None:
+                continue
+            try:
+                return decode(values, REPORTS)
+            except TrainingError:
+                self.stop()
+                raise
 
     def _line(self, deadline: float, timeout: float) -> bytes | None:
         """The next whole line of output; None at its end, and at the deadline, which ends the process."""
@@ -305,16 +308,7 @@ class TrainerClient:
         if reason == "RefusedError":
             raise RefusedError(what, where=where, remedy=remedy)
         self.stop()
-        kind: type[EdgedError] = TrainingError
-        if reason == "UnavailableError":
-            kind = UnavailableError
-        elif reason in ("ConfigError", "BundleError", "CorruptError"):
-            kind = ConfigError
-        elif reason == "InterruptedRunError":
-            kind = StoppedRunError
-        elif reason == "StorageError":
-            kind = StorageError
-        raise kind(what, where=where, remedy=remedy)
+        raise ERRORS.get(reason, TrainingError)(what, where=where, remedy=remedy)
 
     def _ended(self, code: int | None) -> TrainingError:
         what, remedy = ending(code)

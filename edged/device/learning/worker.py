@@ -52,18 +52,8 @@ class TrainingWorker:
 
     A run may take hours: a champion that fails meanwhile is replaced by the other thread.
 
-    Parameters
-    ----------
-    scheduler, rollout, recall
-        Decide when to train, carry out verdicts, and try models of earlier regimes.
-    exclusion
-        Keeps unusual samples out of the training data.
-    predictor
-        Its detectors are stored for the next start.
-    samples, registry
-        What training reads and changes in the state directory.
-    events
-        Hears of changed states, and of each candidate that became champion.
+    The detectors of `predictor` are stored for the next start. `events` hears of changed states, and of each
+    candidate that became champion.
     """
 
     def __init__(
@@ -190,7 +180,7 @@ class TrainingWorker:
         self.wake()
 
     def record_champion(self, served: ServedModel) -> None:
-        """Record and publish a new champion that was not trained here."""
+        """Record and publish a new champion."""
         self._recall.record_champion(served.version)
         self._events.states_changed()
         self._events.champion_changed(served.version)
@@ -219,47 +209,22 @@ class TrainingWorker:
         return self._scheduler.progress is not None
 
     def erase(
-        self,
-        state: Path,
-        done: Callable[[dict[str, int]], None],
-        *,
-        samples: bool = False,
-        labels: bool = False,
-        checkpoints: bool = False,
-        before: Callable[[], object] = lambda: None,
-        also: Callable[[], dict[str, int]] = dict,
-    ) -> None:
-        """Erase what was collected and learned, between two runs, while the daemon goes on.
+        self, state: Path, *, samples: bool = False, labels: bool = False, checkpoints: bool = False
+    ) -> dict[str, int]:
+        """Erase what was collected and learned in the directory `state`; how much of each went.
 
-        The champion stays and serves. The trainer is ended first: it holds samples in memory.
-
-        Parameters
-        ----------
-        state
-            The state directory.
-        done
-            Called on this thread with how much of each went.
-        samples, labels, checkpoints
-            What goes; see `SampleLog.erase`.
-        before
-            Called first, in the same moment: what is on its way into the log shall go, too.
-        also
-            Erases more in the same moment; how much of it.
+        Call it within `between_runs`. The champion stays and serves; the trainer is ended, which holds
+        samples in memory.
         """
-
-        def between_runs() -> None:
-            self._scheduler.client.stop()
-            gone: dict[str, int] = {}
-            before()
-            if samples or labels:
-                gone |= self._samples.erase(samples=samples, labels=labels)
-            if checkpoints:
-                gone["checkpoints"] = erase_files([state / "checkpoints"])
-                self._scheduler.consumed = 0
-                self._registry.set_value("consumed", 0)
-            done(gone | also())
-
-        self.between_runs(between_runs)
+        self._scheduler.client.stop()
+        gone: dict[str, int] = {}
+        if samples or labels:
+            gone |= self._samples.erase(samples=samples, labels=labels)
+        if checkpoints:
+            gone["checkpoints"] = erase_files([state / "checkpoints"])
+            self._scheduler.consumed = 0
+            self._registry.set_value("consumed", 0)
+        return gone
 
     def stop(self) -> None:
         """Start no new run and wake the thread."""
@@ -380,10 +345,10 @@ class TrainingWorker:
         except StorageError as problem:
             # The trainer's checkpoint knows it, too, and says so when nothing is new.
             log.warning("position_not_kept", problem=problem.line())
-        self._events.states_changed()
         if served is not None:
-            self._recall.record_champion(served.version)
-            self._events.champion_changed(served.version)
+            self.record_champion(served)
+        else:
+            self._events.states_changed()
         return judged
 
     def _change(self) -> None:

@@ -14,7 +14,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, SendRate
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
+from edged.domain.commands.rules import TokenBucket
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
 from edged.storage.outbox.queue import OutboxBacklog
@@ -36,6 +37,7 @@ REMOVE_COUNT = 500
 MEMORY_BYTES = 1024**2  # of messages that cannot be written
 RETRY_SECONDS = 5.0  # after the disk has refused
 TIDY_SECONDS = 5.0
+BURST_SECONDS = 0.1  # of the rate, at most at once
 
 log = get_logger("edged.forward")
 
@@ -62,7 +64,7 @@ class StoreAndForward:
         self._outbox = outbox
         self._session = session
         self._clock = clock
-        self._pace = SendRate(rate)
+        self._pace = TokenBucket(rate, max(1.0, rate * BURST_SECONDS))
         self._lock = threading.Lock()
         self._fresh: dict[MessageKind, deque[tuple[OutboxMessage, float]]] = {
             kind: deque() for kind in MessageKind

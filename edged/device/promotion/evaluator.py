@@ -50,24 +50,9 @@ class GateEvaluation:
 class CandidateEvaluator:
     """Compares candidates with the champion by the configured rules.
 
-    Parameters
-    ----------
-    config
-        Sections `gate`, `stream` and `serving`.
-    registry
-        Knows pinned versions, and keeps what is known of labels.
-    holdout
-        Labelled rows that no model has learned from.
-    reader
-        Loads models. A daemon's sleeps a little between pieces of work, so that the serving thread answers
-        in between.
-    regimes
-        Earlier regimes, which a candidate must not forget.
-
-    Attributes
-    ----------
-    trust
-        Whether the labels of the newest verdicts can be trusted.
+    `registry` knows pinned versions, and keeps what is known of labels. `holdout` has labelled rows that no
+    model has learned from. A candidate must not forget `regimes`. `trust` tells whether the labels of the
+    newest verdicts can be trusted.
     """
 
     def __init__(
@@ -89,8 +74,13 @@ class CandidateEvaluator:
 
     # ---- a candidate -----------------------------------------------------------------------
 
-    def evaluate(self, candidate: Candidate, champion: ServedModel, *, first: bool = False) -> GateEvaluation:
-        """Verify a candidate and compare it with the champion; `first` skips the comparison alone."""
+    def evaluate(
+        self, candidate: Candidate, champion: ServedModel, *, first: bool = False, rehearsal: bool = False
+    ) -> GateEvaluation:
+        """Verify a candidate and compare it with the champion; `first` skips the comparison alone.
+
+        Of a `rehearsal`, the candidate of a dry run, nothing is learned.
+        """
         folder = candidate.folder
         doing = "verification"
         try:
@@ -101,7 +91,7 @@ class CandidateEvaluator:
                 doing,
                 lambda: self._compare(model, champion, first=first, contest=candidate.contest),
             )
-            if candidate.source == "training":  # others say nothing about the labels
+            if candidate.source == "training" and not rehearsal:  # others say nothing about the labels
                 verdict = self._review(verdict)
             verdict = self._with_form(verdict, folder, (model, champion), scale, first=first)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
@@ -109,16 +99,6 @@ class CandidateEvaluator:
             return GateEvaluation(candidate, champion, refused, failed=True)
         verdict = replace(verdict, numbers={**verdict.numbers, "latency_s": seconds})
         return GateEvaluation(candidate, champion, verdict, scale)
-
-    def rehearse(self, candidate: Candidate, champion: ServedModel) -> Verdict:
-        """Evaluate the candidate of a dry run: nothing is learned from the verdict."""
-        folder = candidate.folder
-        try:
-            model, _ = within(self._config.timeout, "verification", lambda: self._verify(folder))
-            verdict, scale = within(self._config.timeout, "judging", lambda: self._compare(model, champion))
-            return self._with_form(verdict, folder, (model, champion), scale, first=False)
-        except (EdgedError, OSError, ValueError, MemoryError) as problem:
-            return refuse(line_of(problem))
 
     def _verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
@@ -142,7 +122,7 @@ class CandidateEvaluator:
         scale = self._scale(champion, recent)
         if first:
             return Verdict(True, ("first model trained for this stream",)), scale
-        pinned = [record.version for record in self._registry.records() if record.pinned]
+        pinned = self._registry.pinned()
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
         evidence = None

@@ -1,17 +1,14 @@
-"""The models of the registry that can serve, how each was judged, and which of them is the champion."""
+"""The models of the registry that can serve, and which of them is the champion."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from edged.device.promotion.candidate_store import CandidateStore
 from edged.device.promotion.evaluator import line_of
 from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS
-from edged.domain.judging.gate import refuse
-from edged.domain.model_files import FLOAT32, INT8, file_name, model_in
-from edged.domain.protocols import ServedModel
+from edged.domain.model_files import file_name
 from edged.errors import (
     ConfigError,
     CorruptError,
@@ -21,24 +18,16 @@ from edged.errors import (
     StorageError,
     UnavailableError,
 )
-from edged.host.timeout import within
 from edged.logs import get_logger
-from edged.storage.files.atomic import remove
-from edged.storage.models.candidates import PROBE_FILES
-from edged.storage.models.records import BAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from edged.clock import Clock
-    from edged.config import Config, GateConfig
-    from edged.device.promotion.evaluator import GateEvaluation
-    from edged.domain.judging.gate import Verdict
+    from edged.config import Config
     from edged.domain.judging.regimes import Regimes
-    from edged.domain.protocols import Model, ModelReader
-    from edged.domain.training.training_run import Candidate
-    from edged.storage.models.records import ModelRecord, Status
+    from edged.domain.protocols import Model, ModelReader, ServedModel
+    from edged.storage.models.records import Status
     from edged.storage.models.registry import Registry
 
 log = get_logger("edged.promote")
@@ -48,55 +37,23 @@ BOOT_TRIES = 3
 JUDGED = ("training", "weights", "bundle_install")  # sources of models that have passed the gate
 
 
-class ModelStore:
-    """Stores candidates with their verdicts, opens versions of the registry, and moves its pointer.
-
-    Parameters
-    ----------
-    config
-        Sections `gate`, `stream`, `storage` and `serving`.
-    registry
-        Where models are kept.
-    reader
-        Loads models. A daemon's sleeps a little between pieces of work, so that the serving thread answers
-        in between.
-    regimes
-        Earlier regimes, whose models are kept and can be tried again.
-    clock
-        Dates what is stored.
+class ModelStore(CandidateStore):
+    """Decides which stored model to serve, and moves the registry's pointer to it.
 
     Attributes
     ----------
-    unusable
-        Versions that could not be loaded.
-    promotions, rejections, rollbacks
+    promotions, rollbacks
         How often each has happened since the start.
     """
 
     def __init__(
         self, config: Config, registry: Registry, reader: ModelReader, regimes: Regimes, clock: Clock
     ) -> None:
-        self._registry = registry
-        self._schema = config.stream.to_schema()
-        self._reader = reader
-        self._regimes = regimes
-        self._clock = clock
-        self._keep = config.storage.keep_models
-        self._staging = config.storage.dir / "candidates"
-        self._int8 = config.serving.quantise == INT8
-        self._recalls = config.gate.recall
-        self._timeout = config.gate.timeout
+        super().__init__(config, registry, reader, regimes, clock)
         self._base: Path | None = None
         self._base_hash: str | None = None
-        self._recalled: dict[int, ServedModel] = {}
-        self.unusable: list[int] = []
         self.promotions = 0
-        self.rejections = 0
         self.rollbacks = 0
-
-    def configure(self, config: GateConfig) -> None:
-        """Allow another time for loading from the next model on."""
-        self._timeout = config.timeout
 
     # ---- at start --------------------------------------------------------------------------
 
@@ -127,19 +84,6 @@ class ModelStore:
                 self._dethrone(version)
             return served
         return self.install_base(base_model)
-
-    def _clear_candidates(self, *but: Path) -> None:
-        """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""
-        if self._staging.is_dir():
-            for left in self._staging.iterdir():
-                if left not in but:
-                    discard(left)
-
-    def _pass_over(self, version: int, problem: EdgedError) -> None:
-        """Note that a version cannot be loaded."""
-        log.error("model_unusable", version=version, problem=problem.line())
-        if version not in self.unusable:
-            self.unusable.append(version)
 
     def _open_at_boot(self, version: int) -> ServedModel:
         """Load a version; one that ended the process several times while it was loaded is not tried again."""
@@ -218,33 +162,6 @@ class ModelStore:
             log.warning("previous_unusable", version=reign.previous, problem=problem.line())
             return None
 
-    # ---- loading ---------------------------------------------------------------------------
-
-    def open(self, version: int) -> ServedModel:
-        """Load a version from the registry, verified and warmed up.
-
-        Raises
-        ------
-        EdgedError
-            When its files are damaged or it does not answer.
-        """
-        record = self._registry.get(version)
-        self._reader.breathe()
-        form = INT8 if self._int8 and record.data.get("form") == INT8 else FLOAT32
-        path = self._registry.verify(version, form)
-        self._reader.breathe()
-        model = self._reader.load(path)
-        out = model.predict(np.zeros((1, self._schema.width), np.float32))
-        if out.shape[1] not in self._schema.output_widths or not np.isfinite(out).all():
-            raise ModelError(f"it predicts {out.tolist()} for zeros", where=f"version {version}")
-        self._reader.breathe()
-        scale = record.metrics.get("scale")
-        return ServedModel(version, model, None if scale is None else np.asarray(scale, np.float32), form)
-
-    def _load(self, version: int) -> ServedModel:
-        """`open`, within the time that is allowed."""
-        return within(self._timeout, "loading", lambda: self.open(version))
-
     def first_model(self) -> Model | None:
         """The bundle's own model, loaded; None where it is not known where that is.
 
@@ -254,96 +171,6 @@ class ModelStore:
             When it cannot be loaded.
         """
         return None if self._base is None else self._reader.load(self._base)
-
-    def recalled(self, versions: list[int]) -> Iterator[ServedModel]:
-        """Open models of earlier regimes, one after the other; none while a version is pinned."""
-        records = self._registry.records()
-        if any(record.pinned for record in records):
-            return
-        self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
-        known = {record.version for record in records if record.status not in BAD}
-        for version in versions:
-            if version not in known:
-                continue
-            try:
-                served = self._recalled.get(version) or self.open(version)
-            except EdgedError as problem:
-                self._pass_over(version, problem)
-                continue
-            self._recalled[version] = served
-            yield served
-
-    # ---- a candidate -----------------------------------------------------------------------
-
-    def add(self, evaluation: GateEvaluation) -> tuple[Verdict, ServedModel | None]:
-        """Store a candidate with its verdict; one that could not be evaluated is removed.
-
-        Returns the verdict and, when accepted, the loaded and warmed-up model, which is durable in
-        the registry but not yet champion. A candidate that cannot be stored or loaded is rejected.
-        """
-        candidate, verdict = evaluation.candidate, evaluation.verdict
-        self._clear_candidates(candidate.folder, candidate.beside or candidate.folder)
-        record: ModelRecord | None = None
-        if not evaluation.failed:
-            try:
-                record = self._store(evaluation)
-            except (EdgedError, OSError, ValueError, MemoryError) as problem:
-                verdict = refuse(f"storing failed: {line_of(problem)}")
-        if record is None:
-            discard(candidate.folder)
-        if record is None or not verdict.accepted:
-            self._rejected(candidate, verdict, record)
-            return verdict, None
-        try:
-            return verdict, self._load(record.version)
-        except (EdgedError, OSError, MemoryError) as problem:
-            return self.withdraw(record.version, f"loading failed: {line_of(problem)}"), None
-
-    def _store(self, evaluation: GateEvaluation) -> ModelRecord:
-        candidate, verdict, scale = evaluation.candidate, evaluation.verdict, evaluation.scale
-        folder, parent = candidate.folder, evaluation.champion.version
-        metrics: dict[str, object] = {"loss_last": candidate.loss_last, **verdict.numbers}
-        if scale is not None:
-            metrics["scale"] = [float(v) for v in scale]
-        for name in PROBE_FILES:  # they have done their work, and hold samples
-            (folder / name).unlink()
-        if verdict.form != INT8:
-            model_in(folder, INT8).unlink(missing_ok=True)
-        record = self._registry.add(
-            folder,
-            parent=parent,
-            created=self._clock.now(),
-            source=candidate.source,
-            run=candidate.run,
-            generation=candidate.generation,
-            data=candidate.data() | ({"form": INT8} if verdict.form == INT8 else {}),
-            metrics=metrics,
-            verdict=verdict.to_json(),
-            status="candidate" if verdict.accepted else "rejected",
-        )
-        bank = self._regimes.bank() if self._recalls else []  # they serve again when their regime is back
-        self._registry.prune(self._keep, protect={parent, record.version, *bank})
-        return record
-
-    def _rejected(self, candidate: Candidate, verdict: Verdict, record: ModelRecord | None) -> None:
-        self.rejections += 1
-        log.info(
-            "candidate_rejected",
-            run=candidate.run,
-            version=record.version if record else None,
-            reasons=list(verdict.reasons),
-        )
-
-    def withdraw(self, version: int, reason: str) -> Verdict:
-        """An accepted candidate cannot take over after all; the verdict that says why."""
-        verdict = refuse(reason)
-        self.rejections += 1
-        log.warning("candidate_withdrawn", version=version, reason=reason)
-        try:
-            self._registry.set_status(version, "rejected", verdict=verdict.to_json())
-        except StorageError as problem:
-            log.warning("verdict_not_kept", version=version, problem=problem.line())
-        return verdict
 
     # ---- the champion ----------------------------------------------------------------------
 
@@ -432,13 +259,3 @@ class ModelStore:
         except (ModelError, OSError) as problem:
             log.error("base_model_unusable", problem=line_of(problem))
             return None
-
-
-def discard(folder: Path) -> None:
-    """Remove what nobody will use; the next start tries again where the disk refuses."""
-    if not folder.exists():
-        return
-    try:
-        remove(folder)
-    except StorageError as problem:
-        log.warning("not_removed", path=str(folder), problem=problem.line())

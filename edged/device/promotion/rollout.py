@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.device.promotion.model_store import discard
+from edged.device.promotion.candidate_store import discard
 from edged.domain.training.training_run import JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -119,9 +119,9 @@ class Rollout:
 
     def rehearse(self, candidate: Candidate) -> JudgedCandidate:
         """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
-        verdict = self._evaluator.rehearse(candidate, self._predictor.champion)
+        evaluation = self._evaluator.evaluate(candidate, self._predictor.champion, rehearsal=True)
         discard(candidate.folder)
-        return JudgedCandidate(candidate, verdict)
+        return JudgedCandidate(candidate, evaluation.verdict)
 
     # ---- stored models ---------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from edged.device.events import Extension
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.paused_parts import PausedParts
     from edged.device.pipeline import LivePipeline
+    from edged.device.settings import PausedParts
     from edged.device.startup.recovery import Recovery
     from edged.domain.commands.running import RunningCommands
     from edged.host.vitals import VitalsReader
@@ -60,13 +60,11 @@ class StatusCollector:
         extensions: Sequence[Extension],
     ) -> None:
         self._pipeline = pipeline
-        self._session = session
-        self._outbound = outbound
+        self.session, self.outbound = session, outbound
+        self.paused, self.running = paused, running
         self._vitals = vitals
         self._recovery = recovery
         self._boot = boot
-        self._paused = paused
-        self._running = running
         self._extensions = extensions
         self._started = pipeline.clock.monotonic()
         self._rate = _Rate(self._started)
@@ -78,22 +76,12 @@ class StatusCollector:
         if self._pipeline.committer.problem:
             return self._pipeline.committer.problem
         problems = (extension.problem for extension in self._extensions)
-        return self._session.problem or next(filter(None, problems), None)
+        return self.session.problem or next(filter(None, problems), None)
 
     @property
     def uptime(self) -> float:
         """Seconds since the daemon started."""
         return self._pipeline.clock.monotonic() - self._started
-
-    @property
-    def paused(self) -> list[str]:
-        """Parts that are paused by command, sorted by name."""
-        return self._paused.names
-
-    @property
-    def commands(self) -> dict[str, int]:
-        """Number of commands since startup, by outcome."""
-        return self._running.counts
 
     def status(self) -> dict[str, Any]:
         """Collect the summary of `edged status` and `request/status`."""
@@ -104,7 +92,7 @@ class StatusCollector:
         return {
             "state": "degraded" if problem else "online",
             "problem": problem,
-            "on_hold": self._paused.names,
+            "on_hold": self.paused.names,
             "ts": self._pipeline.clock.now(),
             "uptime_s": round(self.uptime, 1),
             "version": __version__,
@@ -129,20 +117,11 @@ class StatusCollector:
                 "paused": self._pipeline.scheduler.backoff.pause(),
                 "waiting_for": list(self._pipeline.scheduler.waiting_for),
             },
-            "outbox": self.outbox(),
+            "outbox": self.outbound.outbox(),
             "engine": self._pipeline.scheduler.engine,
             "host": self._vitals.board(),
             "flash": self._flash(counters.samples),
         }
-
-    @property
-    def connected(self) -> bool:
-        """Whether the daemon is connected to the broker."""
-        return self._session.connected
-
-    def outbox(self) -> dict[str, Any]:
-        """Count messages that wait for the broker or were discarded: `pending`, `bytes`, `dropped`."""
-        return self._outbound.outbox()
 
     def flash_bytes(self) -> int | None:
         """Bytes that daemon and trainers have written since startup; None if the kernel does not count."""
@@ -172,14 +151,14 @@ class StatusCollector:
                 "metrics": {name: value for name, value in record.metrics.items() if name != "scale"},
                 "pinned": record.pinned,
                 "form": champion.form,
-                "on_hold": "serving" in self._paused.names,
+                "on_hold": "serving" in self.paused.names,
             },
             "training": {
                 "engine": scheduler.engine,
                 "runs": self._pipeline.registry.run_count(),
-                "failures": scheduler.failures,
+                "failures": scheduler.backoff.failures,
                 "paused": scheduler.backoff.pause(),
-                "on_hold": "training" in self._paused.names,
+                "on_hold": "training" in self.paused.names,
                 "last": self._last_run(),
                 "promotions": models.promotions,
                 "rejections": models.rejections,
@@ -192,9 +171,9 @@ class StatusCollector:
                 "bytes": counters.bytes,
                 "evicted": counters.evicted,
                 "problem": self._pipeline.committer.problem,
-                "on_hold": "ingest" in self._paused.names,
+                "on_hold": "ingest" in self.paused.names,
                 "windows": self._windows(),
-                "outbox": self.outbox(),
+                "outbox": self.outbound.outbox(),
             },
         }
 
@@ -253,7 +232,7 @@ class StatusCollector:
             "quarantine": counters.quarantined,
             "training": {
                 "runs": self._pipeline.registry.run_count(),
-                "failures": self._pipeline.scheduler.failures,
+                "failures": self._pipeline.scheduler.backoff.failures,
                 "running": self._progress(),
                 "new": self.new_labelled(),
             },
@@ -268,8 +247,8 @@ class StatusCollector:
             },
             "predictions": self._pipeline.predictor.predictions,
             "latency": self._pipeline.serving.latencies.percentiles(),
-            "outbox": self.outbox(),
-            "commands": self._running.counts,
+            "outbox": self.outbound.outbox(),
+            "commands": self.running.counts,
             "recovery": {
                 "boot_reason": self._recovery.reason,
                 "repaired": len(self._recovery.repaired),

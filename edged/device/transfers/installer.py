@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.pipeline import LivePipeline
     from edged.domain.training.training_run import Candidate
-    from edged.storage.journal.transfers import Transfer, TransferStaging
+    from edged.storage.journal.transfer_staging import TransferStaging
+    from edged.storage.journal.transfers import Transfer
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.installed_bundles import InstalledBundles
 
@@ -26,7 +27,7 @@ Message = dict[str, Any]
 OUTCOMES = "transfers"  # name of the registry's value that remembers how the last transfers ended
 REMEMBERED = 32
 EVENTS = {"weights": "weights_applied", "model": "model_installed", "bundle": "bundle_installed"}
-TRIES = 3  # after an error of the disk
+RETRIES = 2  # after an error of the disk
 
 log = get_logger("edged.applying")
 
@@ -61,37 +62,33 @@ class TransferInstaller:
         if self.outcome(transfer.name, transfer.sha256) is not None:
             self._staging.discard(transfer)  # a crash came between the outcome and this
             return
+        refused = {"transfer": transfer.name, "update": transfer.sha256, "state": "refused"}
         try:
             candidate = self._candidate(transfer)
         except StoppedRunError:
             return  # the next start takes it up
-        except StorageError as problem:
-            self._tries += 1
-            if self._tries < TRIES:
-                raise
-            self._refuse(transfer, problem)
-            return
         except EdgedError as problem:
-            self._refuse(transfer, problem)
+            if isinstance(problem, StorageError) and self._tries < RETRIES:
+                self._tries += 1
+                raise
+            self._end(transfer, {**refused, "reasons": [problem.line()]})
             return
         if candidate is None:
             return  # a chunk was torn: its sender is told that it is missing
         _, served = self._pipeline.rollout.consider(candidate)
-        told = self._outcome_of_model(transfer.name, transfer.sha256) or {
-            "transfer": transfer.name,
-            "update": transfer.sha256,
-            "state": "refused",
-            "reasons": ["the candidate could not be verified or stored: see the event candidate_rejected"],
-        }
-        self._end(transfer, told)
+        unstored = "the candidate could not be verified or stored: see the event candidate_rejected"
+        told = self._outcome_of_model(transfer.name, transfer.sha256)
+        self._end(transfer, told or {**refused, "reasons": [unstored]})
         if served is not None:
             self._pipeline.worker.record_champion(served)
 
     def _candidate(self, transfer: Transfer) -> Candidate | None:
         """Have the trainer make a candidate; None while chunks are missing."""
         self._fetch(transfer)
-        folder = self._staging.whole(transfer)
-        if folder is None:
+        folder = self._staging.folder / transfer.name
+        torn = transfer.torn(folder)
+        if torn:
+            self._staging.lose(transfer, torn)
             return None
         clock, kind = self._pipeline.clock, transfer.purpose.kind
         run = self._registry.begin_run(kind, clock.now(), {"transfer": transfer.name})
@@ -99,9 +96,10 @@ class TransferInstaller:
             if kind == "bundle":
                 candidate = self._from_bundle(run, transfer, folder)
             elif kind == "model":
-                candidate = self._from_model(run, folder)
+                candidate = self._pipeline.scheduler.client.run(AdoptModel(run, folder))
             else:
-                candidate = self._from_weights(run, transfer, folder)
+                order = AdoptWeights(run, folder, transfer.purpose.mix)
+                candidate = self._pipeline.scheduler.client.run(order)
         except EdgedError as problem:
             self._registry.end_run(run, clock.now(), "failed", {"error": problem.line()})
             raise
@@ -118,15 +116,6 @@ class TransferInstaller:
         data = fetch(url, transfer.pieces[0].size, self._config.install.timeout)
         if not self._staging.put(transfer.name, 0, data):
             raise RefusedError("the fetched file differs from the announced one", where=transfer.name)
-
-    def _from_weights(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
-        """Mix an update of weights with the device's own, or put it in their place."""
-        order = AdoptWeights(run, folder, transfer.purpose.mix)
-        return self._pipeline.scheduler.client.run(order)
-
-    def _from_model(self, run: int, folder: Path) -> Candidate:
-        """Read the weights of a model file."""
-        return self._pipeline.scheduler.client.run(AdoptModel(run, folder))
 
     def _from_bundle(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Install a bundle and export its own model, in a trainer process of its own."""
@@ -160,10 +149,6 @@ class TransferInstaller:
             "share": model.data.get("share"),
             "reasons": list((model.verdict or {}).get("reasons", [])),
         }
-
-    def _refuse(self, transfer: Transfer, problem: EdgedError) -> None:
-        told = {"transfer": transfer.name, "update": transfer.sha256, "state": "refused"}
-        self._end(transfer, {**told, "reasons": [problem.line()]})
 
     def _end(self, transfer: Transfer, told: Message) -> None:
         """Remember the outcome first, so that the same transfer has no second effect."""

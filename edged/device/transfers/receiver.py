@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from edged.device.events import Extension
 from edged.errors import EdgedError
 from edged.logs import get_logger
-from edged.storage.journal.transfers import ChunkResult, announced
+from edged.storage.journal.transfer_staging import ChunkResult
+from edged.storage.journal.transfers import announced
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
-    from edged.storage.journal.transfers import Transfer, TransferPurpose, TransferStaging
+    from edged.storage.journal.transfer_staging import TransferStaging
+    from edged.storage.journal.transfers import Transfer, TransferPurpose
 
 MOST_WAITING = 64
 MAX_CHUNK = 1024**2
@@ -102,9 +104,8 @@ class TransferReceiver(Extension):
 
     def resume(self) -> None:
         """Submit the transfer that an earlier process has received completely and not installed."""
-        transfer = self._staging.transfer
-        if transfer is not None and (transfer.purpose.url is not None or not self._staging.missing()):
-            self._submit(transfer)
+        if self._staging.transfer is not None:
+            self.open(self._staging.transfer)
 
     def receive(self, delivery: ReceivedMessage) -> None:
         """Queue a chunk; called on the network thread."""

@@ -188,29 +188,39 @@ def _seconds(request: Mapping[str, Any], name: str) -> float | None:
 
 
 class TokenBucket:
-    """Lets through `rate` a second on average, and up to `burst` at once.
+    """Lets through `rate` a second on average, and up to `burst` at once (Turner 1986).
+
+    Times are monotonic seconds.
 
     >>> bucket = TokenBucket(rate=1.0, burst=2)
     >>> [bucket.try_acquire(0.0), bucket.try_acquire(0.0), bucket.try_acquire(0.0), bucket.try_acquire(1.0)]
     [True, True, False, True]
+    >>> bucket.allowed(1.5), bucket.wait(1.5)
+    (0, 0.5)
     """
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate = rate
         self._burst = burst
         self._tokens = burst
-        self._at: float | None = None
+        self._at = 0.0
 
-    def try_acquire(self, monotonic: float) -> bool:
+    def allowed(self, now: float) -> int:
+        """How many may pass now."""
+        self._tokens = min(self._burst, self._tokens + max(0.0, now - self._at) * self._rate)
+        self._at = now
+        return int(self._tokens)
+
+    def spend(self, count: int) -> None:
+        """Record that `count` have passed."""
+        self._tokens -= count
+
+    def try_acquire(self, now: float) -> bool:
         """Spend a token; return False if none is left."""
-        if not self.holds(monotonic):
-            return False
-        self._tokens -= 1.0
-        return True
+        passes = self.allowed(now) > 0
+        self.spend(passes)
+        return passes
 
-    def holds(self, monotonic: float) -> bool:
-        """Whether one more might pass now."""
-        elapsed = 0.0 if self._at is None else max(0.0, monotonic - self._at)
-        self._at = monotonic
-        self._tokens = min(self._burst, self._tokens + elapsed * self._rate)
-        return self._tokens >= 1.0
+    def wait(self, now: float) -> float:
+        """Seconds until the next one may pass."""
+        return 0.0 if self.allowed(now) else (1.0 - self._tokens) / self._rate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -131,6 +131,13 @@ class Window:
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Window:
         """The chosen rows as a new window."""
         return Window(self.offsets[index], self.seq[index], self.x[index], self.y[index])
+
+    def followed_by(self, other: Window) -> Window:
+        """The rows of both as a new window."""
+        return Window(*(np.concatenate(pair) for pair in zip(self._arrays(), other._arrays(), strict=True)))
+
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        return self.offsets, self.seq, self.x, self.y
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.stream.sample import Window
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from edged.domain.protocols import StoredRows
+    from edged.domain.stream.sample import Window
     from edged.domain.training.replay import Ids
 
     Keys = Sequence[str | None]
@@ -39,8 +38,7 @@ class RowCache:
         else:
             held = held.take(np.isin(held.offsets, offsets))
             fresh = self._samples.rows(offsets[~np.isin(offsets, held.offsets)])
-            names = ("offsets", "seq", "x", "y")
-            both = Window(*(np.concatenate([getattr(held, name), getattr(fresh, name)]) for name in names))
+            both = held.followed_by(fresh)
             held = both.take(np.argsort(both.offsets, kind="stable"))
         self._held, self._relabelled = held, relabelled
         return held

@@ -236,12 +236,7 @@ class FailureBackoff:
 
     def dump(self) -> dict[str, Any]:
         """Return JSON values that `recalled` reads."""
-        return {
-            "failures": self.failures,
-            "reason": self.reason,
-            "remedy": self.remedy,
-            "since": self.since,
-        }
+        return {name: value for name, value in vars(self).items() if name != "rules"}
 
     @classmethod
     def recalled(cls, rules: BackoffRules, kept: Mapping[str, Any] | None) -> FailureBackoff:

@@ -42,6 +42,21 @@ class RunPlan:
     arrived: int | None = None
 
 
+@dataclass(frozen=True)
+class MemoryRules:
+    """Sizes of the memories and rates of forgetting, as the configuration has them.
+
+    `replay` samples are kept of all, with `balance` as many of each class; `recent` of the newest.
+    `half_life` of the input statistics is in samples, `average` the decay of the averaged weights by step.
+    """
+
+    replay: int
+    half_life: float
+    recent: int = 0
+    average: float = 0.0
+    balance: bool = False
+
+
 @dataclass
 class LearnerState:
     """Position in the stream, replay memory, input statistics, averaged weights and random numbers."""
@@ -59,31 +74,22 @@ class LearnerState:
     excluded: list[int] = field(default_factory=list)
 
     @classmethod
-    def fresh(
-        cls,
-        *,
-        replay: int,
-        half_life: float,
-        seed: int,
-        recent: int = 0,
-        average: float = 0.0,
-        balance: bool = False,
-    ) -> LearnerState:
+    def fresh(cls, rules: MemoryRules, seed: int) -> LearnerState:
         """The state before anything was learned."""
         return cls(
-            BalancedReservoir(replay) if balance else Reservoir(replay),
-            Recent(recent),
-            RunningMoments(half_life),
-            Average(average),
+            BalancedReservoir(rules.replay) if rules.balance else Reservoir(rules.replay),
+            Recent(rules.recent),
+            RunningMoments(rules.half_life),
+            Average(rules.average),
             np.random.default_rng(seed),
         )
 
-    def with_new_weights(self, half_life: float, average: float) -> None:
+    def with_new_weights(self, rules: MemoryRules) -> None:
         """Other weights take the place of those that this state belongs to: what follows them begins anew.
 
         The position in the stream and the memory of samples stay.
         """
-        self.moments, self.average = RunningMoments(half_life), Average(average)
+        self.moments, self.average = RunningMoments(rules.half_life), Average(rules.average)
         self.plan, self.step, self.total_steps, self.excluded = None, 0, 0, []
 
     def remember(self, ids: NDArray[np.int64], y: NDArray[np.float32]) -> None:
@@ -124,26 +130,17 @@ class LearnerState:
 
     @classmethod
     def load(
-        cls,
-        values: dict[str, Any],
-        arrays: dict[str, NDArray[Any]],
-        *,
-        replay: int,
-        half_life: float,
-        recent: int = 0,
-        average: float = 0.0,
-        balance: bool = False,
+        cls, values: dict[str, Any], arrays: dict[str, NDArray[Any]], rules: MemoryRules
     ) -> LearnerState:
-        """What `dump` gave; capacities, half-life and decay come from the present configuration."""
+        """What `dump` gave, under the present rules."""
         rng = np.random.default_rng()
         rng.bit_generator.state = values["rng"]
+        mean, square = arrays.get("moments_mean"), arrays.get("moments_square")
         return cls(
-            reservoir_of(replay, arrays["memory_ids"].copy(), values["memory"], balance=balance),
-            Recent(recent, arrays.get("recent_ids")),
-            RunningMoments(
-                half_life, arrays.get("moments_mean"), arrays.get("moments_square"), values["moments_weight"]
-            ),
-            Average.load(average, values.get("average", {}), arrays),
+            reservoir_of(rules.replay, arrays["memory_ids"].copy(), values["memory"], balance=rules.balance),
+            Recent(rules.recent, arrays.get("recent_ids")),
+            RunningMoments(rules.half_life, mean, square, values["moments_weight"]),
+            Average.load(rules.average, values.get("average", {}), arrays),
             rng,
             values["consumed"],
             values.get("arrived"),

@@ -1,13 +1,24 @@
-"""What the registry knows of a model and of its time as champion."""
+"""Models that are stored: what the registry knows of each and of its time as champion, and their files."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass, replace
-from typing import Any, Literal
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
+from edged.domain.model_files import FLOAT32, Form, model_in
+from edged.errors import CorruptError, StorageError
+from edged.storage.files import atomic
 from edged.storage.files.database import named
+from edged.storage.journal.journal import Journal
 
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MODELS = "models"
 Status = Literal["candidate", "champion", "good", "retired", "rejected", "rolled_back"]
 BAD: tuple[Status, ...] = ("rejected", "rolled_back")
 COLUMNS = "version, parent, created, source, run, generation, data, metrics, verdict, status, proven, pinned"
@@ -56,12 +67,102 @@ class Reign:
     outgoing: Status | None = None
 
 
-def to_row(record: ModelRecord) -> tuple[Any, ...]:
-    """The record as a row of table `models`, in the order of `COLUMNS`."""
-    return tuple(json.dumps(value) if isinstance(value, dict) else value for value in astuple(record))
+class StoredModels(Journal):
+    """The models of one state directory: a folder and a row of `state.db` for each; see `Registry`."""
 
+    def __init__(self, db: sqlite3.Connection, path: Path, disk: atomic.Disk) -> None:
+        super().__init__(db, path)
+        self._models = path.parent / MODELS
+        self._disk = disk
 
-def from_row(*row: Any) -> ModelRecord:
-    """The record from such a row."""
-    values = named(COLUMNS, row, "data", "metrics", "verdict")
-    return ModelRecord(**values | {name: bool(values[name]) for name in ("proven", "pinned")})
+    def add(
+        self,
+        staging: Path,
+        *,
+        created: float,
+        source: str,
+        parent: int | None = None,
+        run: int | None = None,
+        generation: int | None = None,
+        data: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        verdict: Mapping[str, Any] | None = None,
+        status: Status = "candidate",
+    ) -> ModelRecord:
+        """Take a directory with `model.onnx` into the registry under the next version.
+
+        `staging` must lie in the same file system; it is moved, not copied. Versions rise and are
+        never used again.
+
+        Raises StorageError when there is no `model.onnx` in it, or it could not be made durable.
+        """
+        if not model_in(staging).is_file():
+            raise StorageError(f"there is no {model_in(staging).name} in it", where=str(staging))
+        with self._lock:
+            with self._writing():
+                version = self._count("model", max([0, *self._on_disk()]) + 1)
+            record = ModelRecord(
+                version, parent, created, source, run, generation, dict(data or {}), dict(metrics or {}),
+                None if verdict is None else dict(verdict), status,
+            )  # fmt: skip
+            # A copied candidate may bring the manifest of its own publication: it is written anew.
+            folder = self._path_of(version)
+            try:
+                atomic.publish_directory(staging, folder, extra={"model": asdict(record)}, disk=self._disk)
+                with self._writing():
+                    self._insert(record)
+            except StorageError:
+                with suppress(OSError, StorageError):  # files without a row would stay until a restart
+                    atomic.remove(folder, disk=self._disk)
+                raise
+        return record
+
+    def get(self, version: int) -> ModelRecord:
+        """One record; StorageError when there is no such version."""
+        with self._reading():
+            found = self._records("WHERE version = ?", version)
+        if not found:
+            raise StorageError(f"there is no model version {version}", where=str(self._models),
+                               remedy="`edged models CONFIG list` shows all")  # fmt: skip
+        return found[0]
+
+    def records(self) -> list[ModelRecord]:
+        """List all models, oldest first."""
+        with self._reading():
+            return self._records("ORDER BY version")
+
+    def pinned(self) -> list[int]:
+        """List the versions that are pinned, oldest first."""
+        return [record.version for record in self.records() if record.pinned]
+
+    def _records(self, which: str, *values: int) -> list[ModelRecord]:
+        rows = self._db.execute(f"SELECT {COLUMNS} FROM models {which}", values).fetchall()  # noqa: S608
+        found = [named(COLUMNS, row, "data", "metrics", "verdict") for row in rows]
+        flags = ("proven", "pinned")
+        return [ModelRecord(**fields | {name: bool(fields[name]) for name in flags}) for fields in found]
+
+    def verify(self, version: int, form: Form = FLOAT32) -> Path:
+        """Path of the file of a model in this form, all its files compared with the manifest.
+
+        Raises CorruptError when a file is missing or damaged.
+        """
+        directory = self._path_of(version)
+        path = model_in(directory, form)
+        if path.name not in atomic.verify_directory(directory)["files"]:
+            raise CorruptError(f"the manifest names no {path.name}", where=str(directory))
+        return path
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _path_of(self, version: int) -> Path:
+        return self._models / str(version)
+
+    def _on_disk(self) -> list[int]:
+        if not self._models.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._models.iterdir() if path.name.isdigit())
+
+    def _insert(self, record: ModelRecord) -> None:
+        values = [json.dumps(v) if isinstance(v, dict) else v for v in astuple(record)]
+        marks = ", ".join("?" * len(values))
+        self._db.execute(f"INSERT OR REPLACE INTO models ({COLUMNS}) VALUES ({marks})", values)  # noqa: S608

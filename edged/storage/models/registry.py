@@ -13,16 +13,15 @@ was champion last is believed and the pointer written again.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from edged.domain.model_files import FLOAT32, Form, model_in
+from edged.domain.model_files import model_in
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
-from edged.storage.journal.journal import Journal
-from edged.storage.models.records import BAD, COLUMNS, ModelRecord, Reign, Status, from_row, to_row
+from edged.storage.models.records import BAD, MODELS, ModelRecord, Reign, Status, StoredModels
 from edged.storage.samples.erasure import erase_published
 
 if TYPE_CHECKING:
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["ModelRecord", "Registry", "Reign"]
+__all__ = ["MODELS", "ModelRecord", "Registry", "Reign"]
 
-MODELS = "models"
 POINTER = "champion"
 REIGNS_KEPT = 5000
 
@@ -59,7 +57,7 @@ def _pointer(models: Path) -> Reign | None:
         return None
 
 
-class Registry(Journal):
+class Registry(StoredModels):
     """Models, training runs, commands and small values of one state directory.
 
     Made by `Registry.open`; safe to use from several threads of one process.
@@ -68,9 +66,7 @@ class Registry(Journal):
     """
 
     def __init__(self, db: sqlite3.Connection, path: Path, *, disk: atomic.Disk = atomic.DISK) -> None:
-        super().__init__(db, path)
-        self._models = path.parent / MODELS
-        self._disk = disk
+        super().__init__(db, path, disk)
         self.repaired: list[str] = []
 
     @classmethod
@@ -94,76 +90,6 @@ class Registry(Journal):
         return registry
 
     # ---- models ----------------------------------------------------------------------------
-
-    def add(
-        self,
-        staging: Path,
-        *,
-        created: float,
-        source: str,
-        parent: int | None = None,
-        run: int | None = None,
-        generation: int | None = None,
-        data: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        verdict: Mapping[str, Any] | None = None,
-        status: Status = "candidate",
-    ) -> ModelRecord:
-        """Take a directory with `model.onnx` into the registry under the next version.
-
-        `staging` must lie in the same file system; it is moved, not copied. Versions rise and are
-        never used again.
-
-        Raises StorageError when there is no `model.onnx` in it, or it could not be made durable.
-        """
-        if not model_in(staging).is_file():
-            raise StorageError(f"there is no {model_in(staging).name} in it", where=str(staging))
-        with self._lock:
-            with self._writing():
-                version = self._count("model", max([0, *self._on_disk()]) + 1)
-            record = ModelRecord(
-                version, parent, created, source, run, generation, dict(data or {}), dict(metrics or {}),
-                None if verdict is None else dict(verdict), status,
-            )  # fmt: skip
-            # A copied candidate may bring the manifest of its own publication: it is written anew.
-            folder = self._path_of(version)
-            try:
-                atomic.publish_directory(staging, folder, extra={"model": asdict(record)}, disk=self._disk)
-                with self._writing():
-                    self._insert(record)
-            except StorageError:
-                with suppress(OSError, StorageError):  # files without a row would stay until a restart
-                    atomic.remove(folder, disk=self._disk)
-                raise
-        return record
-
-    def get(self, version: int) -> ModelRecord:
-        """One record; StorageError when there is no such version."""
-        found = self._records("WHERE version = ?", version)
-        if not found:
-            raise StorageError(f"there is no model version {version}", where=str(self._models),
-                               remedy="`edged models CONFIG list` shows all")  # fmt: skip
-        return found[0]
-
-    def records(self) -> list[ModelRecord]:
-        """List all models, oldest first."""
-        return self._records("ORDER BY version")
-
-    def _records(self, which: str, *values: int) -> list[ModelRecord]:
-        with self._reading():
-            rows = self._db.execute(f"SELECT {COLUMNS} FROM models {which}", values).fetchall()  # noqa: S608
-        return [from_row(*row) for row in rows]
-
-    def verify(self, version: int, form: Form = FLOAT32) -> Path:
-        """Path of the file of a model in this form, all its files compared with the manifest.
-
-        Raises CorruptError when a file is missing or damaged.
-        """
-        directory = self._path_of(version)
-        path = model_in(directory, form)
-        if path.name not in atomic.verify_directory(directory)["files"]:
-            raise CorruptError(f"the manifest names no {path.name}", where=str(directory))
-        return path
 
     def set_status(
         self,
@@ -200,11 +126,14 @@ class Registry(Journal):
 
     def pin(self, version: int) -> None:
         """Protect this model from pruning."""
-        self._pin(version, True)
+        self._pin(version, pinned=True)
 
-    def unpin(self, version: int) -> None:
-        """Allow pruning of this model again."""
-        self._pin(version, False)
+    def unpin_all(self, but: int | None = None) -> list[int]:
+        """Allow pruning of all models again, `but` one; their versions."""
+        unpinned = [version for version in self.pinned() if version != but]
+        for version in unpinned:
+            self._pin(version, pinned=False)
+        return unpinned
 
     def prune(self, keep: int, protect: Iterable[int] = ()) -> list[int]:
         """Remove models until `keep` are left, refused ones first, then the oldest; their versions.
@@ -298,24 +227,11 @@ class Registry(Journal):
 
     # ---- inside ----------------------------------------------------------------------------
 
-    def _path_of(self, version: int) -> Path:
-        return self._models / str(version)
-
-    def _on_disk(self) -> list[int]:
-        if not self._models.is_dir():
-            return []
-        return sorted(int(path.name) for path in self._models.iterdir() if path.name.isdigit())
-
-    def _pin(self, version: int, pinned: bool) -> None:
+    def _pin(self, version: int, *, pinned: bool) -> None:
         with self._lock:
             record = replace(self.get(version), pinned=pinned)
             with self._writing():
                 self._insert(record)
-
-    def _insert(self, record: ModelRecord) -> None:
-        values = to_row(record)
-        marks = ", ".join("?" * len(values))
-        self._db.execute(f"INSERT OR REPLACE INTO models ({COLUMNS}) VALUES ({marks})", values)  # noqa: S608
 
     def _follow_pointer(self, *, repairing: bool = False) -> None:
         """Bring the rows in line with the pointer, and note a change of champion."""
@@ -323,8 +239,7 @@ class Registry(Journal):
         if reign is None:
             return
         with self._writing():
-            others = [record for record in self._champion_rows() if record.version != reign.version]
-            for record in others:
+            for record in self._records("WHERE status = 'champion' AND version != ?", reign.version):
                 self._insert(record.superseded(reign.outgoing))
                 if repairing:
                     turn = "undone" if record.version > reign.version else "finished"
@@ -333,10 +248,6 @@ class Registry(Journal):
                     )
             self._db.execute("UPDATE models SET status = 'champion' WHERE version = ?", (reign.version,))
             self._note(reign)
-
-    def _champion_rows(self) -> list[ModelRecord]:
-        rows = self._db.execute(f"SELECT {COLUMNS} FROM models WHERE status = 'champion'")  # noqa: S608
-        return [from_row(*row) for row in rows]
 
     def _note(self, reign: Reign) -> None:
         row = (reign.ts, reign.version, reign.previous, reign.reason)

@@ -15,7 +15,7 @@ from edged.clock import VirtualClock
 from edged.device.events import Events, Listener
 from edged.device.learning.regime_recall import EVERY
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.pipeline import Host, label_requests, open_pipeline
+from edged.device.pipeline import Host, Pipeline, label_requests
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.forecast import Forecast
@@ -100,7 +100,7 @@ class Replay(Listener):
         stack.callback(client.close)
         models = InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
         host = Host(Events(self), self._clock, models, client)
-        self.pipeline = pipeline = open_pipeline(config, bundle, self.registry, self.log, self.log, host)
+        self.pipeline = pipeline = Pipeline(config, bundle, self.registry, self.log, self.log, host)
         self.models, self.recall, self.rollout = pipeline.models, pipeline.recall, pipeline.rollout
         self.predictor, self.scheduler = pipeline.predictor, pipeline.scheduler
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from edged.clock import VirtualClock
 from edged.config import CommandsConfig
 from edged.device.commands.answers import CommandAnswers, encoded
-from edged.device.commands.authorisation import command_authority
-from edged.device.commands.dispatcher import CommandDispatcher
+from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import MAX_WAITING, CommandInbox
 from edged.domain.commands.rules import MAX_PAYLOAD, digest, parse
 from edged.domain.commands.running import RunningCommands

@@ -208,7 +208,7 @@ def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: 
         assert scheduler.new() >= 100
         result = scheduler.step()
         assert result is not None
-        assert (scheduler.consumed, scheduler.new(), scheduler.trainings, scheduler.failures) == (
+        assert (scheduler.consumed, scheduler.new(), scheduler.trainings, scheduler.backoff.failures) == (
             160,
             0,
             1,
@@ -232,7 +232,7 @@ def test_a_position_that_was_lost_is_found_again(tmp_path: Path, bundle: Bundle)
         assert desk.scheduler.consumed == 300
         assert desk.scheduler.due() is None, "it does not try again for ever"
     assert desk.outcomes() == ["no_data"]
-    assert desk.scheduler.failures == 0
+    assert desk.scheduler.backoff.failures == 0
 
 
 def test_progress_can_be_followed(tmp_path: Path, bundle: Bundle) -> None:
@@ -250,7 +250,7 @@ def test_failures_hold_back_the_next_run_longer_each_time(tmp_path: Path, bundle
     with closing(scheduler.client):
         for failures, pause in ((1, 1.0), (2, 2.0), (3, 4.0)):
             assert scheduler.step() is None
-            assert scheduler.failures == failures
+            assert scheduler.backoff.failures == failures
             desk.wait(pause - 0.1)
             assert scheduler.due() is None
             desk.wait(0.2)
@@ -269,11 +269,11 @@ def test_a_killed_run_counts_as_one_failure_and_success_forgets_it(tmp_path: Pat
     with closing(scheduler.client):
         kill = signalled(scheduler.client, signal.SIGKILL)
         assert scheduler.train("labels", observer=Observer(lambda _: kill())) is None
-        assert (scheduler.failures, scheduler.trainings) == (1, 0)
+        assert (scheduler.backoff.failures, scheduler.trainings) == (1, 0)
         assert "SIGKILL" in desk.told[-1][1]["error"]
         desk.wait(10.1)
         assert scheduler.step() is not None
-        assert (scheduler.failures, scheduler.trainings) == (0, 1)
+        assert (scheduler.backoff.failures, scheduler.trainings) == (0, 1)
     assert desk.outcomes() == ["failed", "done"]
 
 
@@ -288,7 +288,7 @@ def test_what_a_run_has_written_counts_although_it_is_killed(tmp_path: Path, bun
         ended = Ear(RunProgress, signalled(scheduler.client, signal.SIGKILL), least_step=301)
         assert scheduler.train("labels", observer=Observer(ended)) is None
     assert desk.outcomes() == ["failed"]
-    assert scheduler.written >= checkpoint_bytes(tmp_path)
+    assert scheduler.client.written >= checkpoint_bytes(tmp_path)
 
 
 def checkpoint_bytes(state: Path) -> int:
@@ -306,7 +306,7 @@ def test_a_run_whose_begin_cannot_be_noted_is_held_back_and_no_failure(
         for _ in range(4):
             with disk_full(monkeypatch):
                 assert scheduler.step() is None
-            assert (scheduler.failures, scheduler.due(), scheduler.client.pid) == (0, None, None)
+            assert (scheduler.backoff.failures, scheduler.due(), scheduler.client.pid) == (0, None, None)
             desk.wait(DISK_SECONDS + 0.1)
         assert desk.told == []
         assert scheduler.step() is not None

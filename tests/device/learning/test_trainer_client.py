@@ -214,7 +214,7 @@ def test_runs_that_the_disk_ends_are_no_failures_and_go_on_by_themselves(
         trigger = "schedule"
         for pause in (10.0, 20.0):
             assert scheduler.train(trigger) is None
-            assert (scheduler.failures, scheduler.backoff.pause()) == (0, None)
+            assert (scheduler.backoff.failures, scheduler.backoff.pause()) == (0, None)
             desk.wait(pause - 0.1)
             assert scheduler.due() is None, "held back"
             assert scheduler.waiting_for
@@ -287,7 +287,7 @@ def test_three_failures_pause_training_until_a_command(tmp_path: Path, bundle: B
         scheduler.triggers.commanded = True
         assert scheduler.step() is not None
         assert names(desk)[-2:] == ["training_finished", "training_resumed"]
-        assert (scheduler.failures, scheduler.backoff.pause()) == (0, None)
+        assert (scheduler.backoff.failures, scheduler.backoff.pause()) == (0, None)
 
 
 def test_a_commanded_run_that_fails_leaves_training_paused(tmp_path: Path, bundle: Bundle) -> None:
@@ -331,7 +331,7 @@ def test_a_run_that_was_asked_to_stop_is_no_failure(tmp_path: Path, bundle: Bund
     scheduler = desk.scheduler
     with closing(scheduler.client):
         assert scheduler.train("labels", observer=Observer(lambda _: scheduler.client.cancel())) is None
-        assert (desk.outcomes(), scheduler.failures) == (["stopped"], 0)
+        assert (desk.outcomes(), scheduler.backoff.failures) == (["stopped"], 0)
         assert scheduler.due() == "labels"
 
 

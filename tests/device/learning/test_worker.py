@@ -59,7 +59,7 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
         serving = predictor.champion.version
         trainer = desk.scheduler.client.pid
         assert trainer is not None
-        learning.erase(state, erased.put, samples=True, checkpoints=True)
+        learning.between_runs(lambda: erased.put(learning.erase(state, samples=True, checkpoints=True)))
         gone = erased.get(timeout=30)
         assert (gone["samples"], gone["labels"], gone["quarantined"]) == (300, 300, 0)
         assert gone["checkpoints"] >= 5, "files of two generations"

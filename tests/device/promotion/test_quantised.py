@@ -155,7 +155,8 @@ def test_a_refused_candidate_has_no_form_to_choose(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_is_told_the_form(gate: Gate) -> None:
-    verdict = gate.evaluator.rehearse(candidate(gate.candidates, 1, GOOD, int8=GOOD), gate.champion)
+    dry = candidate(gate.candidates, 1, GOOD, int8=GOOD)
+    verdict = gate.evaluator.evaluate(dry, gate.champion, rehearsal=True).verdict
     assert (verdict.accepted, verdict.form) == (True, "int8")
 
 

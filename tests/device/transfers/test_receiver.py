@@ -19,13 +19,8 @@ from edged.mqtt import weight_encoding
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-from edged.storage.journal.transfers import (
-    Transfer,
-    TransferPurpose,
-    TransferStaging,
-    announced,
-    read_transfer,
-)
+from edged.storage.journal.transfer_staging import TransferStaging
+from edged.storage.journal.transfers import Transfer, TransferPurpose, announced, read_transfer
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
@@ -109,8 +104,8 @@ def test_a_transfer_is_complete_once_when_its_last_chunk_has_come(tmp_path: Path
     assert dock.complete == []
     dock.send(parts[2], parts[2], parts[0])
     assert [t.name for t in dock.complete] == ["t1"]
-    folder = dock.staging.whole(transfer())
-    assert folder is not None
+    folder = dock.staging.folder / "t1"
+    assert transfer().torn(folder) == set()
     assert b"".join(read_transfer(folder)[1]) == BLOB
     dock.staging.discard(transfer())
     assert list((tmp_path / "incoming").iterdir()) == []
@@ -166,11 +161,13 @@ def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Pa
     again = Dock(tmp_path)
     again.incoming.resume()
     assert [t.purpose for t in again.complete] == [TransferPurpose(mix=False)]
-    assert again.staging.whole(transfer()) is None
+    torn = transfer().torn(again.staging.folder / "t1")
+    assert torn == {1}
+    again.staging.lose(transfer(), torn)
     assert again.incoming.open(transfer()) == [1]
     again.send(chunks()[1])
     assert len(again.complete) == 2
-    assert again.staging.whole(transfer()) is not None
+    assert transfer().torn(again.staging.folder / "t1") == set()
     again.incoming.stop()
 
 
@@ -229,5 +226,5 @@ def test_a_whole_that_is_not_the_sum_of_its_chunks_is_told(tmp_path: Path) -> No
     dock.incoming.open(wrong)
     dock.send(*chunks())
     with pytest.raises(ConfigError, match="together"):
-        dock.staging.whole(wrong)
+        wrong.torn(dock.staging.folder / "t1")
     dock.incoming.stop()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, SendRate
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
+from edged.domain.commands.rules import TokenBucket
 
 
 def test_events_go_before_weights_before_metrics_before_predictions() -> None:
@@ -23,7 +24,7 @@ def test_a_late_message_says_so_and_weights_stay_as_they_are() -> None:
 
 
 def test_the_pace_is_kept_over_any_span() -> None:
-    pace, sent, now = SendRate(50.0), 0, 100.0
+    pace, sent, now = TokenBucket(50.0, burst=5.0), 0, 100.0
     while now < 110.0:
         allowed = pace.allowed(now)
         assert allowed <= 5
@@ -34,7 +35,7 @@ def test_the_pace_is_kept_over_any_span() -> None:
 
 
 def test_a_slow_pace_still_sends() -> None:
-    pace = SendRate(0.1)
+    pace = TokenBucket(0.1, burst=1.0)
     assert pace.allowed(0.0) == 1
     pace.spend(1)
     assert round(pace.wait(0.0), 6) == 10.0

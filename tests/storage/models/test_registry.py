@@ -169,7 +169,7 @@ def test_pruning_spares_what_is_needed_and_takes_refused_ones_first(tmp_path: Pa
         assert registry.prune(4, protect=[7]) == [2, 6]
         assert registry.prune(1) == [7]
         assert list(statuses(registry)) == [1, 3, 4]
-        registry.unpin(1)
+        assert registry.unpin_all() == [1]
         assert registry.prune(1) == [1]
         assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["3", "4", "champion"]
 

@@ -99,11 +99,12 @@ class Metrics:
         page.gauge("edged_uptime_seconds", "Since the start of the daemon.", self._status.uptime)
         healthy = self._status.problem is None
         page.gauge("edged_healthy", "Whether nothing keeps the daemon from its work.", int(healthy))
-        page.gauge("edged_mqtt_connected", "Whether the broker is connected.", int(self._status.connected))
-        names = self._status.paused
+        connected = int(self._status.session.connected)
+        page.gauge("edged_mqtt_connected", "Whether the broker is connected.", connected)
+        names = self._status.paused.names
         paused = [({"part": part}, int(part in names)) for part in ("ingest", "serving", "training")]
         page.many("gauge", "edged_paused", "Parts that rest by command.", paused)
-        counts = [({"outcome": name}, count) for name, count in sorted(self._status.commands.items())]
+        counts = [({"outcome": name}, count) for name, count in sorted(self._status.running.counts.items())]
         page.many("counter", "edged_commands_total", "Commands by what became of them.", counts)
 
     def _stream(self, page: PrometheusText, counters: Counters) -> None:
@@ -180,12 +181,12 @@ class Metrics:
         page.gauge("edged_training_last_success_timestamp_seconds", about, self._last_success)
         running = int(scheduler.progress is not None)
         page.gauge("edged_training_running", "Whether a run is under way.", running)
-        page.gauge("edged_training_failures", "Runs failed since one ended well.", scheduler.failures)
+        page.gauge("edged_training_failures", "Runs failed since one ended well.", scheduler.backoff.failures)
         new = self._status.new_labelled()
         page.gauge("edged_training_new_labels", "Labels no run has learned from.", new)
 
     def _keeping(self, page: PrometheusText, counters: Counters) -> None:
-        outbox = self._status.outbox()
+        outbox = self._status.outbound.outbox()
         page.gauge("edged_buffer_samples", "Samples in the log.", counters.rows)
         page.gauge("edged_buffer_bytes", "Size of the log.", counters.bytes)
         page.gauge("edged_buffer_limit_bytes", "Its bound.", self._pipeline.config.storage.max_bytes)

@@ -163,7 +163,7 @@ class Attempts:
     def exhausted(self, address: str) -> bool:
         """Whether this address has to wait before it tries again."""
         bucket = self._buckets.get(address)
-        return bucket is not None and not bucket.holds(self._clock.monotonic())
+        return bucket is not None and not bucket.allowed(self._clock.monotonic())
 
 
 class Access:

@@ -132,6 +132,6 @@ def take_snapshot(
         parents={record.version: record.parent for record in records},
         reigns=pipeline.registry.reigns(MODELS),
         runs=pipeline.registry.runs(RUNS),
-        connected=status.connected,
+        connected=status.session.connected,
         **noted,
     )

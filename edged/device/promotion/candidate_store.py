@@ -1,0 +1,201 @@
+"""Candidates on their way into the registry, and the models of the registry on their way into service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.device.promotion.evaluator import line_of
+from edged.domain.judging.gate import refuse
+from edged.domain.model_files import FLOAT32, INT8, model_in
+from edged.domain.protocols import ServedModel
+from edged.errors import EdgedError, ModelError, StorageError
+from edged.host.timeout import within
+from edged.logs import get_logger
+from edged.storage.files.atomic import remove
+from edged.storage.models.candidates import PROBE_FILES
+from edged.storage.models.records import BAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edged.clock import Clock
+    from edged.config import Config, GateConfig
+    from edged.device.promotion.evaluator import GateEvaluation
+    from edged.domain.judging.gate import Verdict
+    from edged.domain.judging.regimes import Regimes
+    from edged.domain.protocols import ModelReader
+    from edged.storage.models.records import ModelRecord
+    from edged.storage.models.registry import Registry
+
+log = get_logger("edged.promote")
+
+
+class CandidateStore:
+    """Stores candidates with their verdicts, and opens versions of the registry.
+
+    `reader` loads models; a daemon's sleeps a little between pieces of work, so that the serving thread
+    answers in between. Models of `regimes` are kept, and can be tried again.
+
+    Attributes
+    ----------
+    unusable
+        Versions that could not be loaded.
+    rejections
+        How many candidates were rejected since the start.
+    """
+
+    def __init__(
+        self, config: Config, registry: Registry, reader: ModelReader, regimes: Regimes, clock: Clock
+    ) -> None:
+        self._registry = registry
+        self._schema = config.stream.to_schema()
+        self._reader = reader
+        self._regimes = regimes
+        self._clock = clock
+        self._keep = config.storage.keep_models
+        self._staging = config.storage.dir / "candidates"
+        self._int8 = config.serving.quantise == INT8
+        self._recalls = config.gate.recall
+        self._timeout = config.gate.timeout
+        self._recalled: dict[int, ServedModel] = {}
+        self.unusable: list[int] = []
+        self.rejections = 0
+
+    def configure(self, config: GateConfig) -> None:
+        """Allow another time for loading from the next model on."""
+        self._timeout = config.timeout
+
+    # ---- candidates ------------------------------------------------------------------------
+
+    def add(self, evaluation: GateEvaluation) -> tuple[Verdict, ServedModel | None]:
+        """Store a candidate with its verdict; one that could not be evaluated is removed.
+
+        Returns the verdict and, when accepted, the loaded and warmed-up model, which is durable in
+        the registry but not yet champion. A candidate that cannot be stored or loaded is rejected.
+        """
+        candidate, verdict = evaluation.candidate, evaluation.verdict
+        self._clear_candidates(candidate.folder, candidate.beside or candidate.folder)
+        record: ModelRecord | None = None
+        if not evaluation.failed:
+            try:
+                record = self._store(evaluation)
+            except (EdgedError, OSError, ValueError, MemoryError) as problem:
+                verdict = refuse(f"storing failed: {line_of(problem)}")
+        if record is None:
+            discard(candidate.folder)
+        if record is None or not verdict.accepted:
+            self.rejections += 1
+            version, reasons = record.version if record else None, list(verdict.reasons)
+            log.info("candidate_rejected", run=candidate.run, version=version, reasons=reasons)
+            return verdict, None
+        try:
+            return verdict, self._load(record.version)
+        except (EdgedError, OSError, MemoryError) as problem:
+            return self.withdraw(record.version, f"loading failed: {line_of(problem)}"), None
+
+    def _store(self, evaluation: GateEvaluation) -> ModelRecord:
+        candidate, verdict, scale = evaluation.candidate, evaluation.verdict, evaluation.scale
+        folder, parent = candidate.folder, evaluation.champion.version
+        metrics: dict[str, object] = {"loss_last": candidate.loss_last, **verdict.numbers}
+        if scale is not None:
+            metrics["scale"] = [float(v) for v in scale]
+        for name in PROBE_FILES:  # they have done their work, and hold samples
+            (folder / name).unlink()
+        if verdict.form != INT8:
+            model_in(folder, INT8).unlink(missing_ok=True)
+        record = self._registry.add(
+            folder,
+            parent=parent,
+            created=self._clock.now(),
+            source=candidate.source,
+            run=candidate.run,
+            generation=candidate.generation,
+            data=candidate.data() | ({"form": INT8} if verdict.form == INT8 else {}),
+            metrics=metrics,
+            verdict=verdict.to_json(),
+            status="candidate" if verdict.accepted else "rejected",
+        )
+        bank = self._regimes.bank() if self._recalls else []  # they serve again when their regime is back
+        self._registry.prune(self._keep, protect={parent, record.version, *bank})
+        return record
+
+    def withdraw(self, version: int, reason: str) -> Verdict:
+        """An accepted candidate cannot take over after all; the verdict that says why."""
+        verdict = refuse(reason)
+        self.rejections += 1
+        log.warning("candidate_withdrawn", version=version, reason=reason)
+        try:
+            self._registry.set_status(version, "rejected", verdict=verdict.to_json())
+        except StorageError as problem:
+            log.warning("verdict_not_kept", version=version, problem=problem.line())
+        return verdict
+
+    def _clear_candidates(self, *but: Path) -> None:
+        """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""
+        if self._staging.is_dir():
+            for left in self._staging.iterdir():
+                if left not in but:
+                    discard(left)
+
+    # ---- stored models ---------------------------------------------------------------------
+
+    def open(self, version: int) -> ServedModel:
+        """Load a version from the registry, verified and warmed up.
+
+        Raises
+        ------
+        EdgedError
+            When its files are damaged or it does not answer.
+        """
+        record = self._registry.get(version)
+        self._reader.breathe()
+        form = INT8 if self._int8 and record.data.get("form") == INT8 else FLOAT32
+        path = self._registry.verify(version, form)
+        self._reader.breathe()
+        model = self._reader.load(path)
+        out = model.predict(np.zeros((1, self._schema.width), np.float32))
+        if out.shape[1] not in self._schema.output_widths or not np.isfinite(out).all():
+            raise ModelError(f"it predicts {out.tolist()} for zeros", where=f"version {version}")
+        self._reader.breathe()
+        scale = record.metrics.get("scale")
+        return ServedModel(version, model, None if scale is None else np.asarray(scale, np.float32), form)
+
+    def _load(self, version: int) -> ServedModel:
+        """`open`, within the time that is allowed."""
+        return within(self._timeout, "loading", lambda: self.open(version))
+
+    def recalled(self, versions: list[int]) -> Iterator[ServedModel]:
+        """Open models of earlier regimes, one after the other; none while a version is pinned."""
+        if self._registry.pinned():
+            return
+        self._recalled = {v: m for v, m in self._recalled.items() if v in versions}
+        known = {record.version for record in self._registry.records() if record.status not in BAD}
+        for version in versions:
+            if version not in known:
+                continue
+            try:
+                served = self._recalled.get(version) or self.open(version)
+            except EdgedError as problem:
+                self._pass_over(version, problem)
+                continue
+            self._recalled[version] = served
+            yield served
+
+    def _pass_over(self, version: int, problem: EdgedError) -> None:
+        """Note that a version cannot be loaded."""
+        log.error("model_unusable", version=version, problem=problem.line())
+        if version not in self.unusable:
+            self.unusable.append(version)
+
+
+def discard(folder: Path) -> None:
+    """Remove what nobody will use; the next start tries again where the disk refuses."""
+    if not folder.exists():
+        return
+    try:
+        remove(folder)
+    except StorageError as problem:
+        log.warning("not_removed", path=str(folder), problem=problem.line())

@@ -299,10 +299,7 @@ POSITIONAL = "x"
 def check_codec(stream: StreamConfig) -> None:
     """Refuse settings that the stream's format has no use for.
 
-    Raises
-    ------
-    ValueError
-        Naming the setting and what to do.
+    Raises ValueError naming the setting and what to do.
     """
     codec = stream.codec
     if codec in ARRAYS:

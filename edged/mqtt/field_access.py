@@ -137,11 +137,8 @@ def missing(name: str) -> RejectedSampleError:
 def numbers(values: list[Any], names: Sequence[str] | None) -> list[float]:
     """The values as finite floats that float32 can hold.
 
-    Raises
-    ------
-    RejectedSampleError
-        For the first bad value: `missing_field` for MISSING, `wrong_type` for anything else but numbers,
-        `not_finite` for what overflows.
+    Raises RejectedSampleError for the first bad value: `missing_field` for MISSING, `wrong_type` for anything
+    else but numbers, `not_finite` for what overflows.
     """
     kinds = set(map(type, values))
     # Text cannot spell NaN here: the parser has refused it.
@@ -203,10 +200,7 @@ def topic_level(spec: str) -> Callable[[str, Any], str]:
 def parse_key(value: Any) -> str:
     """A sample's key: a string of 1 to 256 characters, or a number.
 
-    Raises
-    ------
-    RejectedSampleError
-        With reason `key`.
+    Raises RejectedSampleError with reason `key`.
     """
     return _name(value, "key", MAX_KEY, (str, int, float))
 
@@ -214,10 +208,7 @@ def parse_key(value: Any) -> str:
 def parse_id(value: Any) -> str:
     """A sender's id: a string of 1 to 128 characters, or an integer.
 
-    Raises
-    ------
-    RejectedSampleError
-        With reason `id`.
+    Raises RejectedSampleError with reason `id`.
     """
     return _name(value, "id", MAX_ID, (str, int))
 
@@ -241,10 +232,7 @@ def parse_time(value: Any) -> float:
     >>> parse_time(1_700_000_000_000), parse_time("2023-11-14T22:13:20Z")
     (1700000000.0, 1700000000.0)
 
-    Raises
-    ------
-    RejectedSampleError
-        With reason `timestamp`.
+    Raises RejectedSampleError with reason `timestamp`.
     """
     if type(value) is str:
         return _parse_iso(value)

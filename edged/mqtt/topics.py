@@ -139,10 +139,7 @@ def specificity(pattern: str) -> tuple[int, ...]:
 def check_filter(pattern: str) -> None:
     """Reject text that is not a valid topic filter.
 
-    Raises
-    ------
-    ConfigError
-        Naming the filter and what is wrong with it.
+    Raises ConfigError naming the filter and what is wrong with it.
     """
     levels = _levels(pattern)
     problem = ""

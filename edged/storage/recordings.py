@@ -77,10 +77,8 @@ def read_stream(
     cell of a feature or label is NaN: a reading, or a label, that never came. `key` names the array of an npz
     file that holds the keys.
 
-    Raises
-    ------
-    ConfigError
-        When the file cannot be read or is no such stream, naming the place and what would be right.
+    Raises ConfigError when the file cannot be read or is no such stream, naming the place and what would be
+    right.
     """
     name = path.name.lower()
     with _readable(path):

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
     """Its weights without personal ones, and the fingerprint of the bundle that devices need.
 
-    Raises
-    ------
-    StorageError, BundleError
-        When it cannot be read.
-    ConfigError
-        When there is none, or nothing of it is shared.
+    Raises StorageError or BundleError when it cannot be read; ConfigError when there is none, or nothing of
+    it is shared.
     """
     weights, bundle = _read(config)
     shared = {

@@ -47,10 +47,7 @@ REMEMBERED = 1000
 class CoordinatorJournal:
     """The directory `path` of one coordinator, which it has for itself.
 
-    Raises
-    ------
-    StorageError
-        When another process has it, or the disk refuses.
+    Raises StorageError when another process has it, or the disk refuses.
     """
 
     def __init__(self, path: Path, *, disk: Disk = DISK) -> None:

@@ -64,10 +64,8 @@ class RoundReports:
     def receive(self, device: str, number: int | None, payload: bytes, course: FleetState) -> None:
         """Store a report; a report that is known changes nothing.
 
-        Raises
-        ------
-        RejectedUpdateError
-            When it is not one on the model that is tried now, by a device that was asked.
+        Raises RejectedUpdateError when it is not one on the model that is tried now, by a device that was
+        asked.
         """
         report, told = Evaluation.read(payload), course.round
         if report.device != device or report.round != number:

@@ -80,14 +80,8 @@ class SimulationPlan:
 def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
     """Run a simulation; returns the report, ready for JSON.
 
-    Raises
-    ------
-    ConfigError
-        When the data cannot be divided as asked.
-    UnavailableError
-        When no broker is installed.
-    EdgedError
-        When the fleet comes to a stop.
+    Raises ConfigError when the data cannot be divided as asked; UnavailableError when no broker is installed;
+    EdgedError when the fleet comes to a stop.
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:

@@ -39,28 +39,15 @@ class NetworkThread:
 
     It takes what other threads leave in its queues. `Session` is how they do so.
 
-    Parameters
-    ----------
-    config
-        The broker and how to speak with it.
-    client_id
-        Must stay the same over restarts: the broker keeps our messages under it.
-    will
-        Topic, payload and retain flag of what the broker says when we vanish; or a function that is
-        asked for them before each connection.
-    clean
-        Begin anew with each connection: nothing of an earlier one is delivered, or sent at QoS 0.
-    listener
-        Its `online` is called on the network thread after each connection was made (subscriptions are
-        already on their way, so a birth message comes after them), its `connection_changed` after that and
-        after each connection was lost.
-    backlog
-        Messages of each QoS that may wait to be sent; see `OutgoingQueues`.
+    `client_id` must stay the same over restarts: the broker keeps our messages under it. `will` is topic,
+    payload and retain flag of what the broker says when we vanish, or a function that is asked for them
+    before each connection. With `clean` each connection begins anew: nothing of an earlier one is delivered,
+    or sent at QoS 0. The listener's `online` is called on the network thread after each connection was made
+    (subscriptions are already on their way, so a birth message comes after them), its `connection_changed`
+    after that and after each connection was lost. Of each QoS `backlog` messages may wait to be sent; see
+    `OutgoingQueues`.
 
-    Raises
-    ------
-    ConfigError
-        When a certificate or key cannot be used.
+    Raises ConfigError when a certificate or key cannot be used.
     """
 
     def __init__(

@@ -151,10 +151,7 @@ class PacketSocket:
     def read(self, epoch: int, received: float) -> list[ReceivedMessage]:
         """Read all complete PUBLISH packets up to the next packet of another kind.
 
-        Raises
-        ------
-        BrokerError
-            When the bytes are no MQTT.
+        Raises BrokerError when the bytes are no MQTT.
         """
         found: list[ReceivedMessage] = []
         try:

@@ -59,10 +59,7 @@ class Session(NetworkThread):
         what the broker has kept comes with the first connection of each process, also where it still knows
         our session.
 
-        Raises
-        ------
-        ConfigError
-            When a filter is not valid.
+        Raises ConfigError when a filter is not valid.
         """
         self._subscriptions.add(filters, qos, sink, as_published=as_published, kept_again=kept_again)
         self._waker.wake()

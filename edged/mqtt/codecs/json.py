@@ -29,10 +29,7 @@ class JsonCodec(ObjectCodec):
 def parse(payload: bytes, largest: int) -> dict[str, Any]:
     """The JSON object in a payload of at most `largest` bytes.
 
-    Raises
-    ------
-    RejectedSampleError
-        `too_big`, `not_json`, `too_deep`, `not_finite` or `wrong_type`.
+    Raises RejectedSampleError: `too_big`, `not_json`, `too_deep`, `not_finite` or `wrong_type`.
     """
     message = parse_any(payload, largest)
     if type(message) is not dict:
@@ -43,10 +40,7 @@ def parse(payload: bytes, largest: int) -> dict[str, Any]:
 def parse_any(payload: bytes, largest: int) -> Any:
     """Whatever JSON there is in a payload of at most `largest` bytes.
 
-    Raises
-    ------
-    RejectedSampleError
-        `too_big`, `not_json`, `too_deep` or `not_finite`.
+    Raises RejectedSampleError: `too_big`, `not_json`, `too_deep` or `not_finite`.
     """
     if len(payload) > largest:
         check_size(payload, largest)

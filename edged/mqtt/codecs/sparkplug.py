@@ -95,10 +95,8 @@ class SparkplugCodec:
     def decode(self, topic: str, payload: bytes) -> Decoded:
         """The readings in a message, oldest first; none in births, deaths, commands and states.
 
-        Raises
-        ------
-        RejectedSampleError
-            `not_sparkplug`, `no_birth` where the names of metrics are not known, or as for any codec.
+        Raises RejectedSampleError: `not_sparkplug`, `no_birth` where the names of metrics are not known, or
+        as for any codec.
         """
         check_size(payload, self._largest)
         place = parse_topic(topic)

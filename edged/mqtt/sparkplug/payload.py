@@ -62,10 +62,7 @@ class SparkplugTopic(NamedTuple):
 def parse_topic(topic: str) -> SparkplugTopic | None:
     """The parts of a topic; None for the states of hosts, which are no data.
 
-    Raises
-    ------
-    RejectedSampleError
-        With reason `not_sparkplug` for any other topic.
+    Raises RejectedSampleError with reason `not_sparkplug` for any other topic.
     """
     levels = topic.split("/")
     if levels[0] == NAMESPACE and len(levels) > 1 and levels[1] == "STATE":
@@ -114,10 +111,7 @@ class SparkplugWire:
     def read(self, data: bytes) -> Payload:
         """Decode a payload of Sparkplug B.
 
-        Raises
-        ------
-        RejectedSampleError
-            With reason `not_sparkplug`.
+        Raises RejectedSampleError with reason `not_sparkplug`.
         """
         try:
             message = self._message.FromString(data)

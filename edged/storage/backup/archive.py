@@ -88,12 +88,8 @@ class Archive:
     before reading on. `about` is what the manifest holds, verified against its own seal; `entries` are the
     files that follow.
 
-    Raises
-    ------
-    CorruptError
-        When it is no such archive or any byte of its beginning is not as it was written.
-    RefusedError
-        When it names files as no backup does.
+    Raises CorruptError when it is no such archive or any byte of its beginning is not as it was written;
+    RefusedError when it names files as no backup does.
     """
 
     def __init__(self, source: BinaryIO, where: str) -> None:

@@ -54,23 +54,11 @@ def back_up(
 ) -> dict[str, Any]:
     """Write a backup of `state` as the file `out`, durably; what its manifest says.
 
-    Parameters
-    ----------
-    state
-        The state directory; a daemon may run on it.
-    out
-        Replaced only when the backup is whole. Its owner alone may read it.
-    about
-        Further fields of the manifest.
-    sign
-        Makes the signature of `HEADER` and the manifest.
+    A daemon may run on `state`. `out` is replaced only when the backup is whole, and its owner alone may read
+    it. `about` are further fields of the manifest; `sign` makes the signature of `HEADER` and the manifest.
 
-    Raises
-    ------
-    StorageError
-        When there is nothing to back up, it cannot be read or the disk refuses.
-    CorruptError
-        When a database or the champion is damaged.
+    Raises StorageError when there is nothing to back up, it cannot be read or the disk refuses; CorruptError
+    when a database or the champion is damaged.
     """
     if not (state / REGISTRY).exists():
         raise StorageError(

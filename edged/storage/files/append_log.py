@@ -44,8 +44,8 @@ class LogRecord:
 class AppendLog:
     """Opens or creates the file `path`; `records` are those that it holds from before.
 
-    Examples
-    --------
+    Raises StorageError when the disk refuses; then the file is as it was at the last `sync`, or longer.
+
     >>> import tempfile; from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     spool = AppendLog(Path(folder) / "a")
@@ -56,11 +56,6 @@ class AppendLog:
     ...     [(record.head, again.read(record)) for record in again.records]
     ...     again.close()
     [({'n': 1}, b'body')]
-
-    Raises
-    ------
-    StorageError
-        When the disk refuses; then the file is as it was at the last `sync`, or longer.
     """
 
     def __init__(self, path: Path, *, disk: Disk = DISK) -> None:

@@ -76,11 +76,8 @@ class Checkpoints:
         `staging` is from `stage`, with the engine's files in it; `state` holds JSON values, `arrays` arrays
         of any shape and of plain dtypes: nothing is ever pickled.
 
-        Raises
-        ------
-        StorageError
-            When it could not be made durable, or old generations could not be removed. The newest
-            generation is then whatever `latest` says.
+        Raises StorageError when it could not be made durable, or old generations could not be removed. The
+        newest generation is then whatever `latest` says.
         """
         number = max(self.numbers(), default=0) + 1
         with atomic.disk_errors("writing a checkpoint", staging):
@@ -158,10 +155,7 @@ class Checkpoints:
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Arrays as the bytes of an `.npz` file: the same arrays give the same bytes.
 
-    Raises
-    ------
-    StorageError
-        For an array of Python objects: those would have to be pickled.
+    Raises StorageError for an array of Python objects: those would have to be pickled.
     """
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

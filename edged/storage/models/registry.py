@@ -77,12 +77,8 @@ class Registry(Journal):
     def open(cls, state_dir: Path, *, readonly: bool = False, disk: atomic.Disk = atomic.DISK) -> Registry:
         """Open the registry, creating it unless `readonly`, and mend what a crash left behind.
 
-        Raises
-        ------
-        StorageError
-            When it is missing (`readonly`) or cannot be opened.
-        CorruptError
-            When `state.db` is no database any more.
+        Raises StorageError when it is missing (`readonly`) or cannot be opened; CorruptError when `state.db`
+        is no database any more.
         """
         db, path = cls._connect(state_dir, readonly=readonly)
         registry = cls(db, path, disk=disk)
@@ -266,13 +262,9 @@ class Registry(Journal):
         `ts` is Unix seconds, `reason` a word or a line. `outgoing` is the status of the model whose place it
         takes; when absent `good` if that was proven, else `retired`. A rollback gives `rolled_back`.
 
-        Raises
-        ------
-        CorruptError
-            When the model is damaged; the old champion stays.
-        StorageError
-            When the pointer could not be moved durably. The rows then follow the pointer as it was
-            read again: ask `champion()`, and do not assume.
+        Raises CorruptError when the model is damaged; the old champion stays. Raises StorageError when the
+        pointer could not be moved durably. The rows then follow the pointer as it was read again: ask
+        `champion()`, and do not assume.
         """
         with self._lock:
             self.get(version)

@@ -34,16 +34,10 @@ def wal_budget(max_bytes: int) -> int:
 class Eviction:
     """Keeps the pages in use below a limit, inside the writer's own transactions.
 
-    Parameters
-    ----------
-    max_bytes
-        Cap of database and write-ahead log together.
-    max_age
-        Seconds after which a sample or a refused message goes; None for never.
-    ages
-        How old a stamp is on a device whose clock may be set; the difference of the stamps when absent.
-    spare_replay
-        Whether the replay memory outlives `max_age`: it is bounded.
+    `max_bytes` is the cap of database and write-ahead log together; `max_age` the seconds after which a
+    sample or a refused message goes, None for never. `ages` tells how old a stamp is on a device whose clock
+    may be set; without it the difference of the stamps counts. `spare_replay` says whether the replay memory
+    outlives `max_age`: it is bounded.
     """
 
     def __init__(

@@ -282,11 +282,8 @@ class SampleLog(JoiningReader):
         file system is overwritten first, too. Returns how many `samples`, `labels` and `quarantined` messages
         went.
 
-        Raises
-        ------
-        StorageError
-            When something still reads, or the disk has no room for the rewriting. What was deleted
-            stays deleted; its bytes may still be there: do it again.
+        Raises StorageError when something still reads, or the disk has no room for the rewriting. What was
+        deleted stays deleted; its bytes may still be there: do it again.
         """
         with self._lock:
             with self._writing() as (tally, evicting):

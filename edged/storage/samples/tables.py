@@ -109,10 +109,7 @@ def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
 
     New classes may be added at the end: stored class indices keep their meaning.
 
-    Raises
-    ------
-    StorageError
-        Naming the first thing that differs.
+    Raises StorageError naming the first thing that differs.
     """
     stored: dict[str, str] = dict(db.execute("SELECT name, value FROM stream"))
     for name, value in stream_values(schema).items():

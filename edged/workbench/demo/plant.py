@@ -76,8 +76,6 @@ class Plant:
 
     `seed` is that of everything random in it; all phases are spread over the first `total` samples.
 
-    Examples
-    --------
     >>> x, y = Plant(seed=1, total=1000).sample(5)
     >>> x.shape, x.dtype, y.dtype
     ((5, 9), dtype('float32'), dtype('int64'))

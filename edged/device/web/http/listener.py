@@ -69,11 +69,8 @@ class Connection(HttpToolsProtocol):
     They concern headers, slow senders and readers, and the number of connections: one beyond `most` is closed
     without an answer.
 
-    Attributes
-    ----------
-    since
-        When the request that is arriving began, or the client stopped to take its answer; in seconds of the
-        event loop, None while we are the ones to act.
+    `since` says when the request that is arriving began, or the client stopped to take its answer, in seconds
+    of the event loop; None while we are the ones to act.
     """
 
     def __init__(self, *arguments: Any, most: int) -> None:

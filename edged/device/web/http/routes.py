@@ -34,14 +34,8 @@ UNIX = "unix"  # in the state of connections over the Unix socket; their lack of
 class GuardedRoute:
     """Endpoint of one path: checks method, scope and, for `/api`, that no form can have sent the request.
 
-    Parameters
-    ----------
-    method
-        `GET`, which answers HEAD too, or `POST`.
-    rights
-        Scopes, one of which is needed; none for a public path.
-    json_only
-        Whether unsafe requests must have the content type JSON, which no form can send.
+    `method` is `GET`, which answers HEAD too, or `POST`; of the scopes in `rights` one is needed, none for a
+    public path. With `json_only` unsafe requests must have the content type JSON, which no form can send.
     """
 
     def __init__(
@@ -110,10 +104,7 @@ def require(shown: Pass, rights: Sequence[Right]) -> None:
 def identify(access: Access, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
     """Return the permissions of a request by its socket, token or cookie.
 
-    Raises
-    ------
-    HttpError
-        401 for a token that is wrong, 429 when there were too many of them.
+    Raises HttpError: 401 for a token that is wrong, 429 when there were too many of them.
     """
     if scope["state"].get(UNIX):
         return LOCAL

@@ -7,7 +7,9 @@ belong to another message.
 
 from __future__ import annotations
 
+import contextlib
 import selectors
+import socket
 import threading
 import time
 from collections import deque
@@ -16,11 +18,9 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import EdgedError
 from edged.logs import get_logger
 from edged.mqtt.client import connection
-from edged.mqtt.client.connection_state import ConnectionState
 from edged.mqtt.client.publisher import BrokerLimits, Publisher
-from edged.mqtt.client.reconnect import Backoff, ProtocolChoice
+from edged.mqtt.client.reconnect import Backoff, ConnectionState, ProtocolChoice
 from edged.mqtt.client.subscriptions import Subscriptions
-from edged.mqtt.client.waker import WakeupPipe
 
 if TYPE_CHECKING:
     from edged.config import MqttConfig
@@ -282,3 +282,37 @@ class NetworkThread:
         for pattern, reason in self._subscriptions.answered(mid, reasons):
             remedy = "check the broker's access rules"
             log.error("mqtt_subscription_refused", filter=pattern, reason=reason, remedy=remedy)
+
+
+class WakeupPipe:
+    """Makes a selector return, from any thread; any number of calls cost one wake-up."""
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._set = False
+
+    def fileno(self) -> int:
+        """File descriptor for a selector."""
+        return self._receiver.fileno()
+
+    def wake(self) -> None:
+        """Call after the work has been put where the network thread looks for it."""
+        if self._set:
+            return
+        self._set = True
+        # A full buffer has woken it already; a closed socket has nobody to wake.
+        with contextlib.suppress(OSError):
+            self._sender.send(b"\0")
+
+    def clear(self) -> None:
+        """Discard pending wake-ups; call it before looking for work."""
+        with contextlib.suppress(OSError):
+            self._receiver.recv(4096)
+        self._set = False
+
+    def close(self) -> None:
+        """Give the sockets back; `wake` does nothing from now on."""
+        self._receiver.close()
+        self._sender.close()

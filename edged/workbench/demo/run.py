@@ -31,8 +31,8 @@ from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from edged.workbench.demo.broker import EmbeddedBroker, Kind
 from edged.workbench.demo.observer import Observer, Score
+from edged.workbench.demo.plant import RATE, DemoStream, replayed, simulated
 from edged.workbench.demo.screen import DemoState, Screen
-from edged.workbench.demo.world import RATE, DemoStream, replayed, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 
-from edged.mqtt.client.connection_state import ConnectionState
 from edged.mqtt.client.message import OutgoingMessage
 from edged.mqtt.client.publisher import OutgoingQueues
 from edged.mqtt.client.reconnect import (
@@ -12,6 +11,7 @@ from edged.mqtt.client.reconnect import (
     SETTLED,
     TWIN_LONGEST,
     Backoff,
+    ConnectionState,
     ProtocolChoice,
 )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from edged.domain.federated.personal_layers import is_personal
 from edged.errors import ConfigError, CorruptError
 from edged.mqtt.weight_encoding import unpack
 from edged.storage.files.atomic import disk_errors
@@ -26,11 +26,8 @@ def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
     it is shared.
     """
     weights, bundle = _read(config)
-    shared = {
-        name: value
-        for name, value in weights.items()
-        if not any(fnmatchcase(name, pattern) for pattern in config.train.personal)
-    }
+    personal = config.train.personal
+    shared = {name: value for name, value in weights.items() if not is_personal(name, personal)}
     if not shared:
         raise ConfigError("every parameter is personal", where="train.personal", remedy="leave some out")
     return shared, config.bundle or bundle

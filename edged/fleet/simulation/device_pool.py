@@ -43,16 +43,11 @@ class PooledHost:
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
-        self._record = MembershipRecord()
-
-    @property
-    def record(self) -> MembershipRecord:
-        """The membership record as it was last stored."""
-        return self._record
+        self.record = MembershipRecord()
 
     def store(self, record: MembershipRecord) -> None:
         """Keep the membership record in memory."""
-        self._record = record
+        self.record = record
 
     def between_runs(self, job: Callable[[], None]) -> None:
         """Call `job` on a thread of the pool: there are no other training runs."""

@@ -37,7 +37,8 @@ log = get_logger("edged.mqtt")
 class NetworkThread:
     """Makes the connection with the broker, again after each loss, and moves messages both ways.
 
-    It takes what other threads leave in its queues. `Session` is how they do so.
+    It takes what other threads leave in its queues. `Session` is how they do so. `epoch` is the number of the
+    present connection, 0 before the first; `protocol` the MQTT version in use.
 
     `client_id` must stay the same over restarts: the broker keeps our messages under it. `will` is topic,
     payload and retain flag of what the broker says when we vanish, or a function that is asked for them
@@ -69,13 +70,13 @@ class NetworkThread:
         self._publisher = Publisher(backlog)
         self._subscriptions = Subscriptions()
         self._acks: deque[tuple[int, list[int]]] = deque()
-        self._epoch = self._strangers = 0
+        self.epoch = self._strangers = 0
         self._online = threading.Event()
         self._answered = self._born = self._dropping = False
         self._closing = threading.Event()
         self._deadline = 0.0
         self._condition = ConnectionState(config.host, config.port, client_id)
-        self._protocol = self._choice.protocol
+        self.protocol = self._choice.protocol
         self._client = self._make_client()
         self._waker = WakeupPipe()
         self._thread = threading.Thread(target=self._run, name="edged-mqtt", daemon=True)
@@ -115,7 +116,7 @@ class NetworkThread:
 
     def _connection(self) -> None:
         """Run one connection from start to end."""
-        if self._choice.protocol != self._protocol:
+        if self._choice.protocol != self.protocol:
             self._change_protocol()
         connection.renew(self._client, self._config)
         connection.renew_will(self._client, self._will)
@@ -173,7 +174,7 @@ class NetworkThread:
     def _receive(self, wire: PacketSocket) -> None:
         received = time.monotonic()
         while self._client.wire is wire:
-            for delivery in wire.read(self._epoch, received):
+            for delivery in wire.read(self.epoch, received):
                 self._deliver(delivery)
             if not wire.offer() and not wire.lost:
                 break
@@ -192,7 +193,7 @@ class NetworkThread:
             log.warning("mqtt_unexpected_topic", topic=delivery.topic, remedy=remedy)
         self._strangers += 1
         if delivery.qos:
-            self._acks.append((self._epoch, [delivery.mid]))
+            self._acks.append((self.epoch, [delivery.mid]))
 
     def _news(self) -> None:
         """Tell others what paho's callbacks have noted, now that no lock of paho is held."""
@@ -224,7 +225,7 @@ class NetworkThread:
     def _send_acks(self, wire: PacketSocket) -> None:
         while self._acks:
             epoch, mids = self._acks.popleft()
-            if epoch == self._epoch:
+            if epoch == self.epoch:
                 wire.ack(mids)
 
     def _finished(self, wire: PacketSocket) -> bool:
@@ -236,7 +237,7 @@ class NetworkThread:
 
     def _make_client(self) -> PacketClient:
         client = connection.make_client(
-            self._config, self._client_id, self._protocol, self._will, clean=self._clean
+            self._config, self._client_id, self.protocol, self._will, clean=self._clean
         )
         client.on_connect = lambda _, __, flags, reason, properties: self._connected(
             flags, reason, properties
@@ -248,7 +249,7 @@ class NetworkThread:
 
     def _change_protocol(self) -> None:
         """Start over with the other version; what the broker has not acknowledged is sent again."""
-        self._protocol = self._choice.protocol
+        self.protocol = self._choice.protocol
         self._publisher.start_over()
         self._client = self._make_client()
 
@@ -257,14 +258,14 @@ class NetworkThread:
         if reason.is_failure:
             self._refused(str(reason))
             return
-        if self._choice.accepted() and self._protocol != self._config.protocol:
+        if self._choice.accepted() and self.protocol != self._config.protocol:
             log.warning("mqtt_fallback", reason="the broker does not speak MQTT 5, 3.1.1 is used from now on")
-        self._epoch += 1
+        self.epoch += 1
         self._dropping = False
         self._publisher.limits = BrokerLimits.of(limits)
         self._subscriptions.session_present(present=flags.session_present)
         self._condition.connected()
-        where = {"host": self._config.host, "port": self._config.port, "protocol": self._protocol}
+        where = {"host": self._config.host, "port": self._config.port, "protocol": self.protocol}
         log.info("mqtt_connected", **where, session_present=flags.session_present)
         self._online.set()
 

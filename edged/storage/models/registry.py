@@ -162,14 +162,9 @@ class Registry(Journal):
         return path
 
     def set_status(
-        self,
-        version: int,
-        status: Status,
-        *,
-        verdict: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, Any] | None = None,
+        self, version: int, status: Status, *, verdict: Mapping[str, Any] | None = None
     ) -> ModelRecord:
-        """Change a model's status, and its verdict and metrics where given; the new record.
+        """Change a model's status, and its verdict where given; the new record.
 
         `good` for the champion means that it passed its probation: it stays `champion`, is `proven`
         from then on, and becomes `good` when another takes its place. Champions are made by
@@ -188,7 +183,6 @@ class Registry(Journal):
             record = replace(
                 record, status=status, proven=proven,
                 verdict=record.verdict if verdict is None else dict(verdict),
-                metrics=record.metrics | dict(metrics or {}),
             )  # fmt: skip
             with self._writing():
                 self._insert(record)

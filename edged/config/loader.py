@@ -148,9 +148,7 @@ def read_yaml(path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:
         raise ConfigError(
-            f"cannot read {what}: {problem.strerror}",
-            where=str(path),
-            remedy="name an existing YAML file",
+            f"cannot read {what}: {problem.strerror}", where=str(path), remedy="name an existing YAML file"
         ) from problem
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{what} is not UTF-8 text", where=str(path)) from problem

@@ -76,10 +76,7 @@ class BrokerAddress:
         )
 
     def tls_context(self) -> ssl.SSLContext:
-        """Whom to trust, and the certificate to show.
-
-        Raises ConfigError when a certificate cannot be used.
-        """
+        """Whom to trust, and the certificate to show; ConfigError when a certificate cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:
@@ -143,10 +140,7 @@ class Operator:
             ) from None
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Subscribe to these filters.
-
-        Raises BrokerError when the broker refuses.
-        """
+        """Subscribe to these filters; BrokerError when the broker refuses."""
         for pattern in filters:
             self._client.subscribe(pattern, qos=1)
             reason = self._answered(pattern)

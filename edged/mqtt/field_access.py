@@ -198,18 +198,12 @@ def topic_level(spec: str) -> Callable[[str, Any], str]:
 
 
 def parse_key(value: Any) -> str:
-    """A sample's key: a string of 1 to 256 characters, or a number.
-
-    Raises RejectedSampleError with reason `key`.
-    """
+    """A sample's key: a string of 1 to 256 characters, or a number; RejectedSampleError with reason `key`."""
     return _name(value, "key", MAX_KEY, (str, int, float))
 
 
 def parse_id(value: Any) -> str:
-    """A sender's id: a string of 1 to 128 characters, or an integer.
-
-    Raises RejectedSampleError with reason `id`.
-    """
+    """A sender's id: a string of 1 to 128 characters, or an integer; RejectedSampleError with reason `id`."""
     return _name(value, "id", MAX_ID, (str, int))
 
 

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # As numpy codes its types: their names are made anew each time that one asks for them.
-_KINDS = {
-    "values": ("<f4", "<f2", "|i1"),
-    "scale": ("<f4",),
-    "gaps": ("|u1", "<u2", "<u4"),
-}
+_KINDS = {"values": ("<f4", "<f2", "|i1"), "scale": ("<f4",), "gaps": ("|u1", "<u2", "<u4")}
 
 
 def pack(coded: Mapping[str, Coded]) -> bytes:

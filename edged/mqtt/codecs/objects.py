@@ -127,19 +127,13 @@ class ObjectLabelCodec:
 
 
 def check_size(payload: bytes, largest: int) -> None:
-    """Reject a payload of more than `largest` bytes.
-
-    Raises RejectedSampleError with reason `too_big`.
-    """
+    """Reject a payload of more than `largest` bytes; RejectedSampleError with reason `too_big`."""
     if len(payload) > largest:
         raise RejectedSampleError("too_big", f"{len(payload)} bytes, at most {largest} are taken")
 
 
 def the_object(message: Any) -> dict[str, Any]:
-    """Return the message if it is an object.
-
-    Raises RejectedSampleError with reason `wrong_type`.
-    """
+    """Return the message if it is an object; RejectedSampleError with reason `wrong_type`."""
     if type(message) is not dict:
         raise RejectedSampleError("wrong_type", "a message must be an object with named fields")
     return message

@@ -73,10 +73,7 @@ class SparkplugCodec:
     """
 
     def __init__(
-        self,
-        stream: StreamConfig,
-        clock: Clock | None = None,
-        publisher: MessagePublisher | None = None,
+        self, stream: StreamConfig, clock: Clock | None = None, publisher: MessagePublisher | None = None
     ) -> None:
         self._largest = stream.max_payload
         # Each moment brings all features: no more numbers than a raw array of that size would hold.

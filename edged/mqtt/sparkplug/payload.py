@@ -96,10 +96,7 @@ class Payload(NamedTuple):
 
 
 class SparkplugWire:
-    """Reads and writes Sparkplug payloads.
-
-    Raises ConfigError when protobuf is not installed.
-    """
+    """Reads and writes Sparkplug payloads; ConfigError when protobuf is not installed."""
 
     def __init__(self, where: str) -> None:
         required("google.protobuf", "sparkplug", where)
@@ -109,10 +106,7 @@ class SparkplugWire:
         self._broken = (DecodeError, ValueError, RuntimeError)
 
     def read(self, data: bytes) -> Payload:
-        """Decode a payload of Sparkplug B.
-
-        Raises RejectedSampleError with reason `not_sparkplug`.
-        """
+        """Decode a payload of Sparkplug B; RejectedSampleError with reason `not_sparkplug`."""
         try:
             message = self._message.FromString(data)
             return Payload(

@@ -93,10 +93,7 @@ class AppendLog:
         self._written = self._end
 
     def read(self, record: LogRecord) -> bytes:
-        """The body of a record that is durable.
-
-        Raises CorruptError when it is not there.
-        """
+        """The body of a record that is durable; CorruptError when it is not there."""
         with disk_errors("reading", self._path):
             body = os.pread(self._file, record.size, record.at)
         if len(body) != record.size:

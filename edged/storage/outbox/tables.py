@@ -129,10 +129,7 @@ def write_counts(
 
 
 def waiting(path: Path) -> OutboxBacklog:
-    """What waits in an outbox that nobody has open.
-
-    Raises StorageError when there is none or it cannot be read.
-    """
+    """What waits in an outbox that nobody has open; StorageError when there is none or it cannot be read."""
     db = connect(path, readonly=True)
     try:
         require_version(db, path, len(MIGRATIONS))

@@ -18,10 +18,9 @@ from edged.errors import ConfigError, EdgedError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.simulation.device_pool import DevicePool
 from edged.fleet.simulation.partition import by_key, dirichlet
 from edged.fleet.simulation.shared import SharedSetup
-from edged.fleet.simulation.virtual_device import VirtualDevice
+from edged.fleet.simulation.virtual_device import DevicePool, VirtualDevice
 from edged.storage.recordings import read_stream
 from edged.workbench.demo.broker import EmbeddedBroker
 

@@ -195,7 +195,7 @@ def restore(
 ) -> dict[str, Any]:
     """Put a backup in the place of a state directory, whole or not at all; what its manifest says.
 
-    To be called under the directory's lock, and as its owner (`as_owner_of`): whoever owns a directory decides
+    To be called under the directory's lock and as its owner (`as_owner_of`): whoever owns a directory decides
     where names in it lead.
 
     Parameters

@@ -54,10 +54,16 @@ class ChunkResult(IntEnum):
 
 @dataclass(frozen=True)
 class TransferPurpose:
-    """What a transfer is for; `kind` is what arrives: weights, a model file or a bundle file.
+    """What a transfer is for.
 
-    `mix` says whether weights may be mixed with the device's own, else they take their place; `url` is where
-    the device fetches the file itself, as one chunk, None where chunks are sent.
+    Attributes
+    ----------
+    kind
+        What arrives: weights, a model file or a bundle file.
+    mix
+        Whether weights may be mixed with the device's own; else they take their place.
+    url
+        Where the device fetches the file itself, as one chunk; None where chunks are sent.
     """
 
     kind: Literal["weights", "model", "bundle"] = "weights"
@@ -83,7 +89,12 @@ class Transfer:
 def announced(name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> Transfer:
     """Create a transfer from its sender's announcement.
 
-    Raises ConfigError when the name or the manifest is not usable; RefusedError when it is too large.
+    Raises
+    ------
+    ConfigError
+        When the name or the manifest is not usable.
+    RefusedError
+        When it is too large.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError("a transfer has 1 to 64 letters, digits, - and _", where="transfer")
@@ -156,7 +167,12 @@ class TransferStaging:
     def open(self, transfer: Transfer) -> list[int]:
         """Open a transfer, or resume it; return the numbers of missing chunks.
 
-        Raises RefusedError when another one is under way; StorageError when the disk refuses.
+        Raises
+        ------
+        RefusedError
+            When another one is under way.
+        StorageError
+            When the disk refuses.
         """
         with self._lock:
             current = self.transfer
@@ -217,8 +233,12 @@ class TransferStaging:
 
         None if another transfer has taken its place, or a chunk is missing or has turned out to be damaged.
 
-        Raises ConfigError when they are not what the manifest says of the whole; StorageError when they
-        cannot be read.
+        Raises
+        ------
+        ConfigError
+            When they are not what the manifest says of the whole.
+        StorageError
+            When they cannot be read.
         """
         digest, folder = hashlib.sha256(), self._folder / transfer.name
         with self._lock:

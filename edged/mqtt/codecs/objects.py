@@ -68,7 +68,7 @@ class ReadingFields:
 
 
 class ObjectCodec:
-    """Decodes sample messages that are one object each, by `parse`."""
+    """Decodes sample messages that are one object each, by `parse`; `text` as for `ReadingFields`."""
 
     def __init__(self, stream: StreamConfig, parse: Parse, *, text: bool = False) -> None:
         self._largest = stream.max_payload

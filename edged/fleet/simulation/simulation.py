@@ -144,7 +144,8 @@ def _bundle(plan: SimulationPlan, width: int, classes: int, folder: Path) -> Bun
 def _devices(
     plan: SimulationPlan, bench: SharedSetup, parts: Mapping[str, NDArray[np.int64]], folder: Path
 ) -> list[VirtualDevice]:
-    harmful = set(_spread(list(parts), round(plan.poison * len(parts))))
+    names, count = list(parts), round(plan.poison * len(parts))
+    harmful = {names[i * len(names) // count] for i in range(count)}  # evenly
     made = []
     for number, (name, rows) in enumerate(parts.items()):
         own = folder / "devices" / str(number)
@@ -152,11 +153,6 @@ def _devices(
         attack = plan.attack if name in harmful else None
         made.append(VirtualDevice(_level(name), own, bench, rows, seed=plan.seed + number, attack=attack))
     return made
-
-
-def _spread(names: list[str], count: int) -> list[str]:
-    """So many of them, evenly."""
-    return [names[i * len(names) // count] for i in range(count)]
 
 
 def _level(key: str) -> str:

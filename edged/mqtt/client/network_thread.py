@@ -115,7 +115,6 @@ class NetworkThread:
         self._backoff.record_end(time.monotonic() - began if was_online else 0.0)
 
     def _connection(self) -> None:
-        """Run one connection from start to end."""
         if self._choice.protocol != self.protocol:
             self._change_protocol()
         connection.renew(self._client, self._config)

@@ -74,7 +74,6 @@ class Outbox:
             return cls(_connected(path, space), path, space, max_age, clock)
 
     def _adopt(self, db: sqlite3.Connection) -> None:
-        """Begin to work on an opened file."""
         with ExitStack() as unless_read, translated(self._path):
             unless_read.callback(self._space.release)
             unless_read.callback(db.close)

@@ -113,7 +113,8 @@ class Eviction:
         return now - stamp if self._ages is None else self._ages.age(stamp, now)
 
     def _evict(self, db: sqlite3.Connection, tally: SampleCounts, rows: int) -> int:
-        gone = self._delete(db, tally, self._oldest(db, rows), protected=True)
+        oldest = [offset for offset, _ in db.execute(_UNPROTECTED, (self._start, rows))]
+        gone = self._delete(db, tally, oldest, protected=True)
         if gone:
             return gone
         # Nothing but the replay memory is left: then it has to give way, too.
@@ -122,9 +123,6 @@ class Eviction:
         gone = self._delete(db, tally, last, protected=False)
         db.execute("DELETE FROM replay WHERE offset <= ?", (last[-1] if last else -1,))
         return gone
-
-    def _oldest(self, db: sqlite3.Connection, rows: int) -> list[int]:
-        return [offset for offset, _ in db.execute(_UNPROTECTED, (self._start, rows))]
 
     def _delete(
         self, db: sqlite3.Connection, tally: SampleCounts, offsets: list[int], *, protected: bool

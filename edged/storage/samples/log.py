@@ -204,26 +204,14 @@ class SampleLog(JoiningReader):
         Samples that are too old go in the same transaction, and the oldest make room where the cap
         would be passed.
 
-        Parameters
-        ----------
-        samples
-            New samples, with offsets from `next_offset` on, rising. Their checksums in `packets`
-            must be below `2**47`.
-        labels
-            Labels for stored samples or for those of this call. A second label of a sample
-            replaces the first and leaves its position in label order; one that was contradicted more
-            than `relabels` times is withdrawn.
-        quarantined
-            Messages that were refused.
-        packets
-            Those of this call's other messages (labels, readings of windows), for `recent_packets`.
-        opened
-            What changes about windows that are not yet samples.
+        New `samples` have offsets from `next_offset` on, rising; their checksums in `packets` must be below
+        `2**47`. `labels` are for stored samples or for those of this call: a second label of a sample
+        replaces the first and leaves its position in label order; one that was contradicted more than
+        `relabels` times is withdrawn. `quarantined` messages were refused. `packets` are those of this call's
+        other messages (labels, readings of windows), for `recent_packets`. `opened` is what changes about
+        windows that are not yet samples.
 
-        Raises
-        ------
-        StorageError
-            When nothing at all was stored: the messages must not be acknowledged.
+        Raises StorageError when nothing at all was stored: the messages must not be acknowledged.
         """
         try:
             with self._lock:

@@ -314,7 +314,6 @@ def run_demo(
 
 
 def _check_bundle(bundle: Path | None, world: DemoStream) -> None:
-    """Say what is wrong before anything is started."""
     if bundle is not None:
         schema = Schema(world.names, world.x.shape[1], "classify", world.classes)
         Bundle.open(bundle).check_schema(schema)

@@ -37,7 +37,6 @@ def page(title: str, report: Mapping[str, Any], history: Mapping[str, Any]) -> s
 
 
 def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
-    """What came of it, in two sentences."""
     if history["figure"] == "mean_score":
         return f"<p class=lead>{alarm_sentence(report, history)}</p>"
     name = history["figure"]
@@ -156,7 +155,11 @@ def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
     names = ["first", *(f"{end / 1000:.1f}k" for end in ends[1:])]
     grid = matrix(names, names, kept["skill"], lambda v: tell(abs(v)))
     backward, forgotten = kept["backward_transfer"], kept["forgetting"]
-    signed = _points if tell is percent else _signed
+    points = tell is percent
+
+    def signed(value: float) -> str:
+        return f"{100 * value:+.1f} points" if points else f"{value:+.4g}"
+
     return (
         "<h2>What is remembered</h2>"
         "<p>Each row is the model that served at the end of a part of the stream, each column the held-out "
@@ -165,14 +168,6 @@ def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
         f"forgetting <b>{signed(forgotten)}</b> (loss against the best ever on each part).</p>"
         f'<div class="wide">{grid}</div>'
     )
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:+.1f} points"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4g}"
 
 
 def _settings(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:

@@ -165,7 +165,6 @@ class HttpListener:
         self._look()
 
     def _look(self) -> None:
-        """Close connections that are too slow."""
         loop = asyncio.get_running_loop()
         before = loop.time() - REQUEST_SECONDS
         for connection in list(self._state.connections):

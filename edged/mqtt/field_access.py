@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import Any
 
 from edged.errors import ConfigError, RejectedSampleError
 
@@ -99,20 +99,15 @@ def _array_at(name: str, width: int) -> Features:
     def features(message: dict[str, Any]) -> list[float]:
         values = message.get(name, MISSING)
         if type(values) is not list:
-            _refuse_array(name, values)
+            if values is MISSING:
+                raise missing(name)
+            what = f"field {name!r} must be an array of numbers, not {_kind(values)}"
+            raise RejectedSampleError("wrong_type", what)
         if len(values) != width:
             raise RejectedSampleError("shape", f"field {name!r} has {len(values)} numbers, expected {width}")
         return numbers(values, None)
 
     return features
-
-
-def _refuse_array(name: str, values: Any) -> NoReturn:
-    if values is MISSING:
-        raise missing(name)
-    raise RejectedSampleError(
-        "wrong_type", f"field {name!r} must be an array of numbers, not {_kind(values)}"
-    )
 
 
 def _flat(names: Sequence[str]) -> Features:

@@ -146,11 +146,7 @@ def key_of(spec: str | None) -> KeyOf:
     if spec.startswith("topic:"):
         return topic_level(spec)
     getter = field(spec)
-
-    def from_field(_: str, message: Any) -> str:
-        return parse_key(getter(message))
-
-    return from_field
+    return lambda _, message: parse_key(getter(message))
 
 
 def _whole_topic(topic: str, _: Any) -> str:

@@ -214,11 +214,15 @@ def anomalies(history: Mapping[str, Any]) -> str:
     told = history["alarms"]
     if not told["starts"]:
         return ""
-    lines = [ChartLine(name, name, _logarithm(told[name]["highest"])) for name in ("adapted", "frozen")]
+    lines = [
+        ChartLine(name, name, np.log10(np.maximum(told[name]["highest"], LOWEST)).tolist())
+        for name in ("adapted", "frozen")
+    ]
     known = Bands("known", [(a, b, f"recorded anomaly, samples {a:,} to {b:,}") for a, b in told["truth"]])
     alarms = told["adapted"]["alarms"]
     last = told["ends"][-1]
-    bands = Bands("alarm", [(a["row"], _end(a, last), _told(a)) for a in alarms])
+    ends = [last if a["end"] is None else a["end"] for a in alarms]
+    bands = Bands("alarm", [(a["row"], end, _told(a)) for a, end in zip(alarms, ends, strict=True)])
     chart = line_chart(
         told["starts"], told["ends"], lines, moments(history), lambda v: plain(10**v), 0.0, [bands, known]
     )
@@ -232,14 +236,6 @@ def anomalies(history: Mapping[str, Any]) -> str:
         f"<h2>Alarms</h2>{_table(alarms, 'the adapted model')}"
         f"{_table(told['frozen']['alarms'], 'the frozen model')}"
     )
-
-
-def _logarithm(values: Sequence[float]) -> list[float]:
-    return [float(v) for v in np.log10(np.maximum(values, LOWEST))]
-
-
-def _end(alarm: Mapping[str, Any], last: int) -> int:
-    return last if alarm["end"] is None else int(alarm["end"])
 
 
 def _told(alarm: Mapping[str, Any]) -> str:

@@ -135,7 +135,7 @@ def drain_ingest(port: int, count: int) -> None:
     from edged.domain.stream.admission import AdmissionControl
     from edged.host.systemd import Notifier, Watchdog
     from edged.mqtt.client.session import Session
-    from edged.mqtt.codecs import JsonCodec
+    from edged.mqtt.codecs import sample_codec
     from edged.storage.samples.log import SampleLog
 
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -168,7 +168,7 @@ def drain_ingest(port: int, count: int) -> None:
         config = Config(
             device=DeviceConfig(id="bench"), stream=stream, mqtt=MqttConfig(receive_maximum=RECEIVE_MAXIMUM)
         )
-        decoder = SampleDecoder(stream, JsonCodec(stream), admission, clock, notices)
+        decoder = SampleDecoder(stream, sample_codec(stream), admission, clock, notices)
         watchdog = Watchdog(Notifier(), ("ingest",))
         committer = GroupCommitter(
             config, log, broker=session, serving=downstream, supervisor=downstream, decoder=decoder,

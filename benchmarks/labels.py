@@ -19,7 +19,9 @@ from output import finish, options, pairs
 from edged import logs
 from edged.config import loader
 from edged.storage.recordings import Recording, read_stream
-from edged.workbench.evaluation import LabelOptions, Replay, report, shape_stream
+from edged.workbench.evaluation.replay import Replay
+from edged.workbench.evaluation.score import report
+from edged.workbench.recordings.stream import LabelOptions, shape_stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

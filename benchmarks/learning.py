@@ -81,7 +81,9 @@ def read(name: str, folder: Path) -> Recording:
 def edged(stream: Recording, seed: int, rate: float, *, ask: bool = False) -> dict[str, Any]:
     """`edged evaluate` with defaults; with `ask` it chooses the share `rate` of labels that it gets."""
     from edged.storage.recordings import Recording
-    from edged.workbench.evaluation import LabelOptions, Replay, report, shape_stream
+    from edged.workbench.evaluation.replay import Replay
+    from edged.workbench.evaluation.score import report
+    from edged.workbench.recordings.stream import LabelOptions, shape_stream
 
     shape = {"features": stream.x.shape[1], "task": "classify", "classes": stream.classes}
     # Its priority changes no result, and beside other work it would wait for most of the time.

@@ -27,8 +27,10 @@ from edged import logs
 from edged.cli.recipes import RecipeProgress
 from edged.config import loader
 from edged.storage.recordings import Recording
-from edged.workbench.evaluation import LabelOptions, Replay, report, shape_stream
+from edged.workbench.evaluation.replay import Replay
+from edged.workbench.evaluation.score import report
 from edged.workbench.experiments import ExperimentOptions, run
+from edged.workbench.recordings.stream import LabelOptions, shape_stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 from importlib import resources
-from math import isnan
+from math import isfinite
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def percent(value: float | None) -> str:
     >>> percent(0.7812)
     '78.1 %'
     """
-    return "–" if value is None or isnan(value) else f"{100 * value:.1f} %"
+    return "–" if value is None or not isfinite(value) else f"{100 * value:.1f} %"
 
 
 def plain(value: float | None) -> str:
     """A number with four significant digits."""
-    return "–" if value is None or isnan(value) else f"{value:.4g}"
+    return "–" if value is None or not isfinite(value) else f"{value:.4g}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: str = "") -> str:

@@ -87,12 +87,7 @@ def line_chart(
     return f'<div class="legend">{legend}</div>{chart.svg()}'
 
 
-def matrix(
-    rows: Sequence[str],
-    columns: Sequence[str],
-    values: Sequence[Sequence[float]],
-    tell: Tell,
-) -> str:
+def matrix(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], tell: Tell) -> str:
     """A table of cells that are the darker the higher their value within its column."""
     table = np.asarray(values, np.float64)
     low, high = table.min(axis=0), table.max(axis=0)

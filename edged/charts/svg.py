@@ -113,14 +113,8 @@ class Drawing:
 class Chart(Drawing):
     """A picture with axes.
 
-    Parameters
-    ----------
-    width, height
-        Of the whole picture.
-    below
-        Of which so much is below the horizontal axis.
-    across, up
-        Ends of the axes `x` and `y`.
+    `width` and `height` are those of the whole picture, of which `below` is below the horizontal axis;
+    `across` and `up` are the ends of the axes `x` and `y`.
     """
 
     def __init__(

@@ -159,7 +159,6 @@ def _until(operator: Any, until: float) -> Any:
 
 
 def _show_answer(command: str, data: Mapping[str, Any]) -> None:
-    """The data of an answer."""
     if command == "status":
         output.show_status(data)
     elif command == "capabilities":
@@ -239,7 +238,6 @@ class DeviceWatch:
         return Group(output.pairs(device, summary(status)), "", *map(Text, self._told.get(device, ())))
 
     def _table(self) -> Table:
-        """Return a table with one line per device."""
         heads = ("device", "state", "model", "quality", "drift", "training", "samples", "per s", "events")
         table = output.new_table("", heads)
         for name in sorted(self._devices):

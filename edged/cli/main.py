@@ -191,6 +191,7 @@ def evaluate(
 ) -> None:
     """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
     from edged.workbench import evaluation
+    from edged.workbench.recordings.stream import LabelOptions
 
     if several != (len(configs) > 1):
         raise ConfigError(
@@ -198,7 +199,7 @@ def evaluate(
             where="--compare",
             remedy="give one configuration, or --compare with two or more",
         )
-    options = evaluation.LabelOptions(labels_delay, label_rate, seed, pretrain, label_requests)
+    options = LabelOptions(labels_delay, label_rate, seed, pretrain, label_requests)
     loaded = [_load(path) for path in configs]
     with output.ReplayProgress() as progress:
         if several:

@@ -84,7 +84,6 @@ class RecipeProgress(Bars):
 
 
 def _show_report(report: Mapping[str, Any], page: Path) -> None:
-    """The ranking as a table on stdout."""
     metric = report["metric"]
     figures = (metric.replace("_", " "), "± 95 %", "test", "step µs", "memory MB", "bundle kB")
     table = new_table("ranking", ("", "recipe", *figures))

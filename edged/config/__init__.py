@@ -9,9 +9,8 @@ from pydantic import Field, model_validator
 
 from edged.config.commands import CommandsConfig, InstallConfig, WeightsConfig
 from edged.config.fleet import FleetConfig
-from edged.config.integrations import DiscoveryConfig, SparkplugConfig
 from edged.config.judging import AnomalyConfig, DriftConfig, GateConfig, LabelsConfig
-from edged.config.mqtt import MqttConfig, TlsConfig
+from edged.config.mqtt import DiscoveryConfig, MqttConfig, SparkplugConfig, TlsConfig
 from edged.config.serving import LogConfig, ReportConfig, ServingConfig
 from edged.config.storage import OutboxConfig, StorageConfig
 from edged.config.stream import StreamConfig

@@ -28,8 +28,7 @@ class CommandsConfig(Section):
         [], description="public keys (made by `edged keys new`) whose signatures on commands count"
     )
     require_signed: Literal["all"] | Annotated[list[CommandName], AfterValidator(unique)] = Field(
-        DANGEROUS,
-        description="commands that are refused without a signature, once there are keys",
+        DANGEROUS, description="commands that are refused without a signature, once there are keys"
     )
     signed_window: Duration = Field(
         300.0, gt=0, description="how far the time of a signed command may be from this device's clock"

@@ -12,8 +12,7 @@ class FleetConfig(Section):
 
     name: Name = Field(description="of the fleet: its topics begin with <mqtt.root>/fl/<name>")
     flower: bool = Field(
-        False,
-        description="rounds come from Flower's SuperNode over web.unix_socket, and not over MQTT",
+        False, description="rounds come from Flower's SuperNode over web.unix_socket, and not over MQTT"
     )
     train: bool = Field(True, description="train in rounds and send updates; false: only take its models")
     adopt: bool = Field(

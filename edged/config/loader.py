@@ -49,21 +49,11 @@ def load(
     not fit the file any more it is left out, so that no device stays down for it; `ignored` is told why. Of
     keys that an earlier version set and this one has not, the others still hold.
 
-    Parameters
-    ----------
-    path
-        The file.
-    environ
-        Environment variables; those of this process when absent.
-    overlay
-        Keys such as `training.every` with their values, instead of what was set: then they have to fit.
-    ignored
-        Gets one line if those that were set are left out, and one for each that this version has not.
+    `environ` holds environment variables, those of this process when absent. `overlay` holds keys such as
+    `training.every` with their values instead of what was set: then they have to fit. `ignored` gets one line
+    if those that were set are left out, and one for each that this version has not.
 
-    Raises
-    ------
-    ConfigError
-        With file, line and key of the first problem and what would be right.
+    Raises ConfigError with file, line and key of the first problem and what would be right.
     """
     root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
     data = {key: value for key, value in data.items() if value is not None}
@@ -85,10 +75,7 @@ def load(
 def load_stream(path: Path) -> StreamConfig:
     """The section `stream` of a configuration, on a machine that need not have the device's other files.
 
-    Raises
-    ------
-    ConfigError
-        As `load`.
+    Raises ConfigError as `load`.
     """
     root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
     parts = {key: data[key] for key in ("device", "stream") if data.get(key) is not None}
@@ -154,18 +141,14 @@ def _apply_overlay(data: dict[str, Any], overlay: Mapping[str, Any]) -> dict[str
 def read_yaml(path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
     """The mapping in a YAML file: as nodes, which know their lines, and as values.
 
-    Raises
-    ------
-    ConfigError
-        When `what` cannot be read, is not UTF-8 or YAML, gives a key twice, or is no mapping; then `remedy`.
+    Raises ConfigError when `what` cannot be read, is not UTF-8 or YAML, gives a key twice, or is no mapping;
+    then `remedy`.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:
         raise ConfigError(
-            f"cannot read {what}: {problem.strerror}",
-            where=str(path),
-            remedy="name an existing YAML file",
+            f"cannot read {what}: {problem.strerror}", where=str(path), remedy="name an existing YAML file"
         ) from problem
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{what} is not UTF-8 text", where=str(path)) from problem

@@ -1,9 +1,9 @@
-"""Section `mqtt`: the broker and how to speak with it."""
+"""Sections `mqtt`, `discovery` and `sparkplug`: the broker, and how other systems find the device on it."""
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -89,3 +89,31 @@ class MqttConfig(Section):
         if self.tls is not None and self.host.startswith("/"):
             raise ValueError("a Unix socket speaks no TLS: remove mqtt.tls")
         return self
+
+
+class DiscoveryConfig(Section):
+    """Home Assistant finds the device by itself: its figures, and buttons for commands."""
+
+    enabled: bool = Field(False, description="announce the device; when turned off again it is taken back")
+    prefix: str = Field(
+        "homeassistant", description="first level of Home Assistant's own topics", pattern=r"^[^#+/\s]+$"
+    )
+    name: str | None = Field(
+        None, min_length=1, description="what the device is called there; its id when absent"
+    )
+
+
+Level = Annotated[str, Field(pattern=r"^[^+/#\x00]+$", max_length=256)]
+
+
+class SparkplugConfig(Section):
+    """The daemon as an edge node of Sparkplug B, over a connection of its own; off when absent."""
+
+    group: Level = Field(description="group id")
+    node: Level | None = Field(None, description="edge node id; the device's when absent")
+    history: int = Field(
+        10_000,
+        ge=0,
+        le=1_000_000,
+        description="changes kept while the broker is away, sent as historical; beyond, the oldest go",
+    )

@@ -65,14 +65,7 @@ class WindowConfig(Section):
         if gap is None and self.rate is not None:
             gap = max(min(SHORTEST_GAP, self.size), GAP_SHARE * self.size) / self.rate
         stride = self.stride or max(1, self.size // 2)
-        return WindowRules(
-            size=self.size,
-            stride=stride,
-            rate=self.rate,
-            max_gap=gap,
-            label=self.label,
-            most_keys=self.max_keys,
-        )
+        return WindowRules(self.size, stride, self.rate, gap, self.label, self.max_keys)
 
 
 class StreamConfig(Section):
@@ -267,12 +260,12 @@ class StreamConfig(Section):
     def admission_rules(self) -> AdmissionRules:
         """What the stream is guarded against."""
         return AdmissionRules(
-            rate=self.max_rate,
-            key_rate=self.key_rate,
-            key_burst=self.key_burst,
-            skew=self.max_skew,
-            late=self.max_late,
-            stuck_after=self.stuck_after or None,
+            self.max_rate,
+            self.key_rate,
+            self.key_burst,
+            self.max_skew,
+            self.max_late,
+            self.stuck_after or None,
         )
 
     def to_schema(self) -> Schema:
@@ -299,10 +292,7 @@ POSITIONAL = "x"
 def check_codec(stream: StreamConfig) -> None:
     """Refuse settings that the stream's format has no use for.
 
-    Raises
-    ------
-    ValueError
-        Naming the setting and what to do.
+    Raises ValueError naming the setting and what to do.
     """
     codec = stream.codec
     if codec in ARRAYS:

@@ -224,10 +224,7 @@ class CoordinatorConfig(Section):
 def load(path: Path) -> CoordinatorConfig:
     """Read and validate the file at `path`; relative paths are relative to it.
 
-    Raises
-    ------
-    ConfigError
-        With file, line and key of the first problem and what would be right.
+    Raises ConfigError with file, line and key of the first problem and what would be right.
     """
     root, data = read_yaml(
         path, "the fleet's configuration", "begin with `fleet: plant` and `model: ./bundle`"

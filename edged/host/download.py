@@ -13,12 +13,7 @@ def fetch(url: str, size: int, timeout: float) -> bytes:
 
     The address begins with `https://` or, on this machine, `http://`; `timeout` is in seconds, of each wait.
 
-    Raises
-    ------
-    UnavailableError
-        When it cannot be fetched.
-    RefusedError
-        When it has another size.
+    Raises UnavailableError when it cannot be fetched; RefusedError when it has another size.
     """
     opener = urllib.request.OpenerDirector()
     for handler in (

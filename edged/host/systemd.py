@@ -29,11 +29,8 @@ _KEEP_ALIVES_PER_INTERVAL = 4
 class Notifier:
     """Tells the service manager how the daemon is doing.
 
-    Parameters
-    ----------
-    environ
-        Where `NOTIFY_SOCKET` is looked up, this process's environment by default: the path of a
-        datagram socket, or an abstract one beginning with `@`. Without it nothing is sent.
+    `NOTIFY_SOCKET` is looked up in `environ`, this process's environment by default: the path of a
+    datagram socket, or an abstract one beginning with `@`. Without it nothing is sent.
 
     >>> Notifier({}).ready()
     False
@@ -90,10 +87,7 @@ def watchdog_interval(environ: Mapping[str, str] | None = None, pid: int | None 
 
     `WATCHDOG_USEC` and `WATCHDOG_PID` say so: children inherit the variables but are not meant.
 
-    Raises
-    ------
-    ConfigError
-        When a variable holds no number: going on would end in a kill nobody understands.
+    Raises ConfigError when a variable holds no number: going on would end in a kill nobody understands.
     """
     environ = os.environ if environ is None else environ
     interval = _number(environ, "WATCHDOG_USEC")
@@ -152,10 +146,7 @@ class Watchdog:
     def beat(self, name: str) -> bool:
         """Loop `name` has made a turn. True when a keep-alive went out. Safe from any thread.
 
-        Raises
-        ------
-        KeyError
-            When no loop of that name was registered.
+        Raises KeyError when no loop of that name was registered.
         """
         now = self._clock.monotonic()
         with self._lock:

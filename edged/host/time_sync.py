@@ -26,10 +26,7 @@ _BYTES = 256
 def synchronised(root: Path = Path("/")) -> bool | None:
     """Whether the clock was set by a time server; None where nobody tells.
 
-    Parameters
-    ----------
-    root
-        Of the file system; for any other than this machine's the kernel is not asked.
+    For another `root` of the file system than this machine's the kernel is not asked.
 
     >>> synchronised(Path("/nowhere")) is None
     True

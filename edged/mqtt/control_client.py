@@ -45,13 +45,8 @@ class BrokerAddress:
     def parse(cls, url: str, **more: Any) -> BrokerAddress:
         """Read `mqtt://[user@]host[:port][/root]`; `mqtts` is with TLS.
 
-        Raises
-        ------
-        ConfigError
-            When it is none, or holds a password.
+        Raises ConfigError when it is none, or holds a password.
 
-        Examples
-        --------
         >>> address = BrokerAddress.parse("mqtts://me@broker/plant")
         >>> address.host, address.port, address.root, address.username, address.tls
         ('broker', 8883, 'plant', 'me', True)
@@ -81,10 +76,7 @@ class BrokerAddress:
         )
 
     def tls_context(self) -> ssl.SSLContext:
-        """Whom to trust, and the certificate to show.
-
-        Raises ConfigError when a certificate cannot be used.
-        """
+        """Whom to trust, and the certificate to show; ConfigError when a certificate cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:
@@ -99,12 +91,8 @@ class BrokerAddress:
 class Operator:
     """A connection from which devices are asked and listened to; a context manager.
 
-    Raises
-    ------
-    BrokerError
-        When the broker cannot be reached or lets nobody in.
-    ConfigError
-        When a certificate cannot be used.
+    Raises BrokerError when the broker cannot be reached or lets nobody in; ConfigError when a certificate
+    cannot be used.
     """
 
     def __init__(self, address: BrokerAddress) -> None:
@@ -152,10 +140,7 @@ class Operator:
             ) from None
 
     def subscribe(self, filters: Sequence[str]) -> None:
-        """Subscribe to these filters.
-
-        Raises BrokerError when the broker refuses.
-        """
+        """Subscribe to these filters; BrokerError when the broker refuses."""
         for pattern in filters:
             self._client.subscribe(pattern, qos=1)
             reason = self._answered(pattern)
@@ -175,12 +160,7 @@ class Operator:
     def send(self, device: str, command: str, request: dict[str, Any], key: Path | None = None) -> None:
         """Hand a command to the broker, signed with the private key in the file `key` where one is given.
 
-        Raises
-        ------
-        BrokerError
-            When it does not take it.
-        ConfigError
-            When the key cannot be used.
+        Raises BrokerError when it does not take it; ConfigError when the key cannot be used.
         """
         topic = Topics(f"{self._address.root}/{device}").request(command)
         payload = json.dumps(request).encode()
@@ -200,11 +180,8 @@ class Operator:
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Send a command, signed if a key is set; yield `("progress", …)` and `("answer", …)`.
 
-        Raises
-        ------
-        BrokerError
-            When none has come in `timeout` seconds; each message of a command that takes long begins them
-            anew.
+        Raises BrokerError when none has come in `timeout` seconds; each message of a command that takes long
+        begins them anew.
         """
         topics = Topics(f"{self._address.root}/{device}")
         request = {"transaction": secrets.token_hex(8)} | fields

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import Any
 
 from edged.errors import ConfigError, RejectedSampleError
 
@@ -99,20 +99,15 @@ def _array_at(name: str, width: int) -> Features:
     def features(message: dict[str, Any]) -> list[float]:
         values = message.get(name, MISSING)
         if type(values) is not list:
-            _refuse_array(name, values)
+            if values is MISSING:
+                raise missing(name)
+            what = f"field {name!r} must be an array of numbers, not {_kind(values)}"
+            raise RejectedSampleError("wrong_type", what)
         if len(values) != width:
             raise RejectedSampleError("shape", f"field {name!r} has {len(values)} numbers, expected {width}")
         return numbers(values, None)
 
     return features
-
-
-def _refuse_array(name: str, values: Any) -> NoReturn:
-    if values is MISSING:
-        raise missing(name)
-    raise RejectedSampleError(
-        "wrong_type", f"field {name!r} must be an array of numbers, not {_kind(values)}"
-    )
 
 
 def _flat(names: Sequence[str]) -> Features:
@@ -137,11 +132,8 @@ def missing(name: str) -> RejectedSampleError:
 def numbers(values: list[Any], names: Sequence[str] | None) -> list[float]:
     """The values as finite floats that float32 can hold.
 
-    Raises
-    ------
-    RejectedSampleError
-        For the first bad value: `missing_field` for MISSING, `wrong_type` for anything else but numbers,
-        `not_finite` for what overflows.
+    Raises RejectedSampleError for the first bad value: `missing_field` for MISSING, `wrong_type` for anything
+    else but numbers, `not_finite` for what overflows.
     """
     kinds = set(map(type, values))
     # Text cannot spell NaN here: the parser has refused it.
@@ -201,24 +193,12 @@ def topic_level(spec: str) -> Callable[[str, Any], str]:
 
 
 def parse_key(value: Any) -> str:
-    """A sample's key: a string of 1 to 256 characters, or a number.
-
-    Raises
-    ------
-    RejectedSampleError
-        With reason `key`.
-    """
+    """A sample's key: a string of 1 to 256 characters, or a number; RejectedSampleError with reason `key`."""
     return _name(value, "key", MAX_KEY, (str, int, float))
 
 
 def parse_id(value: Any) -> str:
-    """A sender's id: a string of 1 to 128 characters, or an integer.
-
-    Raises
-    ------
-    RejectedSampleError
-        With reason `id`.
-    """
+    """A sender's id: a string of 1 to 128 characters, or an integer; RejectedSampleError with reason `id`."""
     return _name(value, "id", MAX_ID, (str, int))
 
 
@@ -241,10 +221,7 @@ def parse_time(value: Any) -> float:
     >>> parse_time(1_700_000_000_000), parse_time("2023-11-14T22:13:20Z")
     (1700000000.0, 1700000000.0)
 
-    Raises
-    ------
-    RejectedSampleError
-        With reason `timestamp`.
+    Raises RejectedSampleError with reason `timestamp`.
     """
     if type(value) is str:
         return _parse_iso(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.errors import ConfigError
@@ -14,40 +13,25 @@ MAX_BYTES = 65535
 _UNSAFE = str.maketrans(dict.fromkeys("+#/\0", "-"))
 
 
-@dataclass(frozen=True, slots=True)
 class Topics:
     """All topics under `root`, which is `<mqtt.root>/<device id>`.
+
+    `status` is retained, and the topic of the last will; `metrics` are periodic counters and gauges;
+    `predictions` has one a message. `requests` and `incoming_weights` are the filters that cover the topics
+    of all commands, and of all chunks of transfers.
 
     >>> Topics("edged/press-7").state("model")
     'edged/press-7/state/model'
     """
 
-    root: str
-
-    @property
-    def status(self) -> str:
-        """Topic of the retained status, also of the last will."""
-        return f"{self.root}/status"
-
-    @property
-    def metrics(self) -> str:
-        """Topic of periodic counters and gauges."""
-        return f"{self.root}/metrics"
-
-    @property
-    def predictions(self) -> str:
-        """Topic of predictions, one per message."""
-        return f"{self.root}/predictions"
-
-    @property
-    def events(self) -> str:
-        """Topic of the events of the device."""
-        return f"{self.root}/events"
-
-    @property
-    def requests(self) -> str:
-        """Filter that covers the topics of all commands."""
-        return f"{self.root}/request/+"
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.status = f"{root}/status"
+        self.metrics = f"{root}/metrics"
+        self.predictions = f"{root}/predictions"
+        self.events = f"{root}/events"
+        self.requests = f"{root}/request/+"
+        self.incoming_weights = f"{root}/weights/in/+/+"
 
     def state(self, name: str) -> str:
         """Retained present state: model, training, drift, buffer or config."""
@@ -56,10 +40,6 @@ class Topics:
     def request(self, command: str) -> str:
         """Topic of one command."""
         return f"{self.root}/request/{command}"
-
-    def command(self, topic: str) -> str:
-        """Read the name of the command from a request topic."""
-        return topic.removeprefix(f"{self.root}/request/")
 
     def response(self, command: str) -> str:
         """Topic of the answer to a command."""
@@ -72,11 +52,6 @@ class Topics:
     def weights(self, version: str | int, part: str | int) -> str:
         """One part of a weight update: `manifest` or a chunk number."""
         return f"{self.root}/weights/{version}/{part}"
-
-    @property
-    def incoming_weights(self) -> str:
-        """The filter on which chunks of transfers come in."""
-        return f"{self.root}/weights/in/+/+"
 
     def incoming(self, transfer: str) -> str:
         """What the topics of a transfer's chunks begin with; a chunk's number follows."""
@@ -139,10 +114,7 @@ def specificity(pattern: str) -> tuple[int, ...]:
 def check_filter(pattern: str) -> None:
     """Reject text that is not a valid topic filter.
 
-    Raises
-    ------
-    ConfigError
-        Naming the filter and what is wrong with it.
+    Raises ConfigError naming the filter and what is wrong with it.
     """
     levels = _levels(pattern)
     problem = ""

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # As numpy codes its types: their names are made anew each time that one asks for them.
-_KINDS = {
-    "values": ("<f4", "<f2", "|i1"),
-    "scale": ("<f4",),
-    "gaps": ("|u1", "<u2", "<u4"),
-}
+_KINDS = {"values": ("<f4", "<f2", "|i1"), "scale": ("<f4",), "gaps": ("|u1", "<u2", "<u4")}
 
 
 def pack(coded: Mapping[str, Coded]) -> bytes:
@@ -84,12 +80,8 @@ def received(
     `blob` is what `edged.mqtt.weight_encoding.join` gives, and has at most `limit` bytes when it is unpacked.
     `known` gives the parameters with a fingerprint, None where nobody knows them.
 
-    Raises
-    ------
-    CorruptError
-        When the update is damaged, or does not lead to the parameters that its manifest names.
-    RefusedError
-        When it is a difference to parameters that are not known here.
+    Raises CorruptError when the update is damaged, or does not lead to the parameters that its manifest
+    names; RefusedError when it is a difference to parameters that are not known here.
     """
     if manifest.get("encoding") == weight_encoding.ENCODING:
         parameters, _ = weight_encoding.unpack(blob, limit)
@@ -106,12 +98,8 @@ def received(
 def fleet_model(path: Path, expected: str, limit: int) -> dict[str, NDArray[np.float32]]:
     """The parameters of a fleet's model, as the parts of it were put together.
 
-    Raises
-    ------
-    StorageError
-        When it cannot be read.
-    CorruptError
-        When it is damaged, larger than `limit` bytes unpacked, or has another fingerprint than `expected`.
+    Raises StorageError when it cannot be read; CorruptError when it is damaged, larger than `limit` bytes
+    unpacked, or has another fingerprint than `expected`.
     """
     try:
         blob = path.read_bytes()

@@ -105,10 +105,7 @@ def manifest(version: int | str, blob: bytes, chunks: Sequence[bytes], **more: A
 def join(manifest: Mapping[str, Any], chunks: Sequence[bytes]) -> bytes:
     """The blob from its chunks, each and the whole checked against the manifest.
 
-    Raises
-    ------
-    CorruptError
-        Naming what does not fit.
+    Raises CorruptError naming what does not fit.
     """
     try:
         expected = [(int(entry["bytes"]), str(entry["sha256"])) for entry in manifest["chunks"]]

@@ -77,10 +77,8 @@ def read_stream(
     cell of a feature or label is NaN: a reading, or a label, that never came. `key` names the array of an npz
     file that holds the keys.
 
-    Raises
-    ------
-    ConfigError
-        When the file cannot be read or is no such stream, naming the place and what would be right.
+    Raises ConfigError when the file cannot be read or is no such stream, naming the place and what would be
+    right.
     """
     name = path.name.lower()
     with _readable(path):
@@ -156,8 +154,9 @@ def _load_array(archive: Any, name: str) -> NDArray[Any]:
         return np.asarray(archive[name])
     except (ValueError, RuntimeError, MemoryError) as problem:
         # Object arrays are pickles, which could run code; an absurd shape is a damaged header.
+        line = str(problem).partition("\n")[0]
         raise ConfigError(
-            f"array {name} cannot be loaded: {_first_line(problem)}",
+            f"array {name} cannot be loaded: {line}",
             remedy="save it as a plain array of numbers",
         ) from problem
 
@@ -229,10 +228,6 @@ def _feature_names(names: NDArray[Any] | None, width: int) -> tuple[str, ...]:
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _first_line(problem: BaseException) -> str:
-    return str(problem).split("\n", maxsplit=1)[0]
 
 
 # ---- csv -----------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def content(number: int) -> bytes:
 
 
 def checkpoints(root: Path, _bundle: Path, mistake: str) -> None:
-    """Generations as a trainer makes them, the oldest pruned, one of them pinned."""
+    """Generations as a trainer makes them, the oldest pruned."""
     folder = root / "lib" / "state" / "checkpoints"
     disk = NamesNotSynced() if mistake == "names" else Disk()
     if mistake == "directories":
@@ -150,10 +150,9 @@ def checkpoints(root: Path, _bundle: Path, mistake: str) -> None:
             staging = store.stage()
             (staging / "checkpoint").write_bytes(content(number))
             arrays = {"memory_ids": np.arange(number, dtype=np.int64)}
-            made = store.publish(staging, {"learner": {"consumed": number, "plan": None}}, arrays)
-            tell("generation", made)
-            if number == 2:
-                store.pin([made])
+            tell(
+                "generation", store.publish(staging, {"learner": {"consumed": number, "plan": None}}, arrays)
+            )
         except StorageError:
             continue
 

@@ -13,7 +13,8 @@ from edged.engines.onnx.exported import parameters_in
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from edged.storage.recordings import Recording
-from edged.workbench.evaluation import LabelOptions, Replay, shape_stream
+from edged.workbench.evaluation.replay import Replay
+from edged.workbench.recordings.stream import LabelOptions, shape_stream
 from tests.commands import edged
 from tests.streams import recording
 

@@ -14,7 +14,7 @@ import pytest
 from edged.bundles.export.forms import RequestedForms
 from edged.engines.inference import InferenceModel
 from edged.storage.models.bundles import Bundle
-from edged.workbench.demo.world import simulated
+from edged.workbench.demo.plant import simulated
 from tests.commands import two_classes, write_config
 from tests.running_device import running
 from tests.stock.bundles import check, classifier, learned

@@ -10,9 +10,9 @@ from edged.clock import SystemClock
 from edged.errors import RefusedError
 from edged.signing import Keys, sign
 from edged.storage.backup import backup
+from edged.storage.backup.restore import as_owner_of
 from edged.storage.files.atomic import DirectoryLock, disk_errors, make_directory
 from edged.storage.files.database import connect
-from edged.storage.files.owners import as_owner_of
 from edged.storage.samples.tables import check_stream
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from edged.domain.messages.requests import REQUESTS
 from edged.domain.messages.schema import check
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.logs import get_logger
-from edged.storage.journal.commands import CommandRecord, CommandRetention
+from edged.storage.journal.journal import CommandRecord, CommandRetention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route, Router
 
-from edged.device.web.http.assets import Assets
 from edged.device.web.http.guard import Guard
-from edged.device.web.http.login import Login
-from edged.device.web.http.routes import GuardedRoute, nothing_here
+from edged.device.web.http.routes import GuardedRoute, Login, nothing_here
+from edged.device.web.page.page import Assets
 
 if TYPE_CHECKING:
     from collections import Counter

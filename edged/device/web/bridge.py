@@ -107,11 +107,8 @@ class ServingBridge:
     async def predict(self, x: Floats, version: int | None) -> Predictions:
         """Predict rows `(n, d)` with the current model, or with another loaded version.
 
-        Raises
-        ------
-        HttpError
-            503 for too many requests or after the timeout, 404 when the version is not loaded, 500 when no
-            model has an answer.
+        Raises HttpError: 503 for too many requests or after the timeout, 404 when the version is not loaded,
+        500 when no model has an answer.
         """
         future = self._enter()
         question = InferenceRequest(x, self._under_way[future], version, future)
@@ -126,12 +123,8 @@ class ServingBridge:
     async def record(self, readings: list[Reading]) -> PendingRows:
         """Make samples of readings; return when they are predicted and on disk.
 
-        Raises
-        ------
-        HttpError
-            503 for too many requests or after the timeout: the samples might still be stored.
-        EdgedError
-            When ingest rejects them.
+        Raises HttpError: 503 for too many requests or after the timeout: the samples might still be stored.
+        Raises EdgedError when ingest rejects them.
         """
         future = self._enter()
         recorded = PendingRows(future, len(readings), self._under_way[future])

@@ -70,10 +70,7 @@ class WebParts:
 class WebServer(Extension):
     """The web server as an extension with a thread of its own.
 
-    Raises
-    ------
-    EdgedError
-        When a package is missing, or a token or certificate cannot be used.
+    Raises EdgedError when a package is missing, or a token or certificate cannot be used.
     """
 
     def __init__(self, parts: WebParts) -> None:

@@ -39,12 +39,8 @@ class ADWIN:
     starts anew. `statistic` and `threshold` belong to the newest test at warning level or above; a drift has
     `statistic` > `threshold`.
 
-    References
-    ----------
-    A. Bifet, R. Gavaldà: Learning from time-changing data with adaptive windowing. SDM 2007.
+    Source: A. Bifet, R. Gavaldà: Learning from time-changing data with adaptive windowing. SDM 2007.
 
-    Examples
-    --------
     >>> detector = ADWIN()
     >>> levels = [detector.update(x) for x in [0, 0, 0, 1] * 250 + [1, 0] * 250]
     >>> levels.index(Level.DRIFT)
@@ -195,9 +191,7 @@ class CorrelatedADWIN(ADWIN):
     mean, ADWIN gives about 50 false alarms per 50,000 and this 0.1 (`benchmarks/drift.py`); bursts of
     50 are longer than the blocks can show, and it gives some.
 
-    References
-    ----------
-    A. Bifet, R. Gavaldà, SDM 2007, for the window (see `ADWIN`). W. B. Wu, Z. Zhao: Inference of
+    Source: A. Bifet, R. Gavaldà, SDM 2007, for the window (see `ADWIN`). W. B. Wu, Z. Zhao: Inference of
     trends in time series. JRSS B 69 (2007), for the variance.
     """
 

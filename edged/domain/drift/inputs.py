@@ -89,14 +89,10 @@ class InputDrift:
     follow become the new reference, so one change gives one signal. A NaN counts for nothing, in
     its own feature alone. How rows are split into calls makes no difference.
 
-    References
-    ----------
-    D. Kifer, S. Ben-David, J. Gehrke: Detecting change in data streams. VLDB 2004 (two windows).
+    Source: D. Kifer, S. Ben-David, J. Gehrke: Detecting change in data streams. VLDB 2004 (two windows).
     S. Rabanser, S. Günnemann, Z. Lipton: Failing loudly: an empirical study of methods for detecting
     dataset shift. NeurIPS 2019 (one test a feature with correction). See `two_sample` for the rest.
 
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(4000, 3)).astype(np.float32)
     >>> x[2000:, 1] += 1.5

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from edged.domain.drift.adwin import ADWIN
 
-
 FIRST = 200  # errors of which the mean is what is to be expected
 WIDE = 16  # features, from which on inputs are tested more seldom: a test costs 0.1 ms for each
 
@@ -116,9 +115,7 @@ def confidence_watch(cooldown: Cooldown | None = None) -> StreamWatch:
     the decision boundary, and it may see a mere change of class shares: take its drift as a reason
     to ask for labels or to look closer, not as proof that the model has become worse.
 
-    References
-    ----------
-    T. S. Sethi, M. Kantardzic: On the reliable detection of concept drift from streaming unlabeled
+    Source: T. S. Sethi, M. Kantardzic: On the reliable detection of concept drift from streaming unlabeled
     data. Expert Systems with Applications 82 (2017), for the idea of watching how sure a model is;
     P. Lindstrom, B. Mac Namee, S. J. Delany: Drift detection using uncertainty distribution
     divergence. Evolving Systems 4 (2013).

@@ -100,8 +100,6 @@ class Cooldown:
     held back, is that long ago: a long warning zone is one warning. A drift after a warning always
     passes. Several detectors may share one cool-down, so that what all of them see is one signal.
 
-    Examples
-    --------
     >>> cooldown = Cooldown(100)
     >>> [int(cooldown.passed(Level.DRIFT, at)) for at in (0, 50, 99, 100)]
     [2, 0, 0, 2]

@@ -114,8 +114,6 @@ class Anomalies:
     of its newest `of` samples are unusual, and ends when none of them is. `detect` belongs to one thread, the
     other methods may be called from any.
 
-    Examples
-    --------
     >>> found = Anomalies(AnomalyRules(calibrate=100, raise_after=2, of=3))
     >>> usual = np.random.default_rng(0).random(100)
     >>> _ = found.detect(["a"] * 100, np.arange(100), np.arange(100.0), usual)

@@ -28,8 +28,6 @@ class CommitDelay:
     A burst behind which nothing came may be all that the broker sends before an acknowledgement: the next
     ones of that size are committed at once.
 
-    Examples
-    --------
     A hundred messages a second:
 
     >>> delay = CommitDelay(1.0)

@@ -29,21 +29,13 @@ def tail_threshold(scores: NDArray[np.float64], rate: float) -> float:
     result is close to it.
 
     `scores` `(n,)`, at least 50, are those of normal samples; `rate` is the wanted share of false alarms,
-    above 0 and below 0.1.
+    above 0 and below 0.1. The threshold is in the unit of the scores, and never below the high quantile.
 
-    Returns
-    -------
-    The threshold, in the unit of the scores; never below the high quantile.
-
-    Notes
-    -----
-    Siffer, Fouque, Termier, Largouët: "Anomaly detection in streams with extreme value theory", KDD 2017
-    (SPOT). The shape is found by probability-weighted moments (Hosking & Wallis, "Parameter and quantile
+    Source: Siffer, Fouque, Termier, Largouët: "Anomaly detection in streams with extreme value theory", KDD
+    2017 (SPOT). The shape is found by probability-weighted moments (Hosking & Wallis, "Parameter and quantile
     estimation for the generalized Pareto distribution", Technometrics 1987), not by maximum likelihood: they
     need no search, and do better with few peaks. Peaks far beyond the others are left out first.
 
-    Examples
-    --------
     >>> exponential = -np.log(1 - (np.arange(1000) + 0.5) / 1000)
     >>> round(tail_threshold(exponential, 0.0001)), round(-np.log(0.0001))
     (9, 9)

@@ -16,11 +16,7 @@ class RunningMoments:
     """
 
     def __init__(
-        self,
-        half_life: float,
-        mean: Vector | None = None,
-        square: Vector | None = None,
-        weight: float = 0.0,
+        self, half_life: float, mean: Vector | None = None, square: Vector | None = None, weight: float = 0.0
     ) -> None:
         self.half_life = half_life
         self.mean = None if mean is None else np.asarray(mean, np.float64)

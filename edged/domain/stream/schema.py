@@ -77,8 +77,6 @@ class Schema:
         Raises RejectedSampleError with reason `label` when the value is no class of this stream or no finite
         number.
 
-        Examples
-        --------
         >>> Schema((), 2, "classify", ("ok", "worn")).parse_label("worn")
         1.0
         """

@@ -111,8 +111,6 @@ class Windowing:
     Of more keys than `most_keys` those that were heard last are kept. When as many readings in a row as a
     window has are earlier than the newest one, their key's clock was set back: it begins anew.
 
-    Examples
-    --------
     >>> windowing = Windowing(WindowRules(size=3, stride=2), channels=1)
     >>> made = [windowing.accept(Reading("k", [float(t)], float(t))) for t in range(5)]
     >>> [window.values.tolist() for windows in made for window in windows]

@@ -57,14 +57,8 @@ class Coordinator:
 
     `channel` carries messages as soon as it is started; it is a session at the broker when absent.
 
-    Raises
-    ------
-    StorageError
-        When its directory cannot be used.
-    ConfigError
-        When there is no model to begin with.
-    UnavailableError
-        When its reducer needs a package that is not there.
+    Raises StorageError when its directory cannot be used; ConfigError when there is no model to begin with;
+    UnavailableError when its reducer needs a package that is not there.
     """
 
     def __init__(

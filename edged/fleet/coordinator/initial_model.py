@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from edged.domain.federated.personal_layers import is_personal
 from edged.errors import ConfigError, CorruptError
 from edged.mqtt.weight_encoding import unpack
 from edged.storage.files.atomic import disk_errors
@@ -22,19 +22,12 @@ if TYPE_CHECKING:
 def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
     """Its weights without personal ones, and the fingerprint of the bundle that devices need.
 
-    Raises
-    ------
-    StorageError, BundleError
-        When it cannot be read.
-    ConfigError
-        When there is none, or nothing of it is shared.
+    Raises StorageError or BundleError when it cannot be read; ConfigError when there is none, or nothing of
+    it is shared.
     """
     weights, bundle = _read(config)
-    shared = {
-        name: value
-        for name, value in weights.items()
-        if not any(fnmatchcase(name, pattern) for pattern in config.train.personal)
-    }
+    personal = config.train.personal
+    shared = {name: value for name, value in weights.items() if not is_personal(name, personal)}
     if not shared:
         raise ConfigError("every parameter is personal", where="train.personal", remedy="leave some out")
     return shared, config.bundle or bundle

@@ -15,19 +15,8 @@ from edged.domain.federated.settings import BaseModelInfo
 from edged.errors import CorruptError
 from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import FILE, MAX_BYTES, compress, decompress, pack, unpack
+from edged.storage.files import atomic
 from edged.storage.files.append_log import AppendLog
-from edged.storage.files.atomic import (
-    DISK,
-    DirectoryLock,
-    disk_errors,
-    make_directory,
-    publish_directory,
-    publish_file,
-    remove,
-    staging_path,
-    sweep,
-    verify_directory,
-)
 from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
@@ -37,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.storage.files.atomic import Disk
 
 COURSE, LINEAGE, STATUS = "fleet.json", "lineage.json", "status.json"
 MEMORY = "memory.safetensors.zst"
@@ -47,20 +35,17 @@ REMEMBERED = 1000
 class CoordinatorJournal:
     """The directory `path` of one coordinator, which it has for itself.
 
-    Raises
-    ------
-    StorageError
-        When another process has it, or the disk refuses.
+    Raises StorageError when another process has it, or the disk refuses.
     """
 
-    def __init__(self, path: Path, *, disk: Disk = DISK) -> None:
+    def __init__(self, path: Path, *, disk: atomic.Disk = atomic.DISK) -> None:
         self.path, self._disk = path, disk
-        make_directory(path, disk=disk)
-        self._lock = DirectoryLock(path)
+        atomic.make_directory(path, disk=disk)
+        self._lock = atomic.DirectoryLock(path)
         self._lock.acquire()
         for folder in (path, path / "models"):
-            make_directory(folder, disk=disk)
-            sweep(folder, disk=disk)
+            atomic.make_directory(folder, disk=disk)
+            atomic.sweep(folder, disk=disk)
 
     def close(self) -> None:
         """Release the lock on the directory."""
@@ -76,18 +61,18 @@ class CoordinatorJournal:
 
     def store(self, course: FleetState) -> None:
         """Store the state of the fleet, durably."""
-        publish_file(self.path / COURSE, seal(course.to_json()), disk=self._disk)
+        atomic.publish_file(self.path / COURSE, seal(course.to_json()), disk=self._disk)
 
     def record(self, entry: Mapping[str, Any]) -> None:
         """Add a round to the lineage, once."""
         known = [other for other in read_lineage(self.path) if other["round"] != entry["round"]]
         rounds = [*known, dict(entry)][-REMEMBERED:]
-        publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
+        atomic.publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
 
     def publish_status(self, status: bytes) -> None:
         """Replace the status that `edged fleet status` reads; it need not survive a power cut."""
-        with disk_errors("writing", self.path / STATUS):
-            staging = staging_path(self.path, STATUS)
+        with atomic.disk_errors("writing", self.path / STATUS):
+            staging = atomic.staging_path(self.path, STATUS)
             staging.write_bytes(status)
             staging.replace(self.path / STATUS)
 
@@ -106,13 +91,13 @@ class CoordinatorJournal:
         """
         final = self.path / "models" / digest
         if not final.exists():
-            staging = staging_path(final.parent, digest[:12])
-            with disk_errors("writing", staging):
+            staging = atomic.staging_path(final.parent, digest[:12])
+            with atomic.disk_errors("writing", staging):
                 staging.mkdir()
                 (staging / FILE).write_bytes(pack(weights))
                 if memory:
                     (staging / MEMORY).write_bytes(compress(memory, {}))
-            publish_directory(staging, final, extra=about, disk=self._disk)
+            atomic.publish_directory(staging, final, extra=about, disk=self._disk)
         return self.base(digest)
 
     def base(self, digest: str) -> BaseModelInfo:
@@ -123,8 +108,8 @@ class CoordinatorJournal:
     def blob(self, digest: str) -> bytes:
         """Read a model in the encoding in which it is sent; CorruptError when it is damaged."""
         folder = self.path / "models" / digest
-        verify_directory(folder)
-        with disk_errors("reading", folder):
+        atomic.verify_directory(folder)
+        with atomic.disk_errors("reading", folder):
             return (folder / FILE).read_bytes()
 
     def weights(self, digest: str) -> Weights:
@@ -133,15 +118,15 @@ class CoordinatorJournal:
 
     def about(self, digest: str) -> dict[str, Any]:
         """What was noted of a model when it was made."""
-        return verify_directory(self.path / "models" / digest)
+        return atomic.verify_directory(self.path / "models" / digest)
 
     def memory(self, digest: str) -> dict[str, NDArray[Any]]:
         """What the reducer that made a model has left for the next."""
         folder = self.path / "models" / digest
-        verify_directory(folder)
+        atomic.verify_directory(folder)
         if not (folder / MEMORY).exists():
             return {}
-        with disk_errors("reading", folder):
+        with atomic.disk_errors("reading", folder):
             return decompress((folder / MEMORY).read_bytes(), MAX_BYTES)[0]
 
     def models(self) -> list[str]:
@@ -151,11 +136,11 @@ class CoordinatorJournal:
     def prune_models(self, used: set[str], keep: int) -> None:
         """Remove the oldest models beyond `keep`, but none that is used."""
         folder = self.path / "models"
-        with disk_errors("reading", folder):
+        with atomic.disk_errors("reading", folder):
             order = sorted(self.models(), key=lambda digest: (folder / digest).stat().st_mtime_ns)
         for digest in order[: max(0, len(order) - keep)]:
             if digest not in used:
-                remove(folder / digest, disk=self._disk)
+                atomic.remove(folder / digest, disk=self._disk)
 
     # What devices sent.
 
@@ -178,7 +163,7 @@ class CoordinatorJournal:
                 continue
             for path in folder.iterdir():
                 if path.name.isdigit() and int(path.name) < before:
-                    with disk_errors("removing", path):
+                    with atomic.disk_errors("removing", path):
                         self._disk.remove(path)
 
 

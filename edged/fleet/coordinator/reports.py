@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import DeviceState, Evaluation
 from edged.errors import RejectedUpdateError
@@ -64,10 +64,8 @@ class RoundReports:
     def receive(self, device: str, number: int | None, payload: bytes, course: FleetState) -> None:
         """Store a report; a report that is known changes nothing.
 
-        Raises
-        ------
-        RejectedUpdateError
-            When it is not one on the model that is tried now, by a device that was asked.
+        Raises RejectedUpdateError when it is not one on the model that is tried now, by a device that was
+        asked.
         """
         report, told = Evaluation.read(payload), course.round
         if report.device != device or report.round != number:
@@ -101,17 +99,13 @@ class RoundReports:
             return
         self._spool = self._journal.reports(number)
         for record in self._spool.records:
-            report = _read(record.head)
+            report = Evaluation.read(record.text)
             self._reports[report.device, report.base] = report
 
     def _losses(self, number: int, digest: str) -> dict[str, float]:
         if number < 1:
             return {}
         spool = self._journal.reports(number)
-        reports = [_read(record.head) for record in spool.records]
+        reports = [Evaluation.read(record.text) for record in spool.records]
         spool.close()
         return {report.device: report.model.loss for report in reports if report.base == digest}
-
-
-def _read(head: dict[str, Any]) -> Evaluation:
-    return Evaluation.read(json.dumps(head).encode())

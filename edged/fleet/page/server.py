@@ -35,13 +35,8 @@ _HEADERS = {
 def loopback(listen: str) -> tuple[str, int]:
     """Address and port of `HOST:PORT`, which must be this machine's loopback interface.
 
-    Raises
-    ------
-    ConfigError
-        When it is none, or any other.
+    Raises ConfigError when it is none, or any other.
 
-    Examples
-    --------
     >>> loopback("localhost:8090"), loopback("[::1]:0")
     (('127.0.0.1', 8090), ('::1', 0))
     """
@@ -65,21 +60,12 @@ def loopback(listen: str) -> tuple[str, int]:
 class PageServer(ThreadingHTTPServer):
     """Serves the page; `serve_forever` does, until `shutdown`.
 
-    Parameters
-    ----------
-    listen
-        Address and port on the loopback interface; port 0 for a free one.
-    settings
-        What the page is told.
-    relay
-        Connects browsers to the broker, under `/mqtt`; without it browsers connect to `settings.broker`.
-    code
-        What browsers must show the relay, since it has rights of its own; None for nothing.
+    `listen` is an address and port on the loopback interface, port 0 for a free one; `settings` are what the
+    page is told. `relay` connects browsers to the broker, under `/mqtt`; without it browsers connect to
+    `settings.broker`. `code` is what browsers must show the relay, since it has rights of its own; None for
+    nothing.
 
-    Raises
-    ------
-    UnavailableError
-        When the address is taken.
+    Raises UnavailableError when the address is taken.
     """
 
     daemon_threads = True

@@ -108,10 +108,8 @@ def admit(
 
     `unpack` makes coded tensors of a blob, refusing more than so many bytes before they are allocated.
 
-    Raises
-    ------
-    RejectedUpdateError
-        With the reason: `samples`, `size`, `damaged`, `shapes`, `not_finite` or `norm`.
+    Raises RejectedUpdateError with the reason: `samples`, `size`, `damaged`, `shapes`, `not_finite` or
+    `norm`.
     """
     check_claims(update, layout, limits)
     if len(blob) != update.bytes or hashlib.sha256(blob).hexdigest() != update.sha256:

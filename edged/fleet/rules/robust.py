@@ -43,16 +43,10 @@ class Matrix:
 
     Blocks of columns lie one after the other, so that one alone need be in memory.
 
-    Parameters
-    ----------
-    statistic
-        Makes `(columns,)` of `(columns, devices)` float32, each row in ascending order.
-    room
-        Where the matrix lies.
-    dtype
-        `int8` is exact for updates that come as int8, and rounds others to that; `float32` is exact for all.
-    directions
-        Leaves out devices whose updates have pointed against the others so far; None counts all.
+    `statistic` makes `(columns,)` of `(columns, devices)` float32, each row in ascending order; the matrix
+    lies in `room`. `int8` as `dtype` is exact for updates that come as int8, and rounds others to that;
+    `float32` is exact for all. `directions` leaves out devices whose updates have pointed against the others
+    so far; None counts all.
     """
 
     def __init__(

@@ -39,10 +39,7 @@ def dirichlet(y: NDArray[np.int64], devices: int, alpha: float, seed: int) -> di
     With a small `alpha` most devices hold few classes (Hsu, Qi and Brown, "Measuring the effects of
     non-identical data distribution", 2019). Drawn anew until each has enough rows.
 
-    Raises
-    ------
-    ConfigError
-        When there are too many devices for these rows.
+    Raises ConfigError when there are too many devices for these rows.
     """
     if len(y) < 2 * LEAST * devices:
         raise ConfigError(

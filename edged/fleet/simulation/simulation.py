@@ -18,20 +18,19 @@ from edged.errors import ConfigError, EdgedError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.simulation.device_pool import DevicePool
-from edged.fleet.simulation.figures import figures
 from edged.fleet.simulation.partition import by_key, dirichlet
 from edged.fleet.simulation.shared import SharedSetup
-from edged.fleet.simulation.virtual_device import Attack, VirtualDevice
+from edged.fleet.simulation.virtual_device import DevicePool, VirtualDevice
 from edged.storage.recordings import read_stream
 from edged.workbench.demo.broker import EmbeddedBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
+    from edged.fleet.simulation.virtual_device import Attack, ModelReport
     from edged.storage.models.bundles import Bundle
 
 FLEET = "sim"
@@ -80,14 +79,8 @@ class SimulationPlan:
 def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
     """Run a simulation; returns the report, ready for JSON.
 
-    Raises
-    ------
-    ConfigError
-        When the data cannot be divided as asked.
-    UnavailableError
-        When no broker is installed.
-    EdgedError
-        When the fleet comes to a stop.
+    Raises ConfigError when the data cannot be divided as asked; UnavailableError when no broker is installed;
+    EdgedError when the fleet comes to a stop.
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:
@@ -151,7 +144,8 @@ def _bundle(plan: SimulationPlan, width: int, classes: int, folder: Path) -> Bun
 def _devices(
     plan: SimulationPlan, bench: SharedSetup, parts: Mapping[str, NDArray[np.int64]], folder: Path
 ) -> list[VirtualDevice]:
-    harmful = set(_spread(list(parts), round(plan.poison * len(parts))))
+    names, count = list(parts), round(plan.poison * len(parts))
+    harmful = {names[i * len(names) // count] for i in range(count)}  # evenly
     made = []
     for number, (name, rows) in enumerate(parts.items()):
         own = folder / "devices" / str(number)
@@ -159,11 +153,6 @@ def _devices(
         attack = plan.attack if name in harmful else None
         made.append(VirtualDevice(_level(name), own, bench, rows, seed=plan.seed + number, attack=attack))
     return made
-
-
-def _spread(names: list[str], count: int) -> list[str]:
-    """So many of them, evenly."""
-    return [names[i * len(names) // count] for i in range(count)]
 
 
 def _level(key: str) -> str:
@@ -257,4 +246,90 @@ def _central(
         "unseen": apart.metric,
         "mean": float(np.mean(accuracies)),
         "worst": float(np.min(accuracies)),
+    }
+
+
+def figures(
+    bench: SharedSetup,
+    devices: Sequence[VirtualDevice],
+    lineage: Sequence[Mapping[str, Any]],
+    models: Mapping[str, Weights],
+    unseen: NDArray[np.int64],
+    scratch: Path,
+) -> dict[str, Any]:
+    """Measure the results of a simulation; harmful devices are not asked how well they do.
+
+    `lineage` are the coordinator's rounds, `models` their models by fingerprint, `unseen` the rows of those
+    that took no part. `scratch` is a file that may be written over.
+    """
+    honest = [device for device in devices if device.attack is None]
+    rounds = [_round_figures(bench, honest, devices, entry, models, unseen, scratch) for entry in lineage]
+    last = [device.log.models[-1] for device in honest if device.log.models]
+    whole = sum(bench.initial()[name].nbytes for name in bench.bundle.trainable)
+    sent = [size for device in devices for size in device.log.sent.values()]
+    return {
+        "rounds": rounds,
+        "final": {
+            "unseen": rounds[-1]["unseen"] if rounds else None,
+            "global": _summary([told.alone.metric for told in last]),
+            "mixed": _summary([told.mixed.metric for told in last]),
+            "share": float(np.mean([told.share or 0.0 for told in last])) if last else None,
+        },
+        "bytes": {
+            "float32": whole,
+            "mean": float(np.mean(sent)) if sent else None,
+            "most": max(sent, default=None),
+            "ratio": float(np.mean(sent)) / whole if sent else None,
+        },
+        "per_device": [_device_figures(device) for device in devices],
+    }
+
+
+def _round_figures(
+    bench: SharedSetup, honest: Sequence[VirtualDevice], devices: Sequence[VirtualDevice],
+    entry: Mapping[str, Any],
+    models: Mapping[str, Weights], unseen: NDArray[np.int64], scratch: Path,
+) -> dict[str, Any]:  # fmt: skip
+    number, digest = int(entry["round"]), entry["model"]
+    told = [found for device in honest if (found := _report_of(device, digest)) is not None]
+    weights = models.get(digest)
+    asked = (
+        bench.evaluate({**bench.initial(), **weights}, scratch, unseen)[0]
+        if weights and len(unseen)
+        else None
+    )
+    return {
+        "round": number,
+        "accepted": bool(entry["accepted"]),
+        "seconds": float(entry["ended"]) - float(entry["opened"]),
+        "updates": sum(number in device.log.sent for device in devices),
+        "left_out": list(entry.get("left_out", [])),
+        "unseen": None if asked is None else asked.metric,
+        "global": _summary([found.alone.metric for found in told]),
+        "mixed": _summary([found.mixed.metric for found in told]),
+    }
+
+
+def _report_of(device: VirtualDevice, digest: str) -> ModelReport | None:
+    return next((told for told in reversed(device.log.models) if told.model == digest), None)
+
+
+def _summary(values: Sequence[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    return {"mean": float(np.mean(values)), "worst": float(np.min(values)), "std": float(np.std(values))}
+
+
+def _device_figures(device: VirtualDevice) -> dict[str, Any]:
+    last = device.log.models[-1] if device.log.models else None
+    return {
+        "device": device.name,
+        "attack": device.attack,
+        "learned": len(device.learned),
+        "tested": len(device.kept),
+        "global": None if last is None else last.alone.metric,
+        "mixed": None if last is None else last.mixed.metric,
+        "share": None if last is None else last.share,
+        "rounds": len(device.log.sent),
+        "bytes": sum(device.log.sent.values()),
     }

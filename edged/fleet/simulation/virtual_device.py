@@ -1,14 +1,21 @@
-"""One virtual device: its rows, its own model, and what it does in rounds."""
+"""Virtual devices: the rows and the model of each, what it does in rounds, and all of them on a broker."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from edged import __version__
+from edged.clock import SystemClock
+from edged.config import FleetConfig, MqttConfig
+from edged.device.fleet_member.member import Member
+from edged.device.fleet_member.mqtt_transport import MqttTransport
 from edged.device.fleet_member.protocols import Condition
+from edged.domain.federated.messages import FleetTopics
+from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.personal_layers import fitting, only
 from edged.domain.training.trainer_messages import TrainRound
 from edged.domain.training.training_run import FleetModelResult
@@ -16,16 +23,18 @@ from edged.domain.training.weight_deltas import fingerprint
 from edged.domain.training.weight_mixing import SHARES, best_share, mixed
 from edged.fleet.simulation.partition import three_parts
 from edged.fleet.simulation.shared import Unthrottled
+from edged.mqtt.client.session import Session
 from edged.mqtt.update_encoding import fleet_model
 from edged.storage.models.sent_updates import PERSONAL, ROUNDS, SentUpdates
 from edged.trainer.fleet_training import RoundTrainer
 from edged.trainer.fleet_update import FleetUpdateTrainer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
     from edged.domain.federated.messages import Quality, RoundAnnouncement
     from edged.domain.training.training_run import RoundResult
@@ -38,6 +47,7 @@ Attack = Literal["flip", "scale"]
 
 LARGEST_MODEL = 1 << 30
 SCALED = 10.0
+RESEND = 20.0
 
 
 @dataclass
@@ -164,3 +174,75 @@ class VirtualDevice:
         trained = {} if last is None else only(last.held(PERSONAL), patterns)
         shared = fleet_model(model, digest, LARGEST_MODEL)
         return fitting(shared, {**self._data.own, **trained}, self._bench.bundle.trainable, patterns)
+
+
+class CountingTransport(MqttTransport):
+    """A device's connection that counts the bytes of its updates, by round."""
+
+    def __init__(self, session: Session, topics: FleetTopics, sent: dict[int, int]) -> None:
+        super().__init__(session)
+        self._up, self._sent = f"{topics.base}/up/", sent
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Publish a message at QoS 1; return whether the session accepted it."""
+        if topic.startswith(self._up):
+            number = int(topic.removeprefix(self._up).split("/")[0])
+            self._sent[number] = self._sent.get(number, 0) + len(payload)
+        return super().publish(topic, payload, retain=retain)
+
+
+class PooledHost:
+    """The `MemberHost` of a virtual device: work runs on a thread pool, the record stays in memory."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self.record = MembershipRecord()
+
+    def store(self, record: MembershipRecord) -> None:
+        """Keep the membership record in memory."""
+        self.record = record
+
+    def between_runs(self, job: Callable[[], None]) -> None:
+        """Call `job` on a thread of the pool: there are no other training runs."""
+        self._pool.submit(job)
+
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Ignore the event: the simulation reports what devices measure."""
+
+
+class DevicePool:
+    """Virtual devices that take part in a fleet while the context lasts; `workers` train at a time."""
+
+    def __init__(
+        self, devices: Sequence[VirtualDevice], broker: tuple[str, int], fleet: str, workers: int
+    ) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hands")
+        self._sessions: list[Session] = []
+        self._members: list[Member] = []
+        host, port = broker
+        settings = FleetConfig(name=fleet, resend=RESEND, min_new_samples=0)
+        for device in devices:
+            self._add(device, MqttConfig(host=host, port=port), settings)
+
+    def _add(self, device: VirtualDevice, mqtt: MqttConfig, config: FleetConfig) -> None:
+        topics = FleetTopics(config.name, mqtt.root)
+        session = Session(mqtt, client_id=f"edged-sim-{device.name}", clean=True)
+        member = Member(
+            device.name, config, topics=topics, transport=CountingTransport(session, topics, device.log.sent),
+            work=device, host=PooledHost(self._pool), state=device.folder, clock=SystemClock(),
+        )  # fmt: skip
+        self._sessions.append(session)
+        self._members.append(member)
+
+    def __enter__(self) -> Self:
+        for member, session in zip(self._members, self._sessions, strict=True):
+            member.start()
+            session.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for member in self._members:
+            member.stop()
+        for session in self._sessions:
+            session.stop(1.0)

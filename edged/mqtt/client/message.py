@@ -25,7 +25,6 @@ class MessageProperties(NamedTuple):
 
     response_topic: str | None = None
     correlation: bytes | None = None
-    content_type: str | None = None
     expiry: int | None = None
 
     def to_paho(self) -> Properties:
@@ -46,7 +45,7 @@ class MessageProperties(NamedTuple):
         return cls(*(getattr(properties, name, None) for name in _PAHO_NAMES))
 
 
-_PAHO_NAMES = ("ResponseTopic", "CorrelationData", "ContentType", "MessageExpiryInterval")
+_PAHO_NAMES = ("ResponseTopic", "CorrelationData", "MessageExpiryInterval")
 
 
 @dataclass(slots=True)

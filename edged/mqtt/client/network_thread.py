@@ -7,7 +7,9 @@ belong to another message.
 
 from __future__ import annotations
 
+import contextlib
 import selectors
+import socket
 import threading
 import time
 from collections import deque
@@ -16,11 +18,9 @@ from typing import TYPE_CHECKING, Any
 from edged.errors import EdgedError
 from edged.logs import get_logger
 from edged.mqtt.client import connection
-from edged.mqtt.client.connection_state import ConnectionState
 from edged.mqtt.client.publisher import BrokerLimits, Publisher
-from edged.mqtt.client.reconnect import Backoff, ProtocolChoice
+from edged.mqtt.client.reconnect import Backoff, ConnectionState, ProtocolChoice
 from edged.mqtt.client.subscriptions import Subscriptions
-from edged.mqtt.client.waker import WakeupPipe
 
 if TYPE_CHECKING:
     from edged.config import MqttConfig
@@ -37,30 +37,18 @@ log = get_logger("edged.mqtt")
 class NetworkThread:
     """Makes the connection with the broker, again after each loss, and moves messages both ways.
 
-    It takes what other threads leave in its queues. `Session` is how they do so.
+    It takes what other threads leave in its queues. `Session` is how they do so. `epoch` is the number of the
+    present connection, 0 before the first; `protocol` the MQTT version in use.
 
-    Parameters
-    ----------
-    config
-        The broker and how to speak with it.
-    client_id
-        Must stay the same over restarts: the broker keeps our messages under it.
-    will
-        Topic, payload and retain flag of what the broker says when we vanish; or a function that is
-        asked for them before each connection.
-    clean
-        Begin anew with each connection: nothing of an earlier one is delivered, or sent at QoS 0.
-    listener
-        Its `online` is called on the network thread after each connection was made (subscriptions are
-        already on their way, so a birth message comes after them), its `connection_changed` after that and
-        after each connection was lost.
-    backlog
-        Messages of each QoS that may wait to be sent; see `OutgoingQueues`.
+    `client_id` must stay the same over restarts: the broker keeps our messages under it. `will` is topic,
+    payload and retain flag of what the broker says when we vanish, or a function that is asked for them
+    before each connection. With `clean` each connection begins anew: nothing of an earlier one is delivered,
+    or sent at QoS 0. The listener's `online` is called on the network thread after each connection was made
+    (subscriptions are already on their way, so a birth message comes after them), its `connection_changed`
+    after that and after each connection was lost. Of each QoS `backlog` messages may wait to be sent; see
+    `OutgoingQueues`.
 
-    Raises
-    ------
-    ConfigError
-        When a certificate or key cannot be used.
+    Raises ConfigError when a certificate or key cannot be used.
     """
 
     def __init__(
@@ -82,13 +70,13 @@ class NetworkThread:
         self._publisher = Publisher(backlog)
         self._subscriptions = Subscriptions()
         self._acks: deque[tuple[int, list[int]]] = deque()
-        self._epoch = self._strangers = 0
+        self.epoch = self._strangers = 0
         self._online = threading.Event()
         self._answered = self._born = self._dropping = False
         self._closing = threading.Event()
         self._deadline = 0.0
         self._condition = ConnectionState(config.host, config.port, client_id)
-        self._protocol = self._choice.protocol
+        self.protocol = self._choice.protocol
         self._client = self._make_client()
         self._waker = WakeupPipe()
         self._thread = threading.Thread(target=self._run, name="edged-mqtt", daemon=True)
@@ -127,8 +115,7 @@ class NetworkThread:
         self._backoff.record_end(time.monotonic() - began if was_online else 0.0)
 
     def _connection(self) -> None:
-        """Run one connection from start to end."""
-        if self._choice.protocol != self._protocol:
+        if self._choice.protocol != self.protocol:
             self._change_protocol()
         connection.renew(self._client, self._config)
         connection.renew_will(self._client, self._will)
@@ -186,7 +173,7 @@ class NetworkThread:
     def _receive(self, wire: PacketSocket) -> None:
         received = time.monotonic()
         while self._client.wire is wire:
-            for delivery in wire.read(self._epoch, received):
+            for delivery in wire.read(self.epoch, received):
                 self._deliver(delivery)
             if not wire.offer() and not wire.lost:
                 break
@@ -205,7 +192,7 @@ class NetworkThread:
             log.warning("mqtt_unexpected_topic", topic=delivery.topic, remedy=remedy)
         self._strangers += 1
         if delivery.qos:
-            self._acks.append((self._epoch, [delivery.mid]))
+            self._acks.append((self.epoch, [delivery.mid]))
 
     def _news(self) -> None:
         """Tell others what paho's callbacks have noted, now that no lock of paho is held."""
@@ -237,7 +224,7 @@ class NetworkThread:
     def _send_acks(self, wire: PacketSocket) -> None:
         while self._acks:
             epoch, mids = self._acks.popleft()
-            if epoch == self._epoch:
+            if epoch == self.epoch:
                 wire.ack(mids)
 
     def _finished(self, wire: PacketSocket) -> bool:
@@ -249,7 +236,7 @@ class NetworkThread:
 
     def _make_client(self) -> PacketClient:
         client = connection.make_client(
-            self._config, self._client_id, self._protocol, self._will, clean=self._clean
+            self._config, self._client_id, self.protocol, self._will, clean=self._clean
         )
         client.on_connect = lambda _, __, flags, reason, properties: self._connected(
             flags, reason, properties
@@ -261,7 +248,7 @@ class NetworkThread:
 
     def _change_protocol(self) -> None:
         """Start over with the other version; what the broker has not acknowledged is sent again."""
-        self._protocol = self._choice.protocol
+        self.protocol = self._choice.protocol
         self._publisher.start_over()
         self._client = self._make_client()
 
@@ -270,14 +257,14 @@ class NetworkThread:
         if reason.is_failure:
             self._refused(str(reason))
             return
-        if self._choice.accepted() and self._protocol != self._config.protocol:
+        if self._choice.accepted() and self.protocol != self._config.protocol:
             log.warning("mqtt_fallback", reason="the broker does not speak MQTT 5, 3.1.1 is used from now on")
-        self._epoch += 1
+        self.epoch += 1
         self._dropping = False
         self._publisher.limits = BrokerLimits.of(limits)
         self._subscriptions.session_present(present=flags.session_present)
         self._condition.connected()
-        where = {"host": self._config.host, "port": self._config.port, "protocol": self._protocol}
+        where = {"host": self._config.host, "port": self._config.port, "protocol": self.protocol}
         log.info("mqtt_connected", **where, session_present=flags.session_present)
         self._online.set()
 
@@ -295,3 +282,37 @@ class NetworkThread:
         for pattern, reason in self._subscriptions.answered(mid, reasons):
             remedy = "check the broker's access rules"
             log.error("mqtt_subscription_refused", filter=pattern, reason=reason, remedy=remedy)
+
+
+class WakeupPipe:
+    """Makes a selector return, from any thread; any number of calls cost one wake-up."""
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._set = False
+
+    def fileno(self) -> int:
+        """File descriptor for a selector."""
+        return self._receiver.fileno()
+
+    def wake(self) -> None:
+        """Call after the work has been put where the network thread looks for it."""
+        if self._set:
+            return
+        self._set = True
+        # A full buffer has woken it already; a closed socket has nobody to wake.
+        with contextlib.suppress(OSError):
+            self._sender.send(b"\0")
+
+    def clear(self) -> None:
+        """Discard pending wake-ups; call it before looking for work."""
+        with contextlib.suppress(OSError):
+            self._receiver.recv(4096)
+        self._set = False
+
+    def close(self) -> None:
+        """Give the sockets back; `wake` does nothing from now on."""
+        self._receiver.close()
+        self._sender.close()

@@ -48,7 +48,8 @@ class PacketSocket:
         self._parts: list[bytes] = []
         self._missing = 0
         self._granted = 0
-        self._lost = False
+        self.lost = False
+        """Whether the peer has closed or broken the connection."""
         self.problem: OSError | None = None
         """What TLS says of the end of the connection: by TLS 1.3 a client hears only here of its refusal."""
         self._out = bytearray()
@@ -59,7 +60,7 @@ class PacketSocket:
     def recv(self, size: int) -> bytes:
         """Bytes of the packet that was offered; `b""` once the connection is lost."""
         if self._granted == 0:
-            if self._lost:
+            if self.lost:
                 return b""
             raise BlockingIOError
         piece = self._data[self._at : self._at + min(size, self._granted)]
@@ -74,7 +75,7 @@ class PacketSocket:
 
     def close(self) -> None:
         """Send what is left (a DISCONNECT, last messages) if the peer still takes it, and close."""
-        if self._out and not self._lost:
+        if self._out and not self.lost:
             with contextlib.suppress(OSError):
                 self._sock.settimeout(CLOSING_SECONDS)
                 self._sock.sendall(self._out)
@@ -90,11 +91,6 @@ class PacketSocket:
         self._sock.setblocking(flag)
 
     # What the session calls.
-
-    @property
-    def lost(self) -> bool:
-        """Whether the peer has closed or broken the connection."""
-        return self._lost
 
     @property
     def unsent(self) -> int:
@@ -121,7 +117,7 @@ class PacketSocket:
             self.record(problem)
             chunk = b""
         if not chunk:
-            self._lost = True
+            self.lost = True
             return
         self._parts.append(chunk)
         self._missing -= len(chunk)
@@ -133,7 +129,7 @@ class PacketSocket:
 
     def flush(self) -> None:
         """Write what the network takes now; nothing once it is lost, for then only reading says why."""
-        if not self._out or self._lost:
+        if not self._out or self.lost:
             return
         try:
             sent = self._sock.send(self._out)
@@ -141,7 +137,7 @@ class PacketSocket:
             return
         except OSError as problem:
             self.record(problem)
-            self._lost = True
+            self.lost = True
             return
         del self._out[:sent]
 
@@ -151,10 +147,7 @@ class PacketSocket:
     def read(self, epoch: int, received: float) -> list[ReceivedMessage]:
         """Read all complete PUBLISH packets up to the next packet of another kind.
 
-        Raises
-        ------
-        BrokerError
-            When the bytes are no MQTT.
+        Raises BrokerError when the bytes are no MQTT.
         """
         found: list[ReceivedMessage] = []
         try:

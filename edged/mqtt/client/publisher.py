@@ -53,7 +53,7 @@ class Publisher:
     @property
     def pending(self) -> int:
         """QoS 1 messages that the broker has not acknowledged."""
-        return self.outgoing.sure + len(self._flying)
+        return len(self.outgoing.sure) + len(self._flying)
 
     @property
     def idle(self) -> bool:
@@ -113,7 +113,7 @@ class Publisher:
 
 
 class OutgoingQueues:
-    """Two queues, one for QoS 0 and one for QoS 1, of at most `limit` messages each.
+    """Two queues, `fast` for QoS 0 and `sure` for QoS 1, of at most `limit` messages each.
 
     A full QoS 0 queue loses its oldest message, which `dropped` counts; a full QoS 1 queue refuses
     the new one, so that its sender keeps it.
@@ -127,57 +127,47 @@ class OutgoingQueues:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._fast: deque[OutgoingMessage] = deque()
-        self._sure: deque[OutgoingMessage] = deque()
+        self.fast: deque[OutgoingMessage] = deque()
+        self.sure: deque[OutgoingMessage] = deque()
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._fast) + len(self._sure)
-
-    @property
-    def fast(self) -> int:
-        """How many QoS 0 messages wait."""
-        return len(self._fast)
-
-    @property
-    def sure(self) -> int:
-        """How many QoS 1 messages wait."""
-        return len(self._sure)
+        return len(self.fast) + len(self.sure)
 
     def room(self, qos: int) -> int:
         """How many more messages of this QoS can be put before any is dropped or refused."""
-        return self._limit - (len(self._sure) if qos else len(self._fast))
+        return self._limit - (len(self.sure) if qos else len(self.fast))
 
     def put(self, message: OutgoingMessage) -> bool:
         """Queue a message; False if it was rejected."""
         with self._lock:
             if message.qos:
-                if len(self._sure) >= self._limit:
+                if len(self.sure) >= self._limit:
                     return False
-                self._sure.append(message)
+                self.sure.append(message)
                 return True
-            if len(self._fast) >= self._limit:
-                self._fast.popleft()
+            if len(self.fast) >= self._limit:
+                self.fast.popleft()
                 self.dropped += 1
-            self._fast.append(message)
+            self.fast.append(message)
             return True
 
     def next_fast(self) -> OutgoingMessage | None:
         """Take the oldest QoS 0 message."""
         with self._lock:
-            return self._fast.popleft() if self._fast else None
+            return self.fast.popleft() if self.fast else None
 
     def next_sure(self) -> OutgoingMessage | None:
         """Take the oldest QoS 1 message."""
         with self._lock:
-            return self._sure.popleft() if self._sure else None
+            return self.sure.popleft() if self.sure else None
 
     def forget_fast(self) -> None:
         """Drop the QoS 0 messages that wait."""
         with self._lock:
-            self._fast.clear()
+            self.fast.clear()
 
     def put_back(self, messages: Iterable[OutgoingMessage]) -> None:
         """Return QoS 1 messages to the front, in their order."""
         with self._lock:
-            self._sure.extendleft(reversed(list(messages)))
+            self.sure.extendleft(reversed(list(messages)))

@@ -59,10 +59,7 @@ class Session(NetworkThread):
         what the broker has kept comes with the first connection of each process, also where it still knows
         our session.
 
-        Raises
-        ------
-        ConfigError
-            When a filter is not valid.
+        Raises ConfigError when a filter is not valid.
         """
         self._subscriptions.add(filters, qos, sink, as_published=as_published, kept_again=kept_again)
         self._waker.wake()
@@ -78,7 +75,7 @@ class Session(NetworkThread):
 
     def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
         """Acknowledge, in the order of delivery; those of an earlier connection are skipped."""
-        epoch = self._epoch
+        epoch = self.epoch
         mids = [delivery.mid for delivery in deliveries if delivery.epoch == epoch and delivery.qos]
         if mids:
             self._acks.append((epoch, mids))
@@ -142,16 +139,6 @@ class Session(NetworkThread):
         return self._publisher.outgoing.dropped
 
     @property
-    def epoch(self) -> int:
-        """The number of the present connection; 0 before the first."""
-        return self._epoch
-
-    @property
     def in_flight(self) -> int:
         """How many messages the broker sends before it waits for acknowledgements, as far as is known."""
-        return connection.in_flight(self._config, self._protocol)
-
-    @property
-    def protocol(self) -> str:
-        """The MQTT version in use: `5` or `3.1.1`."""
-        return self._protocol
+        return connection.in_flight(self._config, self.protocol)

@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.mqtt.codecs import json
-from edged.mqtt.codecs.json import JsonCodec
 from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec
 
 if TYPE_CHECKING:
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["JsonCodec", "label_codec", "sample_codec"]
-
 _PLACES = {
-    "json": ("json", "JsonCodec"),
     "senml": ("senml", "SenmlCodec"),
     "csv": ("csv", "CsvCodec"),
     "sparkplug": ("sparkplug", "SparkplugCodec"),
@@ -51,7 +47,9 @@ def sample_codec(
     elif stream.codec == "sparkplug":
         more = {"clock": clock, "publisher": publisher}
     codec: Decoder[Decoded]
-    if stream.codec in _MAPS:
+    if stream.codec == "json":
+        codec = ObjectCodec(stream, json.parse, text=True)
+    elif stream.codec in _MAPS:
         codec = ObjectCodec(stream, _module(stream.codec).parser())
     else:
         module, name = _PLACES[stream.codec]

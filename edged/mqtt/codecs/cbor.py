@@ -27,10 +27,7 @@ _ENCODED_END = b"\x69edged-end"
 
 
 def parser() -> Parse:
-    """A function from a payload to the map in it.
-
-    Raises ConfigError when cbor2 is not installed.
-    """
+    """A function from a payload to the map in it; ConfigError when cbor2 is not installed."""
     decode = cbor_values(text_keys=True)
     return lambda payload, largest: the_object(decode(payload, largest))
 

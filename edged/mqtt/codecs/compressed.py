@@ -40,10 +40,7 @@ class Compressed(Decoder[T_co]):
     def decode(self, topic: str, payload: bytes) -> T_co:
         """What is in a message.
 
-        Raises
-        ------
-        RejectedSampleError
-            `compression` for what cannot be inflated, else as the codec says.
+        Raises RejectedSampleError: `compression` for what cannot be inflated, else as the codec says.
         """
         check_size(payload, self._largest)
         return self._codec.decode(topic, self._inflate(payload, self._largest))
@@ -52,10 +49,7 @@ class Compressed(Decoder[T_co]):
 def gzip(payload: bytes, largest: int) -> bytes:
     """Decompress a gzip payload.
 
-    Raises
-    ------
-    RejectedSampleError
-        `compression`, or `too_big` as soon as more than `largest` bytes come out.
+    Raises RejectedSampleError: `compression`, or `too_big` as soon as more than `largest` bytes come out.
     """
     inflater = zlib.decompressobj(_GZIP_BITS)
     try:

@@ -43,10 +43,7 @@ class CsvCodec:
     def decode(self, topic: str, payload: bytes) -> Decoded:
         """The reading in a line, or the readings in several.
 
-        Raises
-        ------
-        RejectedSampleError
-            With its reason; no line of the message can become a sample.
+        Raises RejectedSampleError with its reason; no line of the message can become a sample.
         """
         check_size(payload, self._largest)
         try:

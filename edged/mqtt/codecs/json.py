@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.objects import ObjectCodec, check_size
-
-if TYPE_CHECKING:
-    from edged.config import StreamConfig
+from edged.mqtt.codecs.objects import check_size
 
 _SPACE = " \t\r\n"
-
-
-class JsonCodec(ObjectCodec):
-    """Decodes sample messages that are JSON objects.
-
-    >>> from edged.config import StreamConfig
-    >>> JsonCodec(StreamConfig(features=["a", "b.c"])).decode("t", b'{"a": 1, "b": {"c": 2.5}}').values
-    [1.0, 2.5]
-    """
-
-    def __init__(self, stream: StreamConfig) -> None:
-        super().__init__(stream, parse, text=True)
 
 
 def parse(payload: bytes, largest: int) -> dict[str, Any]:
     """The JSON object in a payload of at most `largest` bytes.
 
-    Raises
-    ------
-    RejectedSampleError
-        `too_big`, `not_json`, `too_deep`, `not_finite` or `wrong_type`.
+    Raises RejectedSampleError: `too_big`, `not_json`, `too_deep`, `not_finite` or `wrong_type`.
     """
     message = parse_any(payload, largest)
     if type(message) is not dict:
@@ -43,10 +25,7 @@ def parse(payload: bytes, largest: int) -> dict[str, Any]:
 def parse_any(payload: bytes, largest: int) -> Any:
     """Whatever JSON there is in a payload of at most `largest` bytes.
 
-    Raises
-    ------
-    RejectedSampleError
-        `too_big`, `not_json`, `too_deep` or `not_finite`.
+    Raises RejectedSampleError: `too_big`, `not_json`, `too_deep` or `not_finite`.
     """
     if len(payload) > largest:
         check_size(payload, largest)

@@ -51,10 +51,7 @@ class ReadingFields:
 
         A missing or null time, id or label is no error: the reading has none.
 
-        Raises
-        ------
-        RejectedSampleError
-            With its reason; the message can never become a sample.
+        Raises RejectedSampleError with its reason; the message can never become a sample.
         """
         values = self._features(message)
         key = self._key(topic, message)
@@ -71,7 +68,7 @@ class ReadingFields:
 
 
 class ObjectCodec:
-    """Decodes sample messages that are one object each, by `parse`."""
+    """Decodes sample messages that are one object each, by `parse`; `text` as for `ReadingFields`."""
 
     def __init__(self, stream: StreamConfig, parse: Parse, *, text: bool = False) -> None:
         self._largest = stream.max_payload
@@ -81,10 +78,7 @@ class ObjectCodec:
     def decode(self, topic: str, payload: bytes) -> Reading:
         """The reading in a message.
 
-        Raises
-        ------
-        RejectedSampleError
-            With its reason; the message can never become a sample.
+        Raises RejectedSampleError with its reason; the message can never become a sample.
         """
         return self._reading(topic, self._parse(payload, self._largest))
 
@@ -110,10 +104,7 @@ class ObjectLabelCodec:
     def decode(self, topic: str, payload: bytes) -> LabelReading:
         """The label in a message.
 
-        Raises
-        ------
-        RejectedSampleError
-            With its reason; the message can never become a label.
+        Raises RejectedSampleError with its reason; the message can never become a label.
         """
         message = self._parse(payload, self._largest)
         value = _optional(self._label, message)
@@ -136,25 +127,13 @@ class ObjectLabelCodec:
 
 
 def check_size(payload: bytes, largest: int) -> None:
-    """Reject a payload of more than `largest` bytes.
-
-    Raises
-    ------
-    RejectedSampleError
-        With reason `too_big`.
-    """
+    """Reject a payload of more than `largest` bytes; RejectedSampleError with reason `too_big`."""
     if len(payload) > largest:
         raise RejectedSampleError("too_big", f"{len(payload)} bytes, at most {largest} are taken")
 
 
 def the_object(message: Any) -> dict[str, Any]:
-    """Return the message if it is an object.
-
-    Raises
-    ------
-    RejectedSampleError
-        With reason `wrong_type`.
-    """
+    """Return the message if it is an object; RejectedSampleError with reason `wrong_type`."""
     if type(message) is not dict:
         raise RejectedSampleError("wrong_type", "a message must be an object with named fields")
     return message
@@ -167,11 +146,7 @@ def key_of(spec: str | None) -> KeyOf:
     if spec.startswith("topic:"):
         return topic_level(spec)
     getter = field(spec)
-
-    def from_field(_: str, message: Any) -> str:
-        return parse_key(getter(message))
-
-    return from_field
+    return lambda _, message: parse_key(getter(message))
 
 
 def _whole_topic(topic: str, _: Any) -> str:

@@ -36,10 +36,7 @@ class ArrayCodec:
     def decode(self, topic: str, payload: bytes) -> Decoded:
         """The reading in a message, or its rows, oldest first.
 
-        Raises
-        ------
-        RejectedSampleError
-            `too_big`, `shape`, `not_finite` or `key`.
+        Raises RejectedSampleError: `too_big`, `shape`, `not_finite` or `key`.
         """
         check_size(payload, self._largest)
         rows, rest = divmod(len(payload), self._row)

@@ -57,10 +57,7 @@ class SenmlCodec:
     def decode(self, topic: str, payload: bytes) -> Decoded:
         """The readings in a pack, oldest first.
 
-        Raises
-        ------
-        RejectedSampleError
-            With its reason; no reading of the pack can become a sample.
+        Raises RejectedSampleError with its reason; no reading of the pack can become a sample.
         """
         readings: dict[tuple[str, float], Record] = {}
         for base, name, at, values in resolved(self._records(payload)):
@@ -102,10 +99,8 @@ def resolved(records: list[Record]) -> Iterator[tuple[str, str, float, Record]]:
 
     Times are Unix seconds, or relative to now where they are below 2**28.
 
-    Raises
-    ------
-    RejectedSampleError
-        `not_senml` for what the RFC does not allow, `wrong_type` and `not_finite` for numbers that are none.
+    Raises RejectedSampleError: `not_senml` for what the RFC does not allow, `wrong_type` and `not_finite` for
+    numbers that are none.
     """
     base: Record = {"bn": "", "bt": 0, "bv": 0, "bs": 0, "bver": VERSION}
     for record in records:

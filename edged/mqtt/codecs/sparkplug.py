@@ -73,10 +73,7 @@ class SparkplugCodec:
     """
 
     def __init__(
-        self,
-        stream: StreamConfig,
-        clock: Clock | None = None,
-        publisher: MessagePublisher | None = None,
+        self, stream: StreamConfig, clock: Clock | None = None, publisher: MessagePublisher | None = None
     ) -> None:
         self._largest = stream.max_payload
         # Each moment brings all features: no more numbers than a raw array of that size would hold.
@@ -95,10 +92,8 @@ class SparkplugCodec:
     def decode(self, topic: str, payload: bytes) -> Decoded:
         """The readings in a message, oldest first; none in births, deaths, commands and states.
 
-        Raises
-        ------
-        RejectedSampleError
-            `not_sparkplug`, `no_birth` where the names of metrics are not known, or as for any codec.
+        Raises RejectedSampleError: `not_sparkplug`, `no_birth` where the names of metrics are not known, or
+        as for any codec.
         """
         check_size(payload, self._largest)
         place = parse_topic(topic)

@@ -65,7 +65,7 @@ class SparkplugNode:
     Its session is a clean one, as the specification wants, with another `client_id` than that of the daemon's
     main connection. The names of `metrics` must not change while it runs; `commands` are the metrics that a
     host may set to true, which `backend` executes. As many changes as `history` says are kept while there is
-    no connection.
+    no connection. `born` tells whether the birth was published on the present one.
 
     Raises ConfigError when protobuf is not installed.
     """
@@ -96,7 +96,7 @@ class SparkplugNode:
         self._values: dict[str, Any] = {}
         self._history: deque[_Change] = deque(maxlen=history)
         self._session_number = self._seq = 0
-        self._born, self._used = False, True
+        self.born, self._used = False, True
         self.session = Session(config, client_id=client_id, will=self._will, clean=True, listener=self)
 
     # ---- life ------------------------------------------------------------------------------
@@ -109,15 +109,10 @@ class SparkplugNode:
     def stop(self, timeout: float = 5.0) -> None:
         """Publish the death, as the broker drops the will after an orderly end, and disconnect."""
         with self._lock:
-            if self._born:
+            if self.born:
                 self.session.publish(self._topic("NDEATH"), self._death(), qos=1)
-            self._born = False
+            self.born = False
         self.session.stop(timeout)
-
-    @property
-    def born(self) -> bool:
-        """Whether the birth was published on the present connection."""
-        return self._born
 
     def _will(self) -> tuple[str, bytes, bool]:
         # A number that no birth has used is good for the next attempt, and costs no write.
@@ -141,7 +136,7 @@ class SparkplugNode:
         """Keep changes as history from now on if the connection was lost."""
         if not self.session.connected:
             with self._lock:
-                self._born = False
+                self.born = False
 
     def _be_born(self) -> None:
         """Publish all metrics with names, aliases and types; message numbers start again at 0."""
@@ -154,7 +149,7 @@ class SparkplugNode:
             ]
             metrics += [Metric(name, False, self._aliases[name], now, BOOLEAN) for name in self._commands]
             self._seq = 0
-            self._born = self._used = True
+            self.born = self._used = True
             self._send("NBIRTH", metrics)
 
     # ---- what changes ----------------------------------------------------------------------
@@ -169,7 +164,7 @@ class SparkplugNode:
                 if name in self._types and (name not in self._values or self._values[name] != value)
             ]
             self._values |= {change.name: change.value for change in changes}
-            if not self._born:
+            if not self.born:
                 self._history.extend(changes)
             elif changes:
                 self._send("NDATA", [self._changed(change) for change in changes])

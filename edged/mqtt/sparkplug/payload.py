@@ -62,10 +62,7 @@ class SparkplugTopic(NamedTuple):
 def parse_topic(topic: str) -> SparkplugTopic | None:
     """The parts of a topic; None for the states of hosts, which are no data.
 
-    Raises
-    ------
-    RejectedSampleError
-        With reason `not_sparkplug` for any other topic.
+    Raises RejectedSampleError with reason `not_sparkplug` for any other topic.
     """
     levels = topic.split("/")
     if levels[0] == NAMESPACE and len(levels) > 1 and levels[1] == "STATE":
@@ -99,10 +96,7 @@ class Payload(NamedTuple):
 
 
 class SparkplugWire:
-    """Reads and writes Sparkplug payloads.
-
-    Raises ConfigError when protobuf is not installed.
-    """
+    """Reads and writes Sparkplug payloads; ConfigError when protobuf is not installed."""
 
     def __init__(self, where: str) -> None:
         required("google.protobuf", "sparkplug", where)
@@ -112,13 +106,7 @@ class SparkplugWire:
         self._broken = (DecodeError, ValueError, RuntimeError)
 
     def read(self, data: bytes) -> Payload:
-        """Decode a payload of Sparkplug B.
-
-        Raises
-        ------
-        RejectedSampleError
-            With reason `not_sparkplug`.
-        """
+        """Decode a payload of Sparkplug B; RejectedSampleError with reason `not_sparkplug`."""
         try:
             message = self._message.FromString(data)
             return Payload(

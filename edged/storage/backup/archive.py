@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edged.domain.bundle_contents import FileEntry
@@ -88,12 +89,8 @@ class Archive:
     before reading on. `about` is what the manifest holds, verified against its own seal; `entries` are the
     files that follow.
 
-    Raises
-    ------
-    CorruptError
-        When it is no such archive or any byte of its beginning is not as it was written.
-    RefusedError
-        When it names files as no backup does.
+    Raises CorruptError when it is no such archive or any byte of its beginning is not as it was written;
+    RefusedError when it names files as no backup does.
     """
 
     def __init__(self, source: BinaryIO, where: str) -> None:
@@ -131,7 +128,7 @@ class Archive:
             if not _plain(entry.name) or entry.size < 0:
                 raise RefusedError("no backup names a file like this", where=repr(entry.name[:120]))
             # A file cannot be where another one's directory is.
-            if any(parent in taken for parent in _parents(entry.name)):
+            if any(str(parent) in taken for parent in PurePosixPath(entry.name).parents):
                 raise RefusedError("this file lies within a file", where=repr(entry.name[:120]))
         if len(taken) != len(names):
             raise RefusedError("a file is named twice", where=self._where)
@@ -157,8 +154,3 @@ class Archive:
 def _plain(name: str) -> bool:
     parts = name.split("/")
     return len(parts) <= _DEPTH and all(_PART.fullmatch(part) for part in parts) and name.isascii()
-
-
-def _parents(name: str) -> list[str]:
-    parts = name.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]

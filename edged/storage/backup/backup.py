@@ -54,23 +54,11 @@ def back_up(
 ) -> dict[str, Any]:
     """Write a backup of `state` as the file `out`, durably; what its manifest says.
 
-    Parameters
-    ----------
-    state
-        The state directory; a daemon may run on it.
-    out
-        Replaced only when the backup is whole. Its owner alone may read it.
-    about
-        Further fields of the manifest.
-    sign
-        Makes the signature of `HEADER` and the manifest.
+    A daemon may run on `state`. `out` is replaced only when the backup is whole, and its owner alone may read
+    it. `about` are further fields of the manifest; `sign` makes the signature of `HEADER` and the manifest.
 
-    Raises
-    ------
-    StorageError
-        When there is nothing to back up, it cannot be read or the disk refuses.
-    CorruptError
-        When a database or the champion is damaged.
+    Raises StorageError when there is nothing to back up, it cannot be read or the disk refuses; CorruptError
+    when a database or the champion is damaged.
     """
     if not (state / REGISTRY).exists():
         raise StorageError(
@@ -207,30 +195,18 @@ def restore(
 ) -> dict[str, Any]:
     """Put a backup in the place of a state directory, whole or not at all; what its manifest says.
 
-    To be called under the directory's lock, and as its owner (`owners.as_owner_of`): whoever owns a directory
-    decides where names in it lead.
+    To be called under the directory's lock and as its owner (`as_owner_of`): whoever owns a directory decides
+    where names in it lead.
 
-    Parameters
-    ----------
-    source
-        The backup, opened for reading.
-    state
-        The state directory; made where there is none.
-    replace
-        Whether a state that is there may go.
-    trusted
-        Whether a signature of a message counts; None takes backups without one, too.
-    check
-        Called with the unpacked state before anything else changes; it raises EdgedError against it.
+    `source` is the backup, opened for reading; the directory `state` is made where there is none, and a state
+    that is there may go with `replace`. `trusted` says whether a signature of a message counts; None takes
+    backups without one, too. `check` is called with the unpacked state before anything else changes, and
+    raises EdgedError against it.
 
-    Raises
-    ------
-    RefusedError
-        When there is a state already, or the signature does not count, or the archive holds what none does.
-    CorruptError
-        When a single byte of it is not as it was written. Nothing has changed then.
-    StorageError
-        When it is of a newer edged, the state that is to go is partly another user's, or the disk refuses.
+    Raises RefusedError when there is a state already, or the signature does not count, or the archive holds
+    what none does; CorruptError when a single byte of it is not as it was written: nothing has changed then;
+    StorageError when it is of a newer edged, the state that is to go is partly another user's, or the disk
+    refuses.
     """
     atomic.make_directory(state)
     finish(state)

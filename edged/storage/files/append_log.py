@@ -44,8 +44,8 @@ class LogRecord:
 class AppendLog:
     """Opens or creates the file `path`; `records` are those that it holds from before.
 
-    Examples
-    --------
+    Raises StorageError when the disk refuses; then the file is as it was at the last `sync`, or longer.
+
     >>> import tempfile; from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     spool = AppendLog(Path(folder) / "a")
@@ -56,11 +56,6 @@ class AppendLog:
     ...     [(record.head, again.read(record)) for record in again.records]
     ...     again.close()
     [({'n': 1}, b'body')]
-
-    Raises
-    ------
-    StorageError
-        When the disk refuses; then the file is as it was at the last `sync`, or longer.
     """
 
     def __init__(self, path: Path, *, disk: Disk = DISK) -> None:
@@ -98,10 +93,7 @@ class AppendLog:
         self._written = self._end
 
     def read(self, record: LogRecord) -> bytes:
-        """The body of a record that is durable.
-
-        Raises CorruptError when it is not there.
-        """
+        """The body of a record that is durable; CorruptError when it is not there."""
         with disk_errors("reading", self._path):
             body = os.pread(self._file, record.size, record.at)
         if len(body) != record.size:

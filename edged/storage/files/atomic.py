@@ -185,17 +185,10 @@ def publish_directory(
     """Give a finished directory its final name, atomically and durably, with a manifest inside.
 
     `manifest.json` holds `{"files": {name: {"sha256", "bytes"}}}` and `extra`, and is sealed with
-    its own sha256.
+    its own sha256. The manifest is returned as `read_manifest` gives it.
 
-    Returns
-    -------
-    The manifest, as `read_manifest` gives it.
-
-    Raises
-    ------
-    StorageError
-        When `final` exists already or the disk refuses. The directory may have its final name all
-        the same when the very last sync failed: look again.
+    Raises StorageError when `final` exists already or the disk refuses. The directory may have its final name
+    all the same when the very last sync failed: look again.
     """
     if final.exists():
         raise StorageError("this was published before and is never overwritten", where=str(final),
@@ -241,10 +234,7 @@ def verify_directory(directory: Path) -> dict[str, Any]:
 
     Files that the manifest does not name are not looked at.
 
-    Raises
-    ------
-    CorruptError
-        Naming the first file that is missing or differs.
+    Raises CorruptError naming the first file that is missing or differs.
     """
     manifest = read_manifest(directory)
     for name, expected in manifest["files"].items():
@@ -288,8 +278,6 @@ class DirectoryLock:
     The kernel releases the lock when the process ends, however it ends. Child processes do not
     inherit it.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as state, DirectoryLock(Path(state)):
     ...     DirectoryLock.holder(Path(state)) == os.getpid()
@@ -305,10 +293,8 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Acquire the lock without waiting.
 
-        Raises
-        ------
-        StorageError
-            When another process holds it (its pid is named), or the directory cannot be written.
+        Raises StorageError when another process holds it (its pid is named), or the directory cannot be
+        written.
         """
         file = self._path / self.NAME
         make_directory(self._path)

@@ -30,11 +30,8 @@ def damage(path: Path, seconds: float) -> str | None:
     The header is always looked at. `PRAGMA quick_check` goes through the pages until the time is up:
     what lies behind is found when it is used.
 
-    Raises
-    ------
-    StorageError
-        When the database cannot be opened for a reason that is not in its content: a disk that is
-        full or read-only, missing permission.
+    Raises StorageError when the database cannot be opened for a reason that is not in its content: a disk
+    that is full or read-only, missing permission.
     """
     if not path.exists():
         rest = path.with_name(f"{path.name}-wal")

@@ -40,24 +40,13 @@ def connect(
 ) -> sqlite3.Connection:
     """Open a database in autocommit mode; transactions are begun explicitly.
 
-    Parameters
-    ----------
-    path
-        The file. It is created, with its directory, unless `readonly`.
-    readonly
-        Only read, beside a running writer or without one.
-    synchronous
-        Anything but FULL is for throw-away databases and for the tests of FULL. Within `files.scratch` it
-        is OFF.
-    wal_bytes
-        What the write-ahead log should not exceed; its pages move into the file at half of it.
+    The file is created, with its directory, unless `readonly`: only read, beside a running writer or without
+    one. Any `synchronous` but FULL is for throw-away databases and for the tests of FULL; within
+    `atomic.scratch` it is OFF. The write-ahead log should not exceed `wal_bytes`; its pages move into the
+    file at half of it.
 
-    Raises
-    ------
-    StorageError
-        When it is missing (`readonly`) or cannot be opened.
-    CorruptError
-        When it is no database.
+    Raises StorageError when it is missing (`readonly`) or cannot be opened; CorruptError when it is no
+    database.
     """
     if readonly and not path.exists():
         raise StorageError("there is no such database yet", where=str(path),

@@ -6,12 +6,11 @@ import json
 import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edged.domain.commands.rules import OPEN
 from edged.errors import StorageError
 from edged.storage.files.database import connect, migrate, named, require_version, snapshot, transaction
-from edged.storage.journal.commands import COLUMNS, MIGRATION, CommandRecord
 
 if TYPE_CHECKING:
     import sqlite3
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
 
     from edged.domain.commands.rules import State
     from edged.storage.files.database import Migrations
-    from edged.storage.journal.commands import CommandRetention
 
 DATABASE = "state.db"
 RUNS_KEPT = 5000
 _COUNTER = "counter."
 _HORIZON = "command_horizon"
 _RUN = "id, trigger, started, request, ended, outcome, result"
+_COMMAND = "id, name, ts, digest, state, request, answer, ended, response_topic, correlation"
 
 MIGRATIONS: Migrations = (
     (
@@ -48,7 +47,14 @@ MIGRATIONS: Migrations = (
             number INTEGER PRIMARY KEY, ts REAL NOT NULL, version INTEGER NOT NULL, previous INTEGER,
             reason TEXT NOT NULL)""",
     ),
-    MIGRATION,
+    (
+        "DROP TABLE commands",
+        """CREATE TABLE commands (
+            number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, ts REAL NOT NULL,
+            digest TEXT NOT NULL, state TEXT NOT NULL, request TEXT NOT NULL, answer TEXT, ended REAL,
+            response_topic TEXT, correlation BLOB)""",
+        "CREATE INDEX open_commands ON commands(state) WHERE ended IS NULL",
+    ),
 )
 
 
@@ -66,6 +72,33 @@ class RunRecord:
     ended: float | None
     outcome: str | None
     result: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class CommandRecord:
+    """One command: who it is, when it came (Unix seconds), how far it has come, what it was answered last.
+
+    `digest` tells requests under one identity apart; `request` is kept where the command is gone on with
+    after a restart; `response_topic` and `correlation` are MQTT 5's.
+    """
+
+    id: str
+    name: str
+    ts: float
+    digest: str
+    state: State
+    request: dict[str, Any]
+    answer: dict[str, Any] | None = None
+    ended: float | None = None
+    response_topic: str | None = None
+    correlation: bytes | None = None
+
+
+class CommandRetention(NamedTuple):
+    """How many commands are remembered, and those since when (Unix seconds)."""
+
+    rows: int
+    since: float
 
 
 class Journal:
@@ -189,8 +222,8 @@ class Journal:
 
     def _commands(self, which: str, *values: str | int) -> list[CommandRecord]:
         with self._reading():
-            rows = self._db.execute(f"SELECT {COLUMNS} FROM commands {which}", values).fetchall()  # noqa: S608
-        return [CommandRecord(**named(COLUMNS, row, "request", "answer")) for row in rows]
+            rows = self._db.execute(f"SELECT {_COMMAND} FROM commands {which}", values).fetchall()  # noqa: S608
+        return [CommandRecord(**named(_COMMAND, row, "request", "answer")) for row in rows]
 
     def record_command(self, record: CommandRecord, kept: CommandRetention) -> None:
         """Note a new command, before it is carried out; those that are too many or too old are forgotten.
@@ -203,7 +236,7 @@ class Journal:
         bounds = (kept.since, kept.rows)
         with self._writing():
             marks = ", ".join("?" * len(row))
-            self._db.execute(f"INSERT INTO commands ({COLUMNS}) VALUES ({marks})", tuple(row.values()))  # noqa: S608
+            self._db.execute(f"INSERT INTO commands ({_COMMAND}) VALUES ({marks})", tuple(row.values()))  # noqa: S608
             newest = self._db.execute(f"SELECT max(ts) FROM commands WHERE {doomed}", bounds).fetchone()[0]  # noqa: S608
             if newest is not None:
                 self._db.execute(f"DELETE FROM commands WHERE {doomed}", bounds)  # noqa: S608

@@ -21,16 +21,8 @@ class ActiveBundle:
     An installed bundle is active from the moment on in which its model takes over, and until a rollback to a
     model of another bundle.
 
-    Parameters
-    ----------
-    configured
-        The bundle of `model.bundle`; active unless the champion names an installed one.
-    installed
-        Finds bundles by fingerprint.
-    registry
-        Its champion's record names the bundle.
-    keys
-        Public keys; if there are any, one of them must have signed an installed bundle.
+    `configured`, that of `model.bundle`, is active unless the champion's record in `registry` names one of
+    the `installed`; if there are any public `keys`, one of them must have signed an installed bundle.
     """
 
     def __init__(
@@ -48,10 +40,7 @@ class ActiveBundle:
     def open(self) -> Bundle:
         """Open the active bundle; an installed one is verified.
 
-        Raises
-        ------
-        EdgedError
-            When it is damaged or not signed by one of the keys.
+        Raises EdgedError when it is damaged or not signed by one of the keys.
         """
         path = self.path()
         return self._configured if path == self._configured.path else open_bundle(path, self._keys)

@@ -26,14 +26,8 @@ UNPACKED = "unpacked"
 def pack_bundle(folder: Path, out: Path) -> int:
     """Write the bundle in `folder` as the file `out`; its size. The same bundle gives the same bytes.
 
-    Raises
-    ------
-    BundleError, CorruptError
-        When it is no whole bundle.
-    RefusedError
-        When it is too large for this form.
-    StorageError
-        When the disk refuses.
+    Raises BundleError or CorruptError when it is no whole bundle; RefusedError when it is too large for this
+    form; StorageError when the disk refuses.
     """
     from edged.storage.models.zip_archive import ArchiveWriter, blocks_of
 
@@ -61,14 +55,8 @@ def pack_bundle(folder: Path, out: Path) -> int:
 def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_PACKED) -> Bundle:
     """Unpack a bundle file, whose pieces `chunks` are, as the new directory `folder`; the verified bundle.
 
-    Raises
-    ------
-    RefusedError
-        When the archive holds what no bundle does, or too much.
-    BundleError, CorruptError
-        When it is no whole bundle.
-    StorageError
-        When the disk refuses.
+    Raises RefusedError when the archive holds what no bundle does, or too much; BundleError or CorruptError
+    when it is no whole bundle; StorageError when the disk refuses.
     """
     whole = atomic.staging_path(folder.parent, "whole")
     try:
@@ -123,12 +111,8 @@ def as_folder(path: Path) -> Iterator[Path]:
 def unpack_to(path: Path, out: Path, keys: Sequence[Path]) -> Bundle:
     """Unpack the bundle file at `path` as the new directory `out`, durably.
 
-    Raises
-    ------
-    BundleError
-        When `out` exists.
-    EdgedError
-        As `unpack_bundle`; and as `open_bundle` where keys are given.
+    Raises BundleError when `out` exists; EdgedError as `unpack_bundle`; and as `open_bundle` where keys are
+    given.
     """
     if out.exists():
         raise BundleError("exists already", where=str(out), remedy="name another directory")

@@ -67,12 +67,8 @@ class Bundle(BundleContents):
     def open(cls, path: Path, *, verify: bool = True) -> Bundle:
         """Read the bundle in directory `path`; with `verify` every file is hashed.
 
-        Raises
-        ------
-        BundleError
-            When the directory is no bundle, or one of another format, or a file is missing.
-        CorruptError
-            When a file is not what `bundle.json` says.
+        Raises BundleError when the directory is no bundle, or one of another format, or a file is missing;
+        CorruptError when a file is not what `bundle.json` says.
         """
         bundle = _parse(read_manifest(path), path)
         if verify:
@@ -225,12 +221,7 @@ def refuse_foreign(out: Path) -> None:
 def publish(staged: Path, out: Path) -> None:
     """Move the finished directory `staged` to `out` on the same file system; an old bundle there is replaced.
 
-    Raises
-    ------
-    BundleError
-        When `out` is something else.
-    StorageError
-        When the disk refuses.
+    Raises BundleError when `out` is something else; StorageError when the disk refuses.
     """
     refuse_foreign(out)
     retired = staging_path(out.parent, out.name)

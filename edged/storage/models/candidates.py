@@ -46,17 +46,11 @@ def verify_candidate(
 ) -> tuple[Model, float]:
     """See that a candidate is whole, loads, gives the trainer's own outputs, and is fast enough.
 
-    Returns
-    -------
-    The loaded model, and the median seconds of one prediction. `breathe` is called between the
-    pieces of work that hold the interpreter's lock.
+    Returns the loaded model, and the median seconds of one prediction. `breathe` is called between the pieces
+    of work that hold the interpreter's lock.
 
-    Raises
-    ------
-    CorruptError
-        When a file is missing or damaged.
-    ModelError
-        When it cannot be loaded or breaks one of the rules.
+    Raises CorruptError when a file is missing or damaged; ModelError when it cannot be loaded or breaks one
+    of the rules.
     """
     verify_directory(folder)
     breathe()

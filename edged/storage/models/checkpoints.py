@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.errors import CorruptError, StorageError
+from edged.errors import StorageError
 from edged.storage.files import atomic
-from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
 STATE = "state.json"
 ARRAYS = "arrays.npz"
-PINS = "pins.json"
 # Fixed, so that the same arrays always make the same bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -44,8 +42,8 @@ class Generation:
 class Checkpoints:
     """The checkpoints of one state directory.
 
-    Of the newest good ones `keep` stay, beside those that are pinned. `damaged` has the numbers that `latest`
-    found damaged and passed over, newest first.
+    Of the newest good ones `keep` stay. `damaged` has the numbers that `latest` found damaged and passed
+    over, newest first.
     """
 
     def __init__(self, directory: Path, keep: int, *, disk: atomic.Disk = atomic.DISK) -> None:
@@ -76,11 +74,8 @@ class Checkpoints:
         `staging` is from `stage`, with the engine's files in it; `state` holds JSON values, `arrays` arrays
         of any shape and of plain dtypes: nothing is ever pickled.
 
-        Raises
-        ------
-        StorageError
-            When it could not be made durable, or old generations could not be removed. The newest
-            generation is then whatever `latest` says.
+        Raises StorageError when it could not be made durable, or old generations could not be removed. The
+        newest generation is then whatever `latest` says.
         """
         number = max(self.numbers(), default=0) + 1
         with atomic.disk_errors("writing a checkpoint", staging):
@@ -116,32 +111,14 @@ class Checkpoints:
         self._whole.add(number)
         return Generation(number, path, state, arrays)
 
-    def pin(self, numbers: Iterable[int]) -> None:
-        """Replace the set of generations that are never pruned; holds for all processes."""
-        atomic.make_directory(self._directory, disk=self._disk)
-        atomic.publish_file(self._directory / PINS, seal({"pinned": sorted(set(numbers))}), disk=self._disk)
-
-    def pinned(self) -> set[int]:
-        """Generations that are never pruned.
-
-        Raises CorruptError when the list is damaged; `pin` writes it anew.
-        """
-        path = self._directory / PINS
-        return set(read_sealed(path)["pinned"]) if path.exists() else set()
-
     def _path(self, number: int) -> Path:
         return self._directory / str(number)
 
     def _prune(self) -> None:
         numbers = self.numbers()
-        try:
-            pinned = self.pinned()
-        except CorruptError:
-            return  # without the list of pins nothing may go; the next `pin` mends it
         whole = [number for number in reversed(numbers) if self._is_whole(number)]
-        stay = pinned | set(whole[: self._keep])
         for number in numbers:
-            if number not in stay:
+            if number not in whole[: self._keep]:
                 atomic.remove(self._path(number), disk=self._disk)
                 self._whole.discard(number)
 
@@ -158,10 +135,7 @@ class Checkpoints:
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Arrays as the bytes of an `.npz` file: the same arrays give the same bytes.
 
-    Raises
-    ------
-    StorageError
-        For an array of Python objects: those would have to be pickled.
+    Raises StorageError for an array of Python objects: those would have to be pickled.
     """
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

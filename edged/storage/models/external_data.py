@@ -37,12 +37,8 @@ _LONGEST = 4096  # bytes of an entry that says where a tensor is
 def external_places(path: Path) -> Iterator[str]:
     """The `location` of every tensor that the model in file `path` keeps elsewhere.
 
-    Raises
-    ------
-    OSError
-        When the file cannot be read.
-    ValueError
-        When this is no model; places that were found before may have come.
+    Raises OSError when the file cannot be read; ValueError when this is no model; places that were found
+    before may have come.
     """
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:

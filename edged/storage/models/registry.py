@@ -73,12 +73,8 @@ class Registry(StoredModels):
     def open(cls, state_dir: Path, *, readonly: bool = False, disk: atomic.Disk = atomic.DISK) -> Registry:
         """Open the registry, creating it unless `readonly`, and mend what a crash left behind.
 
-        Raises
-        ------
-        StorageError
-            When it is missing (`readonly`) or cannot be opened.
-        CorruptError
-            When `state.db` is no database any more.
+        Raises StorageError when it is missing (`readonly`) or cannot be opened; CorruptError when `state.db`
+        is no database any more.
         """
         db, path = cls._connect(state_dir, readonly=readonly)
         registry = cls(db, path, disk=disk)
@@ -92,14 +88,9 @@ class Registry(StoredModels):
     # ---- models ----------------------------------------------------------------------------
 
     def set_status(
-        self,
-        version: int,
-        status: Status,
-        *,
-        verdict: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, Any] | None = None,
+        self, version: int, status: Status, *, verdict: Mapping[str, Any] | None = None
     ) -> ModelRecord:
-        """Change a model's status, and its verdict and metrics where given; the new record.
+        """Change a model's status, and its verdict where given; the new record.
 
         `good` for the champion means that it passed its probation: it stays `champion`, is `proven`
         from then on, and becomes `good` when another takes its place. Champions are made by
@@ -118,7 +109,6 @@ class Registry(StoredModels):
             record = replace(
                 record, status=status, proven=proven,
                 verdict=record.verdict if verdict is None else dict(verdict),
-                metrics=record.metrics | dict(metrics or {}),
             )  # fmt: skip
             with self._writing():
                 self._insert(record)
@@ -195,13 +185,9 @@ class Registry(StoredModels):
         `ts` is Unix seconds, `reason` a word or a line. `outgoing` is the status of the model whose place it
         takes; when absent `good` if that was proven, else `retired`. A rollback gives `rolled_back`.
 
-        Raises
-        ------
-        CorruptError
-            When the model is damaged; the old champion stays.
-        StorageError
-            When the pointer could not be moved durably. The rows then follow the pointer as it was
-            read again: ask `champion()`, and do not assume.
+        Raises CorruptError when the model is damaged; the old champion stays. Raises StorageError when the
+        pointer could not be moved durably. The rows then follow the pointer as it was read again: ask
+        `champion()`, and do not assume.
         """
         with self._lock:
             self.get(version)

@@ -92,7 +92,6 @@ class SentUpdates:
         return SentUpdate(number, dict(about), blob, final)
 
     def _numbers(self) -> list[int]:
-        """Return the numbers of the stored updates, newest first."""
         if not self._folder.is_dir():
             return []
         return sorted(

@@ -24,12 +24,8 @@ HEADER = b"edged-bundle-1\n"
 def sign_bundle(path: Path, key: Path) -> None:
     """Sign a bundle that is whole; an older signature is replaced.
 
-    Raises
-    ------
-    BundleError, CorruptError
-        When it is no bundle, or not whole.
-    ConfigError
-        When `key` is no private key.
+    Raises BundleError or CorruptError when it is no bundle, or not whole; ConfigError when `key` is no
+    private key.
     """
     Bundle.open(path).refuse_others()
     publish_file(path / SIGNATURE, sign(HEADER + _manifest(path), key))
@@ -38,14 +34,9 @@ def sign_bundle(path: Path, key: Path) -> None:
 def open_bundle(path: Path, keys: Sequence[Path]) -> Bundle:
     """`Bundle.open`; where keys are given, only of a bundle that one of them has signed.
 
-    Raises
-    ------
-    RefusedError
-        When it is not signed, or not by one of the keys, or anything in it is not as it was signed.
-    BundleError, CorruptError
-        As `Bundle.open`, where there are no keys.
-    ConfigError
-        When a key cannot be used.
+    Raises RefusedError when it is not signed, or not by one of the keys, or anything in it is not as it was
+    signed; BundleError or CorruptError as `Bundle.open`, where there are no keys; ConfigError when a key
+    cannot be used.
     """
     if not keys:
         return Bundle.open(path)

@@ -122,14 +122,8 @@ class ArchiveReader:
     `source` must be seekable. Errors say with `kind` what it should be and with `remedy` what helps where it
     is none; `is_name` says whether a file may have this name.
 
-    Raises
-    ------
-    RefusedError
-        When it holds what no archive of plain files does.
-    CorruptError
-        When it is not exactly in the form that `ArchiveWriter` writes.
-    OSError
-        When it cannot be read.
+    Raises RefusedError when it holds what no archive of plain files does; CorruptError when it is not exactly
+    in the form that `ArchiveWriter` writes; OSError when it cannot be read.
     """
 
     def __init__(self, source: BinaryIO, kind: str, remedy: str, is_name: Callable[[str], bool]) -> None:

@@ -74,7 +74,6 @@ class Outbox:
             return cls(_connected(path, space), path, space, max_age, clock)
 
     def _adopt(self, db: sqlite3.Connection) -> None:
-        """Begin to work on an opened file."""
         with ExitStack() as unless_read, translated(self._path):
             unless_read.callback(self._space.release)
             unless_read.callback(db.close)
@@ -126,19 +125,13 @@ class Outbox:
     def put(self, parcels: Sequence[tuple[OutboxMessage, bool]]) -> list[Key | None]:
         """Keep messages, each with whether it is held; on the disk when this returns.
 
+        Returns the keys of the first so many of `parcels`; None for one that was given up itself.
+
         Where there is no room, the oldest of the lowest priority go, which is counted; never for
         the sake of a lower one. Takes as many as fit into one transaction.
 
-        Returns
-        -------
-        list of Key or None
-            For the first so many of `parcels`; None for one that was given up itself.
-
-        Raises
-        ------
-        StorageError
-            When nothing was kept. On a full disk own messages of this or a lower priority were
-            tried to be overwritten before.
+        Raises StorageError when nothing was kept. On a full disk own messages of this or a lower priority
+        were tried to be overwritten before.
         """
         count, size = 0, 0
         for parcel, _ in parcels[:_ROWS]:

@@ -129,17 +129,11 @@ def write_counts(
 
 
 def waiting(path: Path) -> OutboxBacklog:
-    """What waits in an outbox that nobody has open.
-
-    Raises StorageError when there is none or it cannot be read.
-    """
-    db = connect(path, readonly=True)
-    try:
+    """What waits in an outbox that nobody has open; StorageError when there is none or it cannot be read."""
+    with closing(connect(path, readonly=True)) as db:
         require_version(db, path, len(MIGRATIONS))
         with translated(path):
             return total(read_counts(db))
-    finally:
-        db.close()
 
 
 def total(counts: Mapping[MessageKind, OutboxBacklog]) -> OutboxBacklog:

@@ -39,11 +39,8 @@ _ZEROS = bytes(1 << 20)
 def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels: bool) -> dict[str, int]:
     """Delete all samples, or the labels of all, and what was refused, in the current transaction.
 
-    So it goes with the windows that are no samples yet.
-
-    Returns
-    -------
-    How many `samples`, `labels` and `quarantined` messages went.
+    So it goes with the windows that are no samples yet. Returns how many `samples`, `labels` and
+    `quarantined` messages went.
     """
     gone = {"samples": 0, "labels": 0, "quarantined": db.execute("DELETE FROM quarantine").rowcount}
     db.execute("DELETE FROM replay")

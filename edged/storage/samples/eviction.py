@@ -34,16 +34,10 @@ def wal_budget(max_bytes: int) -> int:
 class Eviction:
     """Keeps the pages in use below a limit, inside the writer's own transactions.
 
-    Parameters
-    ----------
-    max_bytes
-        Cap of database and write-ahead log together.
-    max_age
-        Seconds after which a sample or a refused message goes; None for never.
-    ages
-        How old a stamp is on a device whose clock may be set; the difference of the stamps when absent.
-    spare_replay
-        Whether the replay memory outlives `max_age`: it is bounded.
+    `max_bytes` is the cap of database and write-ahead log together; `max_age` the seconds after which a
+    sample or a refused message goes, None for never. `ages` tells how old a stamp is on a device whose clock
+    may be set; without it the difference of the stamps counts. `spare_replay` says whether the replay memory
+    outlives `max_age`: it is bounded.
     """
 
     def __init__(
@@ -119,7 +113,8 @@ class Eviction:
         return now - stamp if self._ages is None else self._ages.age(stamp, now)
 
     def _evict(self, db: sqlite3.Connection, tally: SampleCounts, rows: int) -> int:
-        gone = self._delete(db, tally, self._oldest(db, rows), protected=True)
+        oldest = [offset for offset, _ in db.execute(_UNPROTECTED, (self._start, rows))]
+        gone = self._delete(db, tally, oldest, protected=True)
         if gone:
             return gone
         # Nothing but the replay memory is left: then it has to give way, too.
@@ -128,9 +123,6 @@ class Eviction:
         gone = self._delete(db, tally, last, protected=False)
         db.execute("DELETE FROM replay WHERE offset <= ?", (last[-1] if last else -1,))
         return gone
-
-    def _oldest(self, db: sqlite3.Connection, rows: int) -> list[int]:
-        return [offset for offset, _ in db.execute(_UNPROTECTED, (self._start, rows))]
 
     def _delete(
         self, db: sqlite3.Connection, tally: SampleCounts, offsets: list[int], *, protected: bool

@@ -103,39 +103,21 @@ class SampleLog(JoiningReader):
     ) -> SampleLog:
         """Open the log, creating it unless `readonly`.
 
-        Parameters
-        ----------
-        path
-            The SQLite file.
-        schema
-            What the stream carries; must be what the log was written for.
-        holdout
-            Share of samples kept for judging, decided once for each at its arrival.
-        max_bytes
-            Cap of the file and its write-ahead log together; 1 MiB at least.
-        max_age
-            Seconds after their arrival at which samples are evicted; None for never.
-        quarantine_rows
-            Rejected messages that are kept.
-        relabels
-            How often the label of one sample may change before it is withdrawn.
-        tolerance
-            Seconds that a label's time may be off its sample's.
-        secure
-            Overwrite what is evicted, in the file and in its write-ahead log; let the replay memory age, too.
-        readonly
-            For the trainer and `edged status`; only `path` and `schema` matter then.
-        synchronous
-            FULL, except for logs that need not survive anything.
-        clock
-            With it `max_age` is not fooled by the wall clock being set; see `Ages`.
+        * `path`, the SQLite file; `schema`, what the stream carries: must be what the log was written for.
+        * `holdout`: share of samples kept for judging, decided once for each at its arrival.
+        * `max_bytes`: cap of the file and its write-ahead log together; 1 MiB at least.
+        * `max_age`: seconds after their arrival at which samples are evicted; None for never.
+        * `quarantine_rows`: rejected messages that are kept.
+        * `relabels`: how often the label of one sample may change before it is withdrawn.
+        * `tolerance`: seconds that a label's time may be off its sample's.
+        * `secure`: overwrite what is evicted, in the file and in its write-ahead log; let the replay memory
+          age, too.
+        * `readonly`: for the trainer and `edged status`; only `path` and `schema` matter then.
+        * `synchronous`: FULL, except for logs that need not survive anything.
+        * `clock`: with it `max_age` is not fooled by the wall clock being set; see `Ages`.
 
-        Raises
-        ------
-        StorageError
-            When it is missing (`readonly`), belongs to another stream, or cannot be opened.
-        CorruptError
-            When the file is no database any more.
+        Raises StorageError when it is missing (`readonly`), belongs to another stream, or cannot be opened;
+        CorruptError when the file is no database any more.
         """
         wal_bytes = eviction.wal_budget(max_bytes)
         db = database.connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
@@ -204,26 +186,14 @@ class SampleLog(JoiningReader):
         Samples that are too old go in the same transaction, and the oldest make room where the cap
         would be passed.
 
-        Parameters
-        ----------
-        samples
-            New samples, with offsets from `next_offset` on, rising. Their checksums in `packets`
-            must be below `2**47`.
-        labels
-            Labels for stored samples or for those of this call. A second label of a sample
-            replaces the first and leaves its position in label order; one that was contradicted more
-            than `relabels` times is withdrawn.
-        quarantined
-            Messages that were refused.
-        packets
-            Those of this call's other messages (labels, readings of windows), for `recent_packets`.
-        opened
-            What changes about windows that are not yet samples.
+        New `samples` have offsets from `next_offset` on, rising; their checksums in `packets` must be below
+        `2**47`. `labels` are for stored samples or for those of this call: a second label of a sample
+        replaces the first and leaves its position in label order; one that was contradicted more than
+        `relabels` times is withdrawn. `quarantined` messages were refused. `packets` are those of this call's
+        other messages (labels, readings of windows), for `recent_packets`. `opened` is what changes about
+        windows that are not yet samples.
 
-        Raises
-        ------
-        StorageError
-            When nothing at all was stored: the messages must not be acknowledged.
+        Raises StorageError when nothing at all was stored: the messages must not be acknowledged.
         """
         try:
             with self._lock:
@@ -282,11 +252,8 @@ class SampleLog(JoiningReader):
         file system is overwritten first, too. Returns how many `samples`, `labels` and `quarantined` messages
         went.
 
-        Raises
-        ------
-        StorageError
-            When something still reads, or the disk has no room for the rewriting. What was deleted
-            stays deleted; its bytes may still be there: do it again.
+        Raises StorageError when something still reads, or the disk has no room for the rewriting. What was
+        deleted stays deleted; its bytes may still be there: do it again.
         """
         with self._lock:
             with self._writing() as (tally, evicting):

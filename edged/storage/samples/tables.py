@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #                 always NULL where the target is the input itself.
 # label_seq       position in label order; NULL while unlabelled.
 # label_ts        when a label came by itself; NULL for one that came with its sample.
-# changes         how often the label was contradicted; NULL for never. See labelling.py.
-# id_key          see joins.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
+# changes         how often the label was contradicted; NULL for never. See labels.py.
+# id_key          see label_join.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
 #                 of messages that brought no sample, with the next offset at that time as their place.
 # The partial indexes keep unlabelled rows out; each labelled row is in exactly one of the two.
 MIGRATIONS: Migrations = (
@@ -109,10 +109,7 @@ def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
 
     New classes may be added at the end: stored class indices keep their meaning.
 
-    Raises
-    ------
-    StorageError
-        Naming the first thing that differs.
+    Raises StorageError naming the first thing that differs.
     """
     stored: dict[str, str] = dict(db.execute("SELECT name, value FROM stream"))
     for name, value in stream_values(schema).items():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.mqtt.client.message import ReceivedMessage
-    from edged.workbench.demo.world import DemoStream
+    from edged.workbench.demo.plant import DemoStream
 
 
 @dataclass

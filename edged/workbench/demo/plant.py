@@ -1,5 +1,6 @@
-"""A simulated plant: a motor and a centrifugal pump on an endurance rig, with ageing sensors.
+"""What the demo publishes: a simulated plant, or a recorded stream.
 
+The plant is a motor and a centrifugal pump on an endurance rig, with ageing sensors.
 The rig provokes faults in turns, so their labels are known. What the unit does, what its sensors
 make of it, and how both change over the stream is in `docs/plant.md`, with all constants.
 """
@@ -7,35 +8,31 @@ make of it, and how both change over the stream is in `docs/plant.md`, with all 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.errors import ConfigError
+from edged.storage.recordings import read_stream
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
-
-if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-class Feature(NamedTuple):
-    """Name and unit of one column of the readings."""
-
-    name: str
-    unit: str
-
-
 FEATURES = (
-    Feature("speed", "rpm"),
-    Feature("flow", "m³/h"),
-    Feature("pressure", "bar"),
-    Feature("current", "A"),
-    Feature("vibration_radial", "mm/s"),
-    Feature("vibration_axial", "mm/s"),
-    Feature("vibration_high", "g"),
-    Feature("bearing_temperature", "°C"),
-    Feature("ambient_temperature", "°C"),
+    "speed",  # rpm
+    "flow",  # m³/h
+    "pressure",  # bar
+    "current",  # A
+    "vibration_radial",  # mm/s
+    "vibration_axial",  # mm/s
+    "vibration_high",  # g
+    "bearing_temperature",  # °C
+    "ambient_temperature",  # °C
 )
 """What is measured, in the order of the columns of `x`."""
 
@@ -76,8 +73,6 @@ class Plant:
 
     `seed` is that of everything random in it; all phases are spread over the first `total` samples.
 
-    Examples
-    --------
     >>> x, y = Plant(seed=1, total=1000).sample(5)
     >>> x.shape, x.dtype, y.dtype
     ((5, 9), dtype('float32'), dtype('int64'))
@@ -230,3 +225,51 @@ def _vibration(speed: Floats, drift: _Drift, fault: _Fault) -> Floats:
     axial = speed**2 * structure * (0.8 + 0.5 * fault.imbalance) + 1.3 * fault.cavitation + 0.3 * fault.wear
     high = speed * (0.6 + 1.1 * fault.cavitation * calm + 1.4 * fault.wear) * calm
     return np.column_stack([radial * calm, axial * calm, high])
+
+
+RATE = 180.0  # samples a second: what one core of a laptop publishes with ease while the other trains
+COMMISSION = 1500
+
+
+@dataclass
+class DemoStream:
+    """What is published: samples `x` `(n, d)`, truth `y` `(n,)`, names, and where it changes."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    phases: list[tuple[int, str]]
+    commission: int
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def simulated(seconds: int, seed: int, rate: float | None = None) -> DemoStream:
+    """The plant, long enough for `seconds` at the demo's rate; looked at less often at a lower one."""
+    total = COMMISSION + int(RATE * seconds)
+    commission = min(COMMISSION, int(0.9 * phases(total)[1][0]))
+    live = total - commission if rate is None else min(total - commission, int(rate * seconds))
+    rows = np.concatenate([np.arange(commission), np.linspace(commission, total - 1, live).astype(int)])
+    x, y = Plant(seed, total=total).sample(total)
+    return DemoStream(
+        x[rows],
+        y[rows],
+        FEATURES,
+        CLASSES,
+        [(int(np.searchsorted(rows, start)), name) for start, name, _ in phases(total)],
+        commission,
+    )
+
+
+def replayed(path: Path, seconds: int, rate: float | None = None) -> DemoStream:
+    """A recorded classification stream, as much of it as the time allows."""
+    recorded = read_stream(path)
+    if recorded.y is None or np.asarray(recorded.y).ndim != 1 or (np.asarray(recorded.y) % 1 != 0).any():
+        raise ConfigError("the demo replays streams with one class label a row", where=str(path))
+    y = np.asarray(recorded.y, np.int64)
+    total = min(len(y), COMMISSION + int((rate or RATE) * seconds * 4))
+    commission = min(COMMISSION, total // 4)
+    classes = recorded.classes or tuple(str(i) for i in range(int(y.max()) + 1))
+    return DemoStream(recorded.x[:total], y[:total], (), classes, [(0, path.stem)], commission)

@@ -31,8 +31,8 @@ from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from edged.workbench.demo.broker import EmbeddedBroker, Kind
 from edged.workbench.demo.observer import Observer, Score
+from edged.workbench.demo.plant import RATE, DemoStream, replayed, simulated
 from edged.workbench.demo.screen import DemoState, Screen
-from edged.workbench.demo.world import RATE, DemoStream, replayed, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -314,7 +314,6 @@ def run_demo(
 
 
 def _check_bundle(bundle: Path | None, world: DemoStream) -> None:
-    """Say what is wrong before anything is started."""
     if bundle is not None:
         schema = Schema(world.names, world.x.shape[1], "classify", world.classes)
         Bundle.open(bundle).check_schema(schema)

@@ -157,26 +157,21 @@ def _counters(state: DemoState) -> Table:
     table = Table.grid(expand=True, padding=(0, 2))
     for ratio in (7, 7, 5):
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=ratio)
-    table.add_row(
-        _pair("samples", f"{state.samples:,} ({state.rate:,.0f}/s)"),
-        _pair("predictions", f"{state.predictions:,}"),
-        _pair("unanswered", f"{state.dropped:,}"),
+    figures = (
+        ("samples", f"{state.samples:,} ({state.rate:,.0f}/s)"),
+        ("predictions", f"{state.predictions:,}"),
+        ("unanswered", f"{state.dropped:,}"),
+        ("labels", f"{state.labels:,}"),
+        ("model", f"{state.version}, {len(state.swaps)} swaps"),
+        ("rollbacks", f"{state.rollbacks}"),
+        ("trained", f"{state.trainings} times{engine}"),
+        ("training", state.training),
+        ("broker", state.broker),
     )
-    table.add_row(
-        _pair("labels", f"{state.labels:,}"),
-        _pair("model", f"{state.version}, {len(state.swaps)} swaps"),
-        _pair("rollbacks", f"{state.rollbacks}"),
-    )
-    table.add_row(
-        _pair("trained", f"{state.trainings} times{engine}"),
-        _pair("training", state.training),
-        _pair("broker", state.broker),
-    )
+    cells = [Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in figures]
+    for row in range(0, len(cells), 3):
+        table.add_row(*cells[row : row + 3])
     return table
-
-
-def _pair(name: str, value: str) -> Text:
-    return Text.assemble((f"{name} ", "dim"), (value, "bold"))
 
 
 def _events(state: DemoState) -> list[Text]:

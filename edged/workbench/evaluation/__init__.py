@@ -23,7 +23,7 @@ from edged.workbench.evaluation.history import history
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.report import page
 from edged.workbench.evaluation.score import report, row_errors
-from edged.workbench.recordings.stream import LabelOptions, Stream, shape_stream
+from edged.workbench.recordings.stream import LabelOptions, shape_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from edged.config import Config
 
     Progress = Callable[[int, int, int], None]
-
-__all__ = [
-    "EvaluationOutcome",
-    "LabelOptions",
-    "Replay",
-    "Stream",
-    "report",
-    "run",
-    "run_several",
-    "shape_stream",
-]
 
 
 def run(

@@ -37,7 +37,6 @@ def page(title: str, report: Mapping[str, Any], history: Mapping[str, Any]) -> s
 
 
 def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
-    """What came of it, in two sentences."""
     if history["figure"] == "mean_score":
         return f"<p class=lead>{alarm_sentence(report, history)}</p>"
     name = history["figure"]
@@ -156,7 +155,11 @@ def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
     names = ["first", *(f"{end / 1000:.1f}k" for end in ends[1:])]
     grid = matrix(names, names, kept["skill"], lambda v: tell(abs(v)))
     backward, forgotten = kept["backward_transfer"], kept["forgetting"]
-    signed = _points if tell is percent else _signed
+    points = tell is percent
+
+    def signed(value: float) -> str:
+        return f"{100 * value:+.1f} points" if points else f"{value:+.4g}"
+
     return (
         "<h2>What is remembered</h2>"
         "<p>Each row is the model that served at the end of a part of the stream, each column the held-out "
@@ -165,14 +168,6 @@ def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
         f"forgetting <b>{signed(forgotten)}</b> (loss against the best ever on each part).</p>"
         f'<div class="wide">{grid}</div>'
     )
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:+.1f} points"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4g}"
 
 
 def _settings(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
@@ -219,11 +214,15 @@ def anomalies(history: Mapping[str, Any]) -> str:
     told = history["alarms"]
     if not told["starts"]:
         return ""
-    lines = [ChartLine(name, name, _logarithm(told[name]["highest"])) for name in ("adapted", "frozen")]
+    lines = [
+        ChartLine(name, name, np.log10(np.maximum(told[name]["highest"], LOWEST)).tolist())
+        for name in ("adapted", "frozen")
+    ]
     known = Bands("known", [(a, b, f"recorded anomaly, samples {a:,} to {b:,}") for a, b in told["truth"]])
     alarms = told["adapted"]["alarms"]
     last = told["ends"][-1]
-    bands = Bands("alarm", [(a["row"], _end(a, last), _told(a)) for a in alarms])
+    ends = [last if a["end"] is None else a["end"] for a in alarms]
+    bands = Bands("alarm", [(a["row"], end, _told(a)) for a, end in zip(alarms, ends, strict=True)])
     chart = line_chart(
         told["starts"], told["ends"], lines, moments(history), lambda v: plain(10**v), 0.0, [bands, known]
     )
@@ -237,14 +236,6 @@ def anomalies(history: Mapping[str, Any]) -> str:
         f"<h2>Alarms</h2>{_table(alarms, 'the adapted model')}"
         f"{_table(told['frozen']['alarms'], 'the frozen model')}"
     )
-
-
-def _logarithm(values: Sequence[float]) -> list[float]:
-    return [float(v) for v in np.log10(np.maximum(values, LOWEST))]
-
-
-def _end(alarm: Mapping[str, Any], last: int) -> int:
-    return last if alarm["end"] is None else int(alarm["end"])
 
 
 def _told(alarm: Mapping[str, Any]) -> str:

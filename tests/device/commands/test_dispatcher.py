@@ -24,7 +24,7 @@ from edged.domain.commands.tasks import Handler
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.mqtt.client.message import MessageProperties, ReceivedMessage
 from edged.signing import new_pair, sign_command
-from edged.storage.journal.commands import CommandRecord, CommandRetention
+from edged.storage.journal.journal import CommandRecord, CommandRetention
 from edged.storage.models.registry import Registry
 from tests.running_device import wait_until
 

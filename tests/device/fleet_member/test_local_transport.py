@@ -21,8 +21,7 @@ from edged.domain.federated.messages import (
 from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.errors import RefusedError
-from edged.fleet.simulation.device_pool import PooledHost
-from edged.fleet.simulation.virtual_device import VirtualDevice
+from edged.fleet.simulation.virtual_device import PooledHost, VirtualDevice
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage

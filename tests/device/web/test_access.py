@@ -20,8 +20,7 @@ from edged.device.web.http.authentication import (
     Attempts,
     Tokens,
 )
-from edged.device.web.http.login import Login
-from edged.device.web.http.routes import session_of
+from edged.device.web.http.routes import Login, session_of
 from edged.errors import ConfigError
 from tests.device.web.client import TOKENS, token_files
 

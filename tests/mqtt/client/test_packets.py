@@ -128,7 +128,7 @@ def test_a_message_of_megabytes(peer: Peer) -> None:
 
 
 def test_properties_are_read_where_there_are_any(peer: Peer) -> None:
-    properties = MessageProperties("answer/here", b"\x00\x01", "application/json", 60)
+    properties = MessageProperties("answer/here", b"\x00\x01", 60)
     body = b"\0\1a" + properties.pack() + b"{}"
     [delivery] = peer.send(bytes([0x30, len(body)]) + body)
     assert delivery.properties == properties

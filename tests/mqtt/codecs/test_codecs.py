@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from edged.config import StreamConfig
 from edged.domain.stream.sample import Reading
 from edged.errors import ConfigError, RejectedSampleError
-from edged.mqtt.codecs import JsonCodec
+from edged.mqtt.codecs.json import parse
+from edged.mqtt.codecs.objects import ObjectCodec
 
 REASONS = {
     "too_big", "not_json", "too_deep", "missing_field", "wrong_type", "shape", "not_finite",
@@ -20,8 +21,8 @@ REASONS = {
 }  # fmt: skip
 
 
-def codec(features: Any = 3, **stream: Any) -> JsonCodec:
-    return JsonCodec(StreamConfig(features=features, **stream))
+def codec(features: Any = 3, **stream: Any) -> ObjectCodec:
+    return ObjectCodec(StreamConfig(features=features, **stream), parse, text=True)
 
 
 def decode(message: Any, features: Any = 3, topic: str = "sensors/press-7/vib", **stream: Any) -> Reading:
@@ -286,7 +287,7 @@ def test_anything_becomes_a_finite_reading_or_is_rejected_with_a_known_reason(
 ) -> None:
     found = "none"
     try:
-        reading = JsonCodec(StreamConfig(**stream)).decode("a/b", payload)
+        reading = codec(**stream).decode("a/b", payload)
     except RejectedSampleError as problem:
         found = problem.reason
     else:

@@ -9,7 +9,7 @@ import pytest
 from edged.errors import CorruptError, StorageError
 from edged.storage.files.database import connect, migrate
 from edged.storage.journal import journal
-from edged.storage.journal.commands import CommandRecord, CommandRetention
+from edged.storage.journal.journal import CommandRecord, CommandRetention
 from edged.storage.models.registry import Registry
 
 if TYPE_CHECKING:

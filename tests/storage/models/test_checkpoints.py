@@ -40,7 +40,6 @@ def test_there_is_none_at_first(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints", 3)
     assert checkpoints.latest() is None
     assert checkpoints.numbers() == []
-    assert checkpoints.pinned() == set()
 
 
 def test_a_generation_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -67,33 +66,6 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert [publish(checkpoints, number) for number in range(1, 6)] == [1, 2, 3, 4, 5]
     assert checkpoints.numbers() == [4, 5]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
-
-
-def test_pinned_ones_are_kept_by_every_process(tmp_path: Path) -> None:
-    publish(Checkpoints(tmp_path, 1), 1)
-    Checkpoints(tmp_path, 1).pin([1])
-    trainer = Checkpoints(tmp_path, 1)
-    for number in (2, 3):
-        publish(trainer, number)
-    assert trainer.numbers() == [1, 3]
-    Checkpoints(tmp_path, 1).pin([])
-    publish(trainer, 4)
-    assert trainer.numbers() == [4]
-
-
-def test_without_the_list_of_pins_nothing_goes(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, 1)
-    publish(checkpoints, 1)
-    checkpoints.pin([1])
-    flip(tmp_path / "pins.json", 3)
-    publish(checkpoints, 2)
-    publish(checkpoints, 3)
-    assert checkpoints.numbers() == [1, 2, 3]
-    with pytest.raises(CorruptError):
-        checkpoints.pinned()
-    checkpoints.pin([1])
-    publish(checkpoints, 4)
-    assert checkpoints.numbers() == [1, 4]
 
 
 def test_every_changed_bit_is_noticed(tmp_path: Path) -> None:

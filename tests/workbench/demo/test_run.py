@@ -12,9 +12,8 @@ from edged.bundles.graph.templates import mlp
 from edged.errors import BundleError, ConfigError
 from edged.workbench.demo.broker import find_mosquitto
 from edged.workbench.demo.observer import Score
-from edged.workbench.demo.plant import CLASSES, FEATURES
+from edged.workbench.demo.plant import CLASSES, FEATURES, RATE, replayed, simulated
 from edged.workbench.demo.run import run_demo
-from edged.workbench.demo.world import RATE, replayed, simulated
 from tests.commands import edged, two_classes
 from tests.streams import generated
 

@@ -9,8 +9,9 @@ import pytest
 
 from edged.config import loader
 from edged.domain.judging.paired_test import block_bootstrap
-from edged.workbench.evaluation import LabelOptions, run
+from edged.workbench.evaluation import run
 from edged.workbench.evaluation.forgetting import backward_transfer, forgetting, forward_transfer
+from edged.workbench.recordings.stream import LabelOptions
 from tests.commands import write_config
 
 if TYPE_CHECKING:

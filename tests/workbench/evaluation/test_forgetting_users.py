@@ -9,7 +9,8 @@ import pytest
 
 from edged.config import Config
 from edged.storage.recordings import Recording
-from edged.workbench.evaluation import LabelOptions, Replay, shape_stream
+from edged.workbench.evaluation.replay import Replay
+from edged.workbench.recordings.stream import LabelOptions, shape_stream
 from tests.streams import recording
 
 if TYPE_CHECKING:

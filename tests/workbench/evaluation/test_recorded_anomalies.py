@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from edged.config import loader
-from edged.workbench.evaluation import LabelOptions, run
+from edged.workbench.evaluation import run
+from edged.workbench.recordings.stream import LabelOptions
 from tests.streams import data_folder, recording
 
 if TYPE_CHECKING:

@@ -22,7 +22,10 @@ from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError
 from edged.storage.models.registry import Registry
 from edged.storage.recordings import read_stream
-from edged.workbench.evaluation import LabelOptions, Replay, report, run, shape_stream
+from edged.workbench.evaluation import run
+from edged.workbench.evaluation.replay import Replay
+from edged.workbench.evaluation.score import report
+from edged.workbench.recordings.stream import LabelOptions, shape_stream
 from tests.commands import edged, strict_json, two_classes, write_config
 from tests.device.linear import GOOD, write
 from tests.faults.tracing import require_strace

@@ -13,7 +13,8 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import loader
 from edged.storage.recordings import Recording
-from edged.workbench.evaluation import LabelOptions, Replay, shape_stream
+from edged.workbench.evaluation.replay import Replay
+from edged.workbench.recordings.stream import LabelOptions, shape_stream
 from tests.commands import write_config
 
 if TYPE_CHECKING:

@@ -20,6 +20,8 @@ from edged.domain.commands.rules import MAX_PAYLOAD, parse
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -36,38 +38,15 @@ ANYBODY_WHO_INFERS = ("label",)
 
 
 class HttpCommand(LocalCommand):
-    """A command of one HTTP request: its first answer resolves `first`, later answers are streamed."""
+    """A command of one HTTP request; `receive` is called with each answer, on the event loop."""
 
-    def __init__(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        name: str,
-        fields: dict[str, Any],
-        feed: EventStream,
-        page: PageState,
-    ) -> None:
+    def __init__(self, topic: str, payload: bytes, receive: Callable[[bytes], None]) -> None:
         super().__init__(topic, payload)
-        self._name = name
-        self._fields = fields
-        self._feed = feed
-        self._page = page
-        self._loop = asyncio.get_running_loop()
-        self.first: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._loop, self._receive = asyncio.get_running_loop(), receive
 
     def answered(self, payload: bytes) -> None:
         """Pass an answer to the event loop; called from any thread."""
-        soon(self._loop, self._resolve, payload)
-
-    def _resolve(self, payload: bytes) -> None:
-        answer = json.loads(payload)
-        if answer["state"] == "successful":
-            self._page.command_succeeded(self._name, self._fields, answer["data"])
-        if self.first.done():
-            self._feed.publish(f"response/{self._name}", answer)
-        else:
-            self.first.set_result(answer)
+        soon(self._loop, self._receive, payload)
 
 
 class Commands:
@@ -106,11 +85,20 @@ class Commands:
         return as_json(answer, status)
 
     async def _answer(self, name: str, payload: bytes, fields: dict[str, Any]) -> dict[str, Any]:
-        topic = f"{self._root}/request/{name}"
-        command = HttpCommand(topic, payload, name=name, fields=fields, feed=self._feed, page=self._page)
-        self._inbox.receive(command)
+        first: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+        def receive(encoded: bytes) -> None:
+            answer = json.loads(encoded)
+            if answer["state"] == "successful":
+                self._page.command_succeeded(name, fields, answer["data"])
+            if first.done():
+                self._feed.publish(f"response/{name}", answer)
+            else:
+                first.set_result(answer)
+
+        self._inbox.receive(HttpCommand(f"{self._root}/request/{name}", payload, receive))
         try:
-            return await asyncio.wait_for(asyncio.shield(command.first), self._timeout)
+            return await asyncio.wait_for(asyncio.shield(first), self._timeout)
         except (TimeoutError, asyncio.TimeoutError):
             raise HttpError(503, f"no answer within {self._timeout:g} s", kind="timeout") from None
 

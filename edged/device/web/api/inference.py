@@ -41,16 +41,9 @@ KEY = "http"  # of recorded samples that name none
 class Inference:
     """Endpoints of the protocol for the one model of this device.
 
-    Attributes
-    ----------
-    model
-        The model's name in URLs.
-    outcomes
-        Requests by version and outcome: `ok`, `rejected`, `failed`, `overloaded`.
-    durations
-        Seconds from the request to its answer, by version.
-    ready
-        Whether requests are accepted.
+    `model` is the model's name in URLs. `outcomes` counts requests by version and outcome (`ok`, `rejected`,
+    `failed`, `overloaded`), `durations` has the seconds from the request to its answer by version, `ready`
+    says whether requests are accepted.
     """
 
     def __init__(

@@ -89,10 +89,7 @@ class TensorReader:
     def read(self, body: bytes, json_bytes: str | None) -> TensorRequest:
         """Parse the request in a body; `json_bytes` is the header with the length of its JSON.
 
-        Raises
-        ------
-        HttpError
-            400 with one line, for everything that is not as it should be.
+        Raises HttpError: 400 with one line, for everything that is not as it should be.
         """
         size = _header_length(json_bytes, len(body))
         try:

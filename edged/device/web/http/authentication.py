@@ -57,10 +57,7 @@ LOCAL = Pass(frozenset(("read", "infer", "control", "scrape")))
 class Tokens:
     """The tokens of the configuration; only their hashes are kept.
 
-    Raises
-    ------
-    ConfigError
-        When a file cannot be read, its token is too short, or two scopes have the same one.
+    Raises ConfigError when a file cannot be read, its token is too short, or two scopes have the same one.
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
@@ -169,18 +166,9 @@ class Attempts:
 class Access:
     """Grants permissions to requests by their token or session.
 
-    Attributes
-    ----------
-    sessions, attempts
-        Sessions of browsers, and wrong tokens.
-    anybody
-        Permissions of a request without a token or session.
-
-    Parameters
-    ----------
-    closed
-        Whether only tokens open anything: where the network reaches the port. Else what has no token of its
-        own is open, `control` excepted.
+    `sessions` are those of browsers, `attempts` counts wrong tokens, `anybody` are the permissions of a
+    request without a token or session. With `closed` only tokens open anything: where the network reaches the
+    port. Else what has no token of its own is open, `control` excepted.
     """
 
     def __init__(self, tokens: Tokens, *, closed: bool, clock: Clock) -> None:

@@ -22,12 +22,8 @@ WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # what zlib calls them
 async def read_body(scope: Scope, receive: Receive, largest: int) -> bytes:
     """Read and decompress the body of a request, at most `largest` bytes.
 
-    Raises
-    ------
-    HttpError
-        413 when it is larger, 415 for an encoding that is not known, 400 when it is damaged.
-    ClientDisconnect
-        When the client is gone.
+    Raises HttpError: 413 when it is larger, 415 for an encoding that is not known, 400 when it is damaged.
+    Raises ClientDisconnect when the client is gone.
     """
     headers: dict[bytes, bytes] = scope["edged.headers"]
     length = headers.get(b"content-length")

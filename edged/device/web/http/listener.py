@@ -69,11 +69,8 @@ class Connection(HttpToolsProtocol):
     They concern headers, slow senders and readers, and the number of connections: one beyond `most` is closed
     without an answer.
 
-    Attributes
-    ----------
-    since
-        When the request that is arriving began, or the client stopped to take its answer; in seconds of the
-        event loop, None while we are the ones to act.
+    `since` says when the request that is arriving began, or the client stopped to take its answer, in seconds
+    of the event loop; None while we are the ones to act.
     """
 
     def __init__(self, *arguments: Any, most: int) -> None:
@@ -168,7 +165,6 @@ class HttpListener:
         self._look()
 
     def _look(self) -> None:
-        """Close connections that are too slow."""
         loop = asyncio.get_running_loop()
         before = loop.time() - REQUEST_SECONDS
         for connection in list(self._state.connections):

@@ -1,14 +1,17 @@
-"""Routes: the endpoints of a path, the scopes that they need, and how requests are identified."""
+"""Routes: the endpoints of a path, the scopes that they need, how requests are identified, and the login."""
 
 from __future__ import annotations
 
 import hmac
+import json
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect, Request, cookie_parser
+from starlette.responses import Response
 
-from edged.device.web.http.authentication import LOCAL
-from edged.device.web.http.errors import JSON, HttpError, refusal
+from edged.device.web.http.authentication import LOCAL, SESSION_SECONDS
+from edged.device.web.http.bodies import read_body
+from edged.device.web.http.errors import JSON, HttpError, as_json, refusal
 from edged.device.web.http.guard import SAFE
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -16,7 +19,6 @@ from edged.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from edged.device.web.http.authentication import Access, Pass
@@ -28,20 +30,15 @@ log = get_logger("edged.web")
 
 COOKIE, SECURE_COOKIE = "edged_session", "__Host-edged_session"
 CSRF_HEADER = b"x-csrf-token"
+LONGEST_LOGIN = 4096  # bytes of a request
 UNIX = "unix"  # in the state of connections over the Unix socket; their lack of an address proves nothing
 
 
 class GuardedRoute:
     """Endpoint of one path: checks method, scope and, for `/api`, that no form can have sent the request.
 
-    Parameters
-    ----------
-    method
-        `GET`, which answers HEAD too, or `POST`.
-    rights
-        Scopes, one of which is needed; none for a public path.
-    json_only
-        Whether unsafe requests must have the content type JSON, which no form can send.
+    `method` is `GET`, which answers HEAD too, or `POST`; of the scopes in `rights` one is needed, none for a
+    public path. With `json_only` unsafe requests must have the content type JSON, which no form can send.
     """
 
     def __init__(
@@ -110,10 +107,7 @@ def require(shown: Pass, rights: Sequence[Right]) -> None:
 def identify(access: Access, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
     """Return the permissions of a request by its socket, token or cookie.
 
-    Raises
-    ------
-    HttpError
-        401 for a token that is wrong, 429 when there were too many of them.
+    Raises HttpError: 401 for a token that is wrong, 429 when there were too many of them.
     """
     if scope["state"].get(UNIX):
         return LOCAL
@@ -174,3 +168,60 @@ def _is_json(headers: dict[bytes, bytes]) -> bool:
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a path without a route with 404."""
     await refusal(HttpError(404, "path not found", kind="path"))(scope, receive, send)
+
+
+class Login:
+    """Endpoints `/api/session` and `/api/login`, `/api/logout`: a token is sent once, for a session."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def session(self, request: Request) -> Response:
+        """Return the scopes of this browser, and the CSRF token that its requests must carry."""
+        return as_json(_told(request.scope["edged.pass"]))
+
+    async def begin(self, request: Request) -> Response:
+        """Exchange `{"token": …}` for a session cookie."""
+        address = address_of(request.scope)
+        if self._access.attempts.exhausted(address):
+            raise too_many_attempts()
+        found = self._access.login(await _token(request), address)
+        if found is None:
+            raise HttpError(401, "invalid token", kind="token")
+        self._end_of(request.scope)  # a browser has one session: its token may have been the wrong one
+        session, granted = found
+        response = as_json(_told(granted))
+        name, secure = session_cookie(request.scope)
+        response.set_cookie(
+            name, session, int(SESSION_SECONDS), secure=secure, httponly=True, samesite="strict"
+        )
+        return response
+
+    async def end(self, request: Request) -> Response:
+        """End the session of this browser."""
+        self._end_of(request.scope)
+        response = Response(status_code=204)
+        name, secure = session_cookie(request.scope)
+        response.delete_cookie(name, secure=secure, httponly=True, samesite="strict")
+        return response
+
+    def _end_of(self, scope: Scope) -> None:
+        session = session_of(scope)
+        if session is not None:
+            self._access.sessions.end(session)
+
+
+def _told(granted: Pass) -> dict[str, Any]:
+    return {"scopes": sorted(granted.scopes), "csrf": granted.csrf}
+
+
+async def _token(request: Request) -> str:
+    body = await read_body(request.scope, request.receive, LONGEST_LOGIN)
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        fields = None
+    token = fields.get("token") if isinstance(fields, dict) else None
+    if not isinstance(token, str):
+        raise HttpError(400, 'expected {"token": …}', kind="request")
+    return token

@@ -21,17 +21,10 @@ BACKLOG = 128
 class Sockets:
     """The sockets that the configuration names.
 
-    Attributes
-    ----------
-    bound
-        The open sockets, each with its path if it is a Unix socket.
-    tls
-        TLS context of the TCP socket; None without TLS.
+    `bound` are the open sockets, each with its path if it is a Unix socket; `tls` is the TLS context of the
+    TCP socket, None without TLS.
 
-    Raises
-    ------
-    ConfigError
-        When a certificate cannot be used.
+    Raises ConfigError when a certificate cannot be used.
     """
 
     def __init__(self, config: WebConfig) -> None:
@@ -42,10 +35,7 @@ class Sockets:
     def open(self) -> None:
         """Open all sockets: connections wait until the application runs.
 
-        Raises
-        ------
-        UnavailableError
-            When one of the addresses cannot be listened on; none is open then.
+        Raises UnavailableError when one of the addresses cannot be listened on; none is open then.
         """
         address, path, where = self._config.address, self._config.unix_socket, ""
         try:
@@ -80,10 +70,7 @@ class Sockets:
 def tls_context(config: WebTlsConfig) -> ssl.SSLContext:
     """Return a context for TLS 1.2 or later with the configured certificate.
 
-    Raises
-    ------
-    ConfigError
-        When certificate or key cannot be used.
+    Raises ConfigError when certificate or key cannot be used.
     """
     import ssl
 

@@ -51,7 +51,6 @@ class Baseline:
         return None if mean is None else 1.0 - mean if name == "accuracy" else mean
 
     def _follow(self) -> None:
-        """Evaluate the samples that were labelled since the last call."""
         if self._model is None and not self._gone:
             self._model = self._pipeline.models.first_model()
             self._gone = self._model is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -39,16 +38,6 @@ def size(count: float | None) -> str:
             break
         count /= 1000
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-
-
-def figure(value: float | None) -> str:
-    """Format a number with four significant digits."""
-    return "–" if value is None or not math.isfinite(value) else f"{value:.4g}"
-
-
-def share(value: float | None) -> str:
-    """Format a share as a percentage."""
-    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.1f} %"
 
 
 def moment(ts: float | None) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from edged.device.web.page.format import button, figure, moment
+from edged.charts.html import plain
+from edged.device.web.page.format import button, moment
 from edged.device.web.page.snapshot import PAUSABLE
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def evaluations(view: Snapshot) -> str:
     """Return the results of evaluations, newest first."""
     lines = []
     for said in reversed(view.evaluations):
-        found = ", ".join(f"{escape(name)} {figure(value)}" for name, value in said["figures"].items())
+        found = ", ".join(f"{escape(name)} {plain(value)}" for name, value in said["figures"].items())
         lines.append(f"<li>Version {said['version']} on {said['rows']:,} samples: {found}</li>")
     return f'<ul class="evaluations">{"".join(lines)}</ul>' if lines else ""
 
@@ -86,9 +87,9 @@ def requests(view: Snapshot) -> str:
 
 def _request(view: Snapshot, said: Mapping[str, Any]) -> str:
     names = view.schema.names or tuple(str(i) for i in range(len(said["values"])))
-    values = ", ".join(f"{n} {figure(v)}" for n, v in zip(names, said["values"], strict=False))
+    values = ", ".join(f"{n} {plain(v)}" for n, v in zip(names, said["values"], strict=False))
     sure = "" if said.get("confidence") is None else f", {100 * said['confidence']:.0f} % sure"
-    answer = said["answer"] if isinstance(said["answer"], str) else ", ".join(map(figure, said["answer"]))
+    answer = said["answer"] if isinstance(said["answer"], str) else ", ".join(map(plain, said["answer"]))
     told = f"{moment(said['sample_ts'])} <b>{escape(said['key'])}</b>: {escape(values)}."
     told += f" The model says {escape(str(answer))}{sure}."
     return f'<div class="request"><p>{told}</p>{_answers(view, said) if view.may_label else ""}</div>'
@@ -125,7 +126,7 @@ def alarms(view: Snapshot) -> str:
     told += (
         "the threshold is being calibrated.</p>"
         if threshold is None
-        else f"threshold {figure(threshold)}.</p>"
+        else f"threshold {plain(threshold)}.</p>"
     )
     for key in view.anomaly["standing"]:
         ask = f"Is what {key} shows now normal? The alarm ends, and it is learned from."

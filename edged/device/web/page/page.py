@@ -1,10 +1,14 @@
-"""The page at `/`: rendered as a whole, then updated section by section."""
+"""The page at `/`: rendered as a whole, then updated section by section; and its static files."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from starlette.responses import Response
 
 from edged.device.web.http.bodies import respond
 from edged.device.web.http.errors import JSON, HttpError, as_json
@@ -13,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 HTML = "text/html; charset=utf-8"
 NO_STORE = {"cache-control": "no-store"}
+STATIC = Path(__file__).with_name("static")
+TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 SHORT = 300  # bytes of the parameter `only`
 
 
@@ -129,3 +134,24 @@ def _document(title: str, body: str, shown: Pass) -> str:
 
 def _html(request: Request, text: str, **more: str) -> Response:
     return respond(request.scope["edged.headers"], text.encode(), HTML, NO_STORE | more)
+
+
+class Assets:
+    """Endpoint `/static/<name>`: the files in `STATIC`, read once; none but those of `TYPES`."""
+
+    def __init__(self) -> None:
+        found = (path for path in STATIC.iterdir() if path.suffix in TYPES)
+        self._files = {path.name: (path.read_bytes(), TYPES[path.suffix]) for path in found}
+
+    async def file(self, request: Request) -> Response:
+        """Return the file with this name, with an ETag for browser caches."""
+        found = self._files.get(request.path_params["name"])
+        if found is None:
+            raise HttpError(404, "path not found", kind="path")
+        body, media = found
+        headers: dict[bytes, bytes] = request.scope["edged.headers"]
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        more = {"etag": tag, "cache-control": "no-cache"}
+        if headers.get(b"if-none-match") == tag.encode():
+            return Response(status_code=304, headers=more)
+        return respond(headers, body, media, more)

@@ -10,8 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged.charts.html import document
-from edged.device.web.page.format import age, facts, figure, meter, moment, share, size, table
+from edged.charts.html import document, percent, plain
+from edged.device.web.page.format import age, facts, meter, moment, size, table
 from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.text import happening, summary, when
@@ -95,7 +95,7 @@ def quality(view: Snapshot) -> str:
     gain = ""
     if live is not None and frozen is not None:
         better = live - frozen if name == "accuracy" else frozen - live
-        told = f"{100 * abs(better):.1f} points" if name == "accuracy" else figure(abs(better))
+        told = f"{100 * abs(better):.1f} points" if name == "accuracy" else plain(abs(better))
         gain = f" ({told} {'better' if better >= 0 else 'worse'})"
     legend = (
         '<ul class="legend"><li class="live">the model that serves</li>'
@@ -146,7 +146,7 @@ def _progress(progress: dict[str, Any] | None) -> str:
     step, steps = progress["step"], progress.get("steps")
     if not steps:
         return f"<p>Run {progress.get('run', '')} begins …</p>"
-    loss = "" if progress.get("loss") is None else f", loss {figure(progress['loss'])}"
+    loss = "" if progress.get("loss") is None else f", loss {plain(progress['loss'])}"
     return (
         f'<p>Step {step:,} of {steps:,}{loss} <progress aria-label="Training" value="{step}" max="{steps}">'
         f"{step}/{steps}</progress></p>"
@@ -157,7 +157,7 @@ def predictions(view: Snapshot) -> str:
     """Return the latest prediction of each key."""
     rows = []
     for key, sensor in sorted(view.sensors.items())[:SENSORS]:
-        rows.append((escape(key), _said(view, sensor), share(sensor.confidence), moment(sensor.ts),
+        rows.append((escape(key), _said(view, sensor), percent(sensor.confidence), moment(sensor.ts),
                      str(sensor.version)))  # fmt: skip
     if not rows:
         return "<p>Nothing was predicted since the start.</p>"
@@ -170,10 +170,10 @@ def _said(view: Snapshot, sensor: Sensor) -> str:
     if view.schema.task == "classify":
         return "no answer" if sensor.label is None else escape(view.schema.classes[sensor.label])
     if view.schema.labels_itself:
-        return f"score {figure(sensor.output[0])}"
+        return f"score {plain(sensor.output[0])}"
     units = view.schema.target_units or ("",) * len(sensor.output)
     return escape(
-        ", ".join(f"{figure(v)} {unit}".strip() for v, unit in zip(sensor.output, units, strict=False))
+        ", ".join(f"{plain(v)} {unit}".strip() for v, unit in zip(sensor.output, units, strict=False))
     )
 
 
@@ -214,7 +214,7 @@ def storage(view: Snapshot) -> str:
     return facts(
         {
             "Samples": f"{counters.samples:,} accepted, {counters.rows:,} kept, {counters.evicted:,} evicted",
-            "Labels": f"{counters.labels:,} ({share(view.label_share)})",
+            "Labels": f"{counters.labels:,} ({percent(view.label_share)})",
             "Sample log": full,
             "Waiting for the broker": waiting,
             "Disk free": size(view.vitals.disk_free_bytes),
@@ -227,7 +227,7 @@ def host(view: Snapshot) -> str:
     """Return temperature, load and memory, with drift and board from `edged status`."""
     vitals = view.vitals
     heat = "not told" if vitals.temperature_c is None else f"{vitals.temperature_c:.0f} °C"
-    own = {"Temperature": heat, "Load": figure(vitals.load1), "Memory": size(vitals.rss_bytes)}
+    own = {"Temperature": heat, "Load": plain(vitals.load1), "Memory": size(vitals.rss_bytes)}
     rest = {
         name.capitalize(): escape(told)
         for name, told in summary(view.status).items()
@@ -253,7 +253,7 @@ def _live(view: Snapshot) -> float | None:
 
 
 def _tell(view: Snapshot) -> Callable[[float | None], str]:
-    return share if view.schema.task == "classify" else figure
+    return percent if view.schema.task == "classify" else plain
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {

@@ -29,10 +29,10 @@ from edged.engines.native import checkpoint
 from edged.engines.onnx.single_file import whole_model
 from edged.errors import BundleError, CorruptError
 from edged.storage.models.bundles import Bundle
-from tests.bundles.engines_agree.gradients import ENGINES
 from tests.commands import write_config
 from tests.device.gates import Gate
 from tests.device.linear import SCHEMA
+from tests.installed import ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,8 @@ from edged.domain.stream.schema import Schema
 from edged.engines import open_engine
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
-from tests.bundles.engines_agree.gradients import ENGINES, assert_equal, gradients
+from tests.bundles.engines_agree.gradients import assert_equal, gradients
+from tests.installed import ENGINES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.build import build
 from edged.bundles.inspect import inspect, verify
-from edged.bundles.losses.block import BlockLoss
 from edged.bundles.losses.cross_entropy import CrossEntropy
+from edged.bundles.losses.function import FunctionLoss
 from edged.bundles.losses.objective import LossHead
 from edged.bundles.losses.options import parse
 from edged.bundles.source.standardise import Statistics
@@ -25,8 +25,8 @@ from edged.engines.native import api as training_api
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError, ConfigError, TrainingError
 from edged.storage.models.bundles import Bundle
-from tests.bundles.engines_agree.gradients import ENGINES
 from tests.commands import edged, write_config
+from tests.installed import ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,18 +196,19 @@ def test_outputs_that_are_not_named_are_left_out(tmp_path: Path) -> None:
     assert verify(one.path)["ok"]
 
 
-def test_a_block_may_take_all_outputs_at_once(tmp_path: Path) -> None:
+def test_a_function_may_take_all_outputs_at_once(tmp_path: Path) -> None:
     (tmp_path / "l.py").write_text(
-        "from onnxruntime.training import onnxblock\n"
-        "class Both(onnxblock.Block):\n"
-        "    def build(self, state, level):\n"
-        "        first = onnxblock.loss.CrossEntropyLoss()(state, 'class')\n"
-        "        return onnxblock.blocks.Add()(first, onnxblock.loss.MSELoss()(level, 'value'))\n"
+        "def both(graph, state, level):\n"
+        "    classes = graph.label('class', dtype='int64')\n"
+        "    surprise = graph.add('SoftmaxCrossEntropyLoss', [state, classes])\n"
+        "    away = graph.add('Sub', [level, graph.label('value', graph.row(level))])\n"
+        "    square = graph.add('ReduceMean', [graph.add('Mul', [away, away])], keepdims=0)\n"
+        "    return graph.add('Add', [surprise, square])\n"
     )
-    bundle = build(two_headed(), tmp_path / "b", loss=BlockLoss(f"{tmp_path / 'l.py'}:Both"))
+    bundle = build(two_headed(), tmp_path / "b", loss=FunctionLoss(f"{tmp_path / 'l.py'}:both"))
     assert [label.name for label in bundle.labels] == ["class", "value"]
     assert bundle.output_names == ("state", "level")
-    surprise, square = terms(open_engine("native", bundle).parameters(), np.arange(10))
+    surprise, square = terms(open_engine("portable", bundle).parameters(), np.arange(10))
     for name in ENGINES:
         loss = open_engine(name, bundle).evaluate(X, [STATES, LEVELS])
         assert loss == pytest.approx(surprise.mean() + square.mean(), rel=1e-5)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import runpy
 from typing import TYPE_CHECKING
 
 import onnx
@@ -8,7 +9,6 @@ import pytest
 from edged.bundles.build import build
 from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.inspect import inspect, verify
-from edged.bundles.losses.block import BlockLoss
 from edged.bundles.source.normalise import conform
 from edged.bundles.source.standardise import Statistics
 from edged.engines.native import api
@@ -181,13 +181,12 @@ def upstream_block(path: Path, model: onnx.ModelProto, loss: str) -> Path:
     """What upstream's generator writes with a block of one's own as the loss."""
     artifacts = api.load("artifacts")
     (path / "own.py").write_text("from onnxruntime.training import onnxblock\n\n" + loss)
-    block = BlockLoss(f"{path / 'own.py'}:Own")
     made = path / "u"
     made.mkdir()
     artifacts.generate_artifacts(
         model,
         requires_grad=[tensor.name for tensor in model.graph.initializer],
-        loss=block.made(),
+        loss=runpy.run_path(str(path / "own.py"))["Own"](),
         optimizer=artifacts.OptimType.AdamW,
         artifact_directory=str(made),
     )

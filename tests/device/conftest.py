@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.engines.native import api
-
 if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.storage.models.bundles import Bundle
 
 NEEDS_TRAINING = ["learning/test_scheduler.py", "startup/test_bootstrap.py"]
-collect_ignore = [] if api.available() else NEEDS_TRAINING
 
 
 @pytest.fixture(scope="session")

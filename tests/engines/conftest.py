@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.engines.native import api
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -35,8 +33,6 @@ NEEDS_TRAINING = [
     "test_steps.py",
     "test_units.py",
 ]
-
-collect_ignore = [] if api.available() else NEEDS_TRAINING
 
 
 @pytest.fixture(scope="session")

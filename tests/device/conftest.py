@@ -1,4 +1,4 @@
-"""Bundles for the whole session; without the training build what needs one is not collected."""
+"""Bundles for the whole session."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.storage.models.bundles import Bundle
-
-NEEDS_TRAINING = ["learning/test_scheduler.py", "startup/test_bootstrap.py"]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The bundle of the tests of devices; without the training build these tests are not collected."""
+"""The bundle of the tests of devices."""
 
 from __future__ import annotations
 

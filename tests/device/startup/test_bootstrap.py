@@ -224,7 +224,7 @@ def test_a_bundle_that_is_named_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_a_damaged_one_is_built_again_and_the_same(tmp_path: Path) -> None:
     first = opened(with_bundle(config(tmp_path)))
-    damaged = first.path / "training_model.onnx"
+    damaged = first.path / "step_model.onnx"
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
@@ -235,11 +235,11 @@ def test_where_it_cannot_be_built_again_the_damaged_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = opened(with_bundle(config(tmp_path)))
-    (first.path / "training_model.onnx").write_bytes(b"x")
+    (first.path / "step_model.onnx").write_bytes(b"x")
     monkeypatch.setenv("PYTHONPATH", str(without_onnx(tmp_path)), prepend=os.pathsep)
     kept = with_bundle(config(tmp_path)).model.bundle
     assert kept == first.path
-    assert (first.path / "training_model.onnx").read_bytes() == b"x"
+    assert (first.path / "step_model.onnx").read_bytes() == b"x"
     with pytest.raises(EdgedError):
         with_bundle(config(tmp_path / "elsewhere"))
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from edged.workbench.demo.broker import Mosquitto, find_mosquitto, free_port
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,13 +36,16 @@ FEW_AND_LONG = "tests/workbench/evaluation/test_replay.py"  # its tests share no
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests share a worker where there are several: see `make test`."""
+    """Say which tests share a worker where there are several (see `make test`), and which need an engine."""
     for item in items:
         file = item.nodeid.split("::")[0]
         if not file.startswith(COMPUTING):
             item.add_marker(pytest.mark.xdist_group("device"))
         elif file != FEW_AND_LONG:
             item.add_marker(pytest.mark.xdist_group(file))
+        given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if any(isinstance(value, str) and value == "native" for value in given):
+            item.add_marker(needs_native)
 
 
 _FIRST: dict[str, Any] = {}

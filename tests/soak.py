@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 
 from edged.domain.stream.schema import Schema
-from edged.engines.native import api
 from edged.errors import StorageError
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
@@ -307,7 +306,6 @@ def within_caps(vitals: list[Vitals], device: Device) -> None:
 
 
 @pytest.mark.timeout(60 * MINUTES + 1200)
-@pytest.mark.skipif(not api.available(), reason="bundles are built with onnxruntime-training")
 def test_whatever_happens_nothing_is_lost_and_nothing_grows(make_broker: MakeBroker, tmp_path: Path) -> None:
     print(f"\nseed {SEED}: EDGED_SEED={SEED} repeats this; {MINUTES:g} minutes")  # noqa: T201
     home = tmp_path / "broker"

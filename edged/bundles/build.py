@@ -152,7 +152,7 @@ def build(
         The bundle directory; its parent must exist.
     loss
         `cross_entropy`, `mse`, `bce_with_logits` or `l1`, the mean over the batch; a `CrossEntropy` with
-        weights of classes; an ONNX model of a loss, see `custom_loss`; a `BlockLoss`; or several heads,
+        weights of classes; an ONNX model of a loss, see `CustomLoss`; a `FunctionLoss`; or several heads,
         the main one first: the sum of their losses is minimised.
     optimizer
         `adamw`, `adamw_pytorch`, `sgd` or `sgd_momentum` with its defaults, or an `Optimizer`.
@@ -192,7 +192,7 @@ def build(
     ConfigError
         When loss, optimizer or engine is unknown, or a glob matches nothing.
     UnavailableError
-        With engine `native`, or for a loss that is a block, where onnxruntime-training is not installed.
+        With engine `native` where onnxruntime-training is not installed.
     BundleError
         When the model cannot be trained or does not fit, or `out` is something else. With engine
         `portable` also when a node has no form in standard operators.
@@ -276,7 +276,9 @@ def _possible(
     plan: _Plan, optimizer: Optimizer, engine: str, note: Callable[[str], None]
 ) -> tuple[str, dict[str, str]]:
     """The engine to build for, and why not for the other one."""
-    found = [*obstacles(plan.model, plan.trainable), *lacking(optimizer)]
+    own = any(term.name == CUSTOM for term in plan.objective.terms)
+    judged = plan.with_loss(plan.model) if own else plan.model
+    found = [*obstacles(judged, plan.trainable), *lacking(optimizer)]
     asked, left = asked_for(engine), engines_left(found, engine)
     if not left:
         raise refusal([finding for finding in found if not set(asked).isdisjoint(finding.engines)])

@@ -41,7 +41,8 @@ DERIVED = frozenset({
     "Gather", "GatherElements", "GatherND", "Gemm", "GlobalAveragePool", "Identity", "LSTM", "LeakyRelu",
     "Log", "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Pad", "Pow", "Reciprocal",
     "ReduceMean", "ReduceSum", "Relu", "Reshape", "ScatterElements", "ScatterND", "Sigmoid", "Sin", "Slice",
-    "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze",
+    "Softmax", "SoftmaxCrossEntropyLoss", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "TopK",
+    "Transpose", "Trilu", "Unsqueeze",
 })  # fmt: skip
 # The same of onnxruntime's own operators.
 CONTRIBUTED = frozenset({"FusedMatMul", "Gelu", "QuickGelu"})

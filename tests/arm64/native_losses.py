@@ -53,9 +53,3 @@ if RECORD:
     measuring.losses = _record_losses
 elif REPLAY:
     measuring.losses = _replay_losses
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_ignore_collect() -> bool | None:
-    """Collect what is left out where the native engine is not: its losses are here."""
-    return False if REPLAY else None

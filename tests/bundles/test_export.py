@@ -18,10 +18,10 @@ from edged.bundles.graph.templates import cnn1d, mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.native import api
-from edged.engines.native.engine import NativeEngine
 from edged.engines.runtime import ort
 from edged.errors import ConfigError
 from tests.commands import edged
+from tests.installed import UsualEngine, needs_native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +139,7 @@ def test_what_cannot_be_had_is_said(
 def test_a_stored_model_in_ort_format_becomes_onnx_again_with_its_bundle(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    engine = open_engine("native", bundle)
+    engine = open_engine("auto", bundle)
     engine.begin(LearningRate(0.01))
     for _ in range(5):
         engine.step(ROWS, np.arange(8, dtype=np.int64) % 4)
@@ -155,6 +155,7 @@ def test_a_stored_model_in_ort_format_becomes_onnx_again_with_its_bundle(
         made(folder, tmp_path / "other.onnx")
 
 
+@needs_native
 def test_what_upstream_made_and_the_registry_keeps_is_exported_too(bundle: Bundle, tmp_path: Path) -> None:
     artifacts = api.load("artifacts")
     source = cnn1d((32, 3), 4, (8, 8))
@@ -172,7 +173,7 @@ def test_what_upstream_made_and_the_registry_keeps_is_exported_too(bundle: Bundl
     stored = tmp_path / "3"
     stored.mkdir()
     plain = build(mlp(4, 2, (3,)), tmp_path / "plain", loss="cross_entropy")
-    NativeEngine(plain).export(stored / "model.onnx")
+    UsualEngine(plain).export(stored / "model.onnx")
     assert made(stored, tmp_path / "stored.onnx", int8=True)["difference"] > 0
 
 

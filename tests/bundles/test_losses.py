@@ -10,7 +10,7 @@ import pytest
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
-from edged.engines.native.engine import NativeEngine
+from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ CASES: list[Any] = [
 
 def learned(path: Path, loss: str, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
     """Loss and gradient of a linear model's weights, by one SGD step of size 1."""
-    engine = NativeEngine(build(mlp(4, 3, ()), path / "b", loss=loss, optimizer="sgd"))
+    engine = UsualEngine(build(mlp(4, 3, ()), path / "b", loss=loss, optimizer="sgd"))
     engine.set_parameters({"layer1.weight": weight})
     engine.begin(LearningRate(1.0))
     step = engine.step(X, y)

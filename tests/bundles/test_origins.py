@@ -17,6 +17,7 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.models import chain, model
+from tests.installed import ENGINES, needs_native
 from tests.zoo import ZOO
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def test_a_custom_operator_is_refused_by_name_unless_a_function_of_it_is_given(t
     bundle = build(
         custom(), tmp_path / "b", loss="mse", library=library(tmp_path / "l.onnx"), note=notes.append
     )
-    assert (bundle.engines, notes) == (("native", "portable"), ["functions written out: my.ops.Twice"])
+    assert (bundle.engines, notes) == (ENGINES, ["functions written out: my.ops.Twice"])
     plain = onnx.load(str(bundle.inference_model))
     weights = [numpy_helper.to_array(tensor) for tensor in chain().graph.initializer]
     np.testing.assert_allclose(run(plain), 2 * (X @ weights[0]) @ weights[1] + weights[2], rtol=1e-5)
@@ -222,6 +223,7 @@ def test_a_loss_of_plain_operators_is_recognised() -> None:
         conform(judged(*nodes))
 
 
+@needs_native
 def test_a_training_graph_is_no_network(tmp_path: Path) -> None:
     bundle = build(mlp(4, 2), tmp_path / "b", loss="mse")
     with pytest.raises(BundleError, match="this is a training graph"):

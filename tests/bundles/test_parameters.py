@@ -20,6 +20,7 @@ from edged.engines.native import checkpoint
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
 from tests.commands import edged, strict_json
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,6 +123,7 @@ def test_properties_are_set_and_read_wherever_they_are_kept(bundle: Bundle) -> N
         assert dict(iter(state.properties)) == {"steps": 13, "rate": 0.5, "who": "me"}
 
 
+@needs_native
 @pytest.mark.parametrize("engine", ["native", "portable"])
 def test_training_keeps_the_properties(tmp_path: Path, engine: str) -> None:
     bundle = build(mlp(4, 2, (3,)), tmp_path / "b", loss="mse")
@@ -189,6 +191,7 @@ def test_a_generation_of_checkpoints_is_read_and_stays_as_it_is(tmp_path: Path, 
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
+@needs_native
 def test_a_native_checkpoint_is_changed_and_its_optimizers_state_stays(tmp_path: Path) -> None:
     file = trained(tmp_path, "native") / "checkpoint"
     before = checkpoint.read(file)
@@ -203,6 +206,7 @@ def test_a_native_checkpoint_is_changed_and_its_optimizers_state_stays(tmp_path:
         np.testing.assert_array_equal(after.moments[name], moments)
 
 
+@needs_native
 def test_what_upstream_has_made_is_read_and_changed(tmp_path: Path) -> None:
     artifacts = training_api.load("artifacts")
     artifacts.generate_artifacts(

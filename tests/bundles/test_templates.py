@@ -13,10 +13,10 @@ from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import LearningRate
 from edged.engines.inference import InferenceModel
-from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
 from edged.engines.runtime import ort
 from edged.errors import ConfigError
+from tests.installed import ENGINES, UsualEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,11 +170,11 @@ def test_both_engines_train_networks_for_windows_alike(kind: str, tmp_path: Path
     y = (x[:, :, 0].mean(axis=1) > 0).astype(np.int64) + 2 * (x.std(axis=(1, 2)) > 1)
     statistics = Statistics.of({"mean": [0.1] * 48, "scale": [1.2] * 48})
     bundle = build(WINDOWED[kind](0), tmp_path / "b", loss="cross_entropy", standardise=statistics)
-    assert bundle.engines == ("native", "portable")
+    assert bundle.engines == ENGINES
     assert all(name.startswith("layer") for name in bundle.trainable)
     assert set(bundle.frozen) == {"input.mean", "input.scale"}
     trained = []
-    for engine in (NativeEngine(bundle), PortableEngine(bundle)):
+    for engine in (UsualEngine(bundle), PortableEngine(bundle)):
         losses = [engine.step(x.reshape(64, -1), y).loss for _ in range(20)]
         assert losses == sorted(losses, reverse=True)
         trained.append(engine.parameters())
@@ -228,7 +228,7 @@ def test_a_cnn2d_sees_what_lies_side_by_side_and_one_above_the_other(tmp_path: P
     onnx.checker.check_model(model, full_check=True)
     bundle = build(model, tmp_path / "b", loss="cross_entropy", standardise=Statistics.identity(128))
     losses = []
-    for engine in (NativeEngine(bundle), PortableEngine(bundle)):
+    for engine in (UsualEngine(bundle), PortableEngine(bundle)):
         engine.begin(LearningRate(3e-3))
         for _ in range(60):
             engine.step(flat[:200], y[:200])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bundles.trained import CASES, OPTIMIZERS, Case, compare
+from tests.installed import ENGINES
 
 EXPORTED = Path(__file__).parent / "exported"
 
@@ -21,5 +22,5 @@ def test_the_weights_are_pytorchs_after_1_and_10_steps(
     tmp_path: Path, case: Case, name: str, optimizer: str
 ) -> None:
     bundle = case.bundle(EXPORTED, optimizer, tmp_path / "b")
-    assert bundle.engines == case.engines
+    assert set(bundle.engines) == {*case.engines} & {*ENGINES}
     compare(case, EXPORTED, name, optimizer, bundle)

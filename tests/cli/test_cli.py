@@ -22,6 +22,7 @@ from edged.engines.inference import InferenceModel
 from edged.storage.models.bundles import Bundle
 from tests.bundles.models import chain
 from tests.commands import COMMAND, edged, strict_json, two_classes, write_config
+from tests.installed import ENGINES, needs_native
 from tests.running_device import Device, running
 from tests.zoo import ZOO
 
@@ -171,13 +172,13 @@ def test_a_bundle_tells_what_is_in_it(offline: Path) -> None:
     assert (told["loss"], told["optimizer"], told["engines"]) == (
         "cross_entropy",
         "adamw",
-        ["native", "portable"],
+        [*ENGINES],
     )
     assert {p["name"] for p in told["parameters"] if p["trainable"]} == {"layer2.weight", "layer2.bias"}
     assert told["trainable_size"] == 8 * 2 + 2
-    assert {f["name"] for f in told["files"]} >= {
-        "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint",
-    }  # fmt: skip
+    native = {"training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint"}
+    assert native.isdisjoint(f["name"] for f in told["files"]) == ("native" not in ENGINES)
+    assert {f["name"] for f in told["files"]} >= (native if "native" in ENGINES else {"step_model.onnx"})
     table = edged("artifacts", "inspect", offline / "bundle")
     assert (table.code, "layer1.weight" in table.out) == (0, True)
 
@@ -186,16 +187,17 @@ def test_a_whole_bundle_is_verified_and_a_damaged_one_refused(offline: Path, tmp
     whole = edged("artifacts", "verify", offline / "bundle", "--json")
     assert (whole.code, whole.json["ok"]) == (0, True)
     damaged = shutil.copytree(offline / "bundle", tmp_path / "damaged")
-    content = bytearray((damaged / "checkpoint").read_bytes())
+    name = "checkpoint" if "native" in ENGINES else "step_model.onnx"
+    content = bytearray((damaged / name).read_bytes())
     content[100] ^= 1
-    (damaged / "checkpoint").write_bytes(content)
+    (damaged / name).write_bytes(content)
     answer = edged("artifacts", "verify", damaged, "--json")
     assert answer.code == 1
-    assert str(damaged / "checkpoint") in answer.problem
+    assert str(damaged / name) in answer.problem
     config = write_config(tmp_path, STREAM, model={"bundle": "damaged"})
     trained = edged("train", config, "--json")
     assert trained.code == 1
-    assert "damaged/checkpoint" in trained.problem
+    assert f"damaged/{name}" in trained.problem
 
 
 def test_what_a_build_could_not_do_as_usual_is_noted_for_a_person_too(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_what_a_build_could_not_do_as_usual_is_noted_for_a_person_too(tmp_path: 
 
 def test_a_model_is_checked_before_anything_is_built(offline: Path, tmp_path: Path) -> None:
     shown = edged("artifacts", "check", offline / "model.onnx")
-    assert (shown.code, "can be trained by native and portable" in shown.out) == (0, True)
+    assert (shown.code, f"can be trained by {' and '.join(ENGINES)}" in shown.out) == (0, True)
     assert "layer1.weight" in shown.out
     onnx.save(chain("Sinh"), str(tmp_path / "sinh.onnx"))
     refused = edged("artifacts", "check", tmp_path / "sinh.onnx", "--loss", "mse")
@@ -215,7 +217,7 @@ def test_a_model_is_checked_before_anything_is_built(offline: Path, tmp_path: Pa
     assert "not native nor portable: node Sinh_1: operator Sinh cannot be trained through" in refused.out
     assert "--train last:1" in refused.out
     told = edged("artifacts", "check", tmp_path / "sinh.onnx", "--train", "last:1", "--json")
-    assert (told.code, told.json["ok"], told.json["engines"]) == (0, True, ["native", "portable"])
+    assert (told.code, told.json["ok"], told.json["engines"]) == (0, True, [*ENGINES])
 
 
 @pytest.mark.slow
@@ -233,6 +235,7 @@ def test_a_build_takes_seconds(network: onnx.ModelProto, seconds: float, tmp_pat
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < seconds
 
 
+@needs_native
 def test_why_a_bundle_is_for_one_engine_is_shown_later_too(tmp_path: Path) -> None:
     bundle = ZOO["cnn_average"].bundle(tmp_path / "b")
     assert bundle.refused == {}, "the other engine was not asked for"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundles import Bundle, seal
 from edged.workbench.demo.broker import free_port
 from tests.commands import edged, write_config
+from tests.installed import ENGINES, needs_native
 from tests.zoo import ZOO
 
 if TYPE_CHECKING:
@@ -107,6 +109,7 @@ def test_a_bundle_that_is_not_there_is_an_error_of_the_configuration(tmp_path: P
     assert "nowhere" in found[0].result
 
 
+@needs_native
 def test_an_engine_that_the_bundle_is_not_for(tmp_path: Path) -> None:
     native = build(mlp(4, 2, [8]), tmp_path / "b", loss="cross_entropy", engine="native").path
     path = configured(tmp_path, model={"bundle": str(native)}, training={"engine": "portable"})
@@ -116,17 +119,19 @@ def test_an_engine_that_the_bundle_is_not_for(tmp_path: Path) -> None:
 
 def test_an_operator_that_this_runtime_does_not_have_is_named(bundle: Path, tmp_path: Path) -> None:
     foreign = shutil.copytree(bundle, tmp_path / "foreign")
-    for name in ("step_model.onnx", "training_model.onnx"):
+    for name in ("step_model.onnx", "training_model.onnx")[: len(ENGINES)]:
         graph = onnx.load(str(foreign / name))
         graph.graph.node[0].op_type = "Unheard"
         onnx.save(graph, str(foreign / name))
         opened = Bundle.open(foreign, verify=False)
         seal(opened, opened.files)
         found = finding(configured(tmp_path, model={"bundle": "foreign"}), "operators")
-        assert (found.level, "Unheard" in found.result) == ("error" if "train" in name else "warning", True)
+        level = "warning" if "native" in ENGINES and "step" in name else "error"
+        assert (found.level, "Unheard" in found.result) == (level, True)
         assert found.remedy
 
 
+@needs_native
 def test_why_an_engine_was_left_out_is_told(tmp_path: Path) -> None:
     pooled = build(ZOO["cnn_average"].make(True), tmp_path / "b", loss="cross_entropy").path
     path = write_config(tmp_path, {"features": 24, "classes": 4}, model={"bundle": str(pooled)})
@@ -138,6 +143,7 @@ def test_why_an_engine_was_left_out_is_told(tmp_path: Path) -> None:
     assert finding(path, "operators").result == "every operator that portable needs is there"
 
 
+@needs_native
 def test_the_engine_is_told_with_the_times_that_decided(bundle: Path, tmp_path: Path) -> None:
     path = configured(tmp_path, model={"bundle": str(bundle)}, training={"batch": 16})
     answer = edged("doctor", path, "--json")
@@ -151,6 +157,7 @@ def test_the_engine_is_told_with_the_times_that_decided(bundle: Path, tmp_path: 
     assert [f["what"] for f in answer.json if "figures" in f] == ["engine"]
 
 
+@needs_native
 def test_the_standard_network_that_was_built_is_looked_at_like_one_that_is_named(tmp_path: Path) -> None:
     path = configured(tmp_path)
     assert "timed at the first run" in finding(path, "engine").result
@@ -172,7 +179,7 @@ def test_a_provider_that_is_not_there(bundle: Path, tmp_path: Path, section: str
     found = finding(configured(tmp_path, **sections), what)
     assert found.level == "error"
     assert f"{section}.provider: this onnxruntime has no CUDAExecutionProvider" in found.result
-    assert "it has CPUExecutionProvider" in found.result
+    assert re.search("it has .*CPUExecutionProvider", found.result)
 
 
 @pytest.mark.parametrize(("codec", "package"), [("msgpack", "msgpack"), ("json", "google.protobuf")])

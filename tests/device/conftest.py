@@ -1,4 +1,4 @@
-"""Bundles for the whole session; without the training build what needs one is not collected."""
+"""Bundles for the whole session."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.engines.native import api
-
 if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.storage.models.bundles import Bundle
-
-NEEDS_TRAINING = ["learning/test_scheduler.py", "startup/test_bootstrap.py"]
-collect_ignore = [] if api.available() else NEEDS_TRAINING
 
 
 @pytest.fixture(scope="session")

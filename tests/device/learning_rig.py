@@ -12,7 +12,6 @@ from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.domain.stream.schema import Schema
 from edged.domain.training.trainer_messages import RunRequest
 from edged.domain.training.training_run import RunOptions
-from edged.engines.native.engine import NativeEngine
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.samples.log import SampleLog
 from edged.trainer.batches import BatchSampler
@@ -23,10 +22,12 @@ from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.learner import Learner
 from edged.trainer.local_models import LocalModels
 from edged.trainer.run import TrainingRun
+from edged.trainer.steps import AVERAGE_EVERY
 from edged.trainer.task import EngineFactory, LearningTask
+from tests.installed import USUAL, UsualEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from edged.domain.protocols import Engine, StepResult
@@ -39,6 +40,8 @@ Floats = NDArray[np.float32]
 M = TypeVar("M", bound="Message")
 
 LIMIT = 1024**2
+# Steps that the engine makes in one call, up to where something else is due.
+GROUP = 1 if USUAL == "native" else AVERAGE_EVERY
 CLASSIFY = Schema((), 5, "classify", ("low", "mid", "high"))
 
 
@@ -62,8 +65,8 @@ def rows(x: Floats) -> set[bytes]:
     return {row.tobytes() for row in x}
 
 
-class RecordingEngine(NativeEngine):
-    """The native engine, keeping every row that it was given to train on."""
+class RecordingEngine(UsualEngine):
+    """The usual engine, keeping every row that it was given to train on."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
@@ -72,6 +75,12 @@ class RecordingEngine(NativeEngine):
     def step(self, x: Floats, y: Any, *, apply: bool = True, careful: bool = False) -> StepResult:
         self.seen.append(x.copy())
         return super().step(x, y, apply=apply, careful=careful)
+
+    def steps(self, batches: Sequence[tuple[Floats, Any]], *, careful: bool = False) -> list[StepResult]:
+        before = len(self.seen)
+        done = super().steps(batches, careful=careful)
+        self.seen[before:] = [x.copy() for x, _ in batches[: len(done)]]
+        return done
 
     def trained_on(self) -> set[bytes]:
         """The distinct rows so far; then forgets them."""
@@ -160,7 +169,7 @@ class Workshop:
         base: Base = "checkpoint",
     ) -> TrainingRun:
         """A learner that takes up what the checkpoints hold."""
-        engine = engine or NativeEngine(self.bundle)
+        engine = engine or UsualEngine(self.bundle)
         task, control, models = self.task, Control(self.reports, stopping, wanted), ChosenChampion(self)
         exporter = CandidateExporter(self.folder / "candidates", self.bundle, weights_note=weights_note)
         challenges = Challenges(task, EngineFactory(engine.name, self.bundle), self.log, control)
@@ -185,8 +194,8 @@ class Workshop:
 
 
 def after(steps: int) -> Callable[[], bool]:
-    """A wish to stop that comes after so many steps."""
-    left = iter(range(steps - 1))
+    """A wish to stop that comes after so many steps, in the portable engine after whole groups of them."""
+    left = iter(range(max(steps // GROUP, 1) - 1))
     return lambda: next(left, None) is None
 
 

@@ -15,6 +15,7 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.engines.inference import InferenceModel
 from tests.commands import edged
+from tests.installed import USUAL
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto
 
 STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
-TRAINING: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "native", "learning_rate": 0.01}
+TRAINING: dict[str, Any] = {"every": None, "new_labels": 0, "engine": USUAL, "learning_rate": 0.01}
 SECTIONS: dict[str, Any] = {
     "training": TRAINING,
     "gate": {"probation": 0, "min_holdout": 10},

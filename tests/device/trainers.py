@@ -16,6 +16,7 @@ from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
 from tests.device.learning_rig import CLASSIFY, batch, task
 from tests.device.partners import Recorder
+from tests.installed import USUAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ class Plant:
                 "model": {"bundle": bundle.path},
                 "storage": {"dir": folder},
                 "training": {
-                    "engine": "native",
+                    "engine": USUAL,
                     "learning_rate": 0.01,
                     "nice": 0,
                     "resident": 20,

@@ -1,7 +1,4 @@
-"""Bundles of the zoo, made once a session.
-
-Where the training build of onnxruntime does not exist, what needs it is not collected.
-"""
+"""Bundles of the zoo, made once a session."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.engines.native import api
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,24 +14,6 @@ if TYPE_CHECKING:
     from tests.zoo import Entry
 
     ZooBundle = Callable[[Entry, str], Bundle]
-
-NEEDS_TRAINING = [
-    "test_agreement.py",
-    "test_choice.py",
-    "test_contract.py",
-    "test_misuse.py",
-    "test_native.py",
-    "test_optimizers.py",
-    "test_portable.py",
-    "test_portable_checkpoint.py",
-    "test_portable_guide.py",
-    "test_portable_noise.py",
-    "test_resume.py",
-    "test_steps.py",
-    "test_units.py",
-]
-
-collect_ignore = [] if api.available() else NEEDS_TRAINING
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from tests.bundles.engines_agree.gradients import assert_equal, gradients
 from tests.engines.comparison import apart, state
+from tests.installed import needs_native
 from tests.zoo import BOTH, ZOO
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
     from tests.engines.conftest import ZooBundle
     from tests.zoo import Entry
+
+pytestmark = needs_native
 
 SHARED = [entry for entry in ZOO.values() if entry.engines == BOTH]
 

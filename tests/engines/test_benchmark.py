@@ -13,13 +13,13 @@ from edged.bundles.source.standardise import Statistics
 from edged.engines import candidates, open_engine
 from edged.engines.benchmark import Timing, Workload, measure, rows_for
 from edged.errors import BundleError
+from tests.installed import ENGINES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.storage.models.bundles import Bundle
 
-BOTH = ("native", "portable")
 FAR = Statistics(np.full(5, 1e6, np.float32), np.full(5, 1e-3, np.float32))
 FAR_TARGETS = Statistics(FAR.mean, FAR.scale, np.full(2, -1e5, np.float32), np.full(2, 10, np.float32))
 
@@ -36,8 +36,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     ids=["1", "threads", "accumulated"],
 )
 def test_both_engines_are_timed(bundle: Bundle, work: Workload) -> None:
-    timing = measure(bundle, BOTH, work)
-    assert tuple(timing.us) == BOTH
+    timing = measure(bundle, ENGINES, work)
+    assert tuple(timing.us) == ENGINES
     assert all(1 < us < 1e5 for us in timing.us.values())
     assert timing.batch == work.batch
 
@@ -51,7 +51,7 @@ def test_the_fastest_is_the_one_with_the_least_time() -> None:
 def test_the_rows_train_whatever_the_units_are(tmp_path: Path, loss: str) -> None:
     statistics = FAR_TARGETS if loss in ("mse", "l1") else FAR
     bundle = build(mlp(5, 2, (8,)), tmp_path / "b", loss=loss, standardise=statistics)
-    for name in BOTH:
+    for name in ENGINES:
         engine = open_engine(name, bundle)
         x, y = rows_for(bundle, engine, 16)
         assert x.shape == (16, 5)
@@ -63,11 +63,11 @@ def test_a_damaged_step_graph_is_told(bundle: Bundle, tmp_path: Path) -> None:
     broken = build(mlp(5, 3, (16,)), tmp_path / "b", loss="cross_entropy")
     (broken.path / "step_model.onnx").write_bytes(b"not a graph")
     with pytest.raises(BundleError, match="cannot be loaded"):
-        measure(broken, BOTH, Workload(4))
+        measure(broken, ENGINES, Workload(4))
 
 
 def test_only_engines_that_are_here_and_in_the_bundle_are_candidates(bundle: Bundle, tmp_path: Path) -> None:
-    assert candidates(bundle) == BOTH
+    assert candidates(bundle) == ENGINES
     alone = build(mlp(5, 3, (16,)), tmp_path / "p", loss="cross_entropy", engine="portable")
     assert candidates(alone) == ("portable",)
     assert candidates(bundle, ["CUDAExecutionProvider"]) == ("portable",), "native knows the CPU alone"

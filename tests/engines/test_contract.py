@@ -15,6 +15,7 @@ from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import TrainingError
 from tests.engines.comparison import apart, loss_of, state
+from tests.installed import ENGINES
 from tests.zoo import BOTH, ZOO, supported
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def train(engine: Engine, entry: Entry, bundle: Bundle, steps: range, rows: int 
 
 @pytest.mark.parametrize("entry", ZOO.values(), ids=ZOO)
 def test_a_bundle_is_for_the_engines_that_are_to_train_it(entry: Entry, zoo_bundle: ZooBundle) -> None:
-    assert zoo_bundle(entry, "adamw").engines == entry.engines
+    assert set(zoo_bundle(entry, "adamw").engines) == {*entry.engines} & {*ENGINES}
 
 
 @every

@@ -14,6 +14,7 @@ from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
 from edged.engines.portable.optimizer import LARGEST_SCALE, OptimizerInputs
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,6 +112,7 @@ def test_the_formula(tmp_path: Path, name: str, options: dict[str, float]) -> No
         np.testing.assert_allclose(value, parameters[key], rtol=1e-4, atol=2e-5, err_msg=key)
 
 
+@needs_native
 @pytest.mark.parametrize(
     ("name", "options"), [case for case in CASES if Optimizer.of(case[0], **case[1]).native_lack is None]
 )
@@ -130,6 +132,7 @@ def test_the_native_engine(tmp_path: Path, name: str, options: dict[str, float])
         np.testing.assert_allclose(portable_end[key], value, rtol=1e-4, atol=2e-5, err_msg=key)
 
 
+@needs_native
 @pytest.mark.parametrize("source", ["native", "portable"])
 @pytest.mark.parametrize("beta2", [0.5, 0.999])
 def test_each_engine_goes_on_from_the_other(tmp_path: Path, source: str, beta2: float) -> None:

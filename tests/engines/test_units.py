@@ -12,11 +12,12 @@ from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import LearningRate
 from edged.engines.inference import InferenceModel
-from edged.engines.native.engine import NativeEngine
-from edged.storage.models.bundles import Bundle
+from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from edged.storage.models.bundles import Bundle
 
 RNG = np.random.default_rng(5)
 LATENT = RNG.standard_normal((512, 2))
@@ -31,14 +32,13 @@ def moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.mean(0), 1 / values.std(0)
 
 
-def trained(bundle: Bundle, y: np.ndarray, path: Path, steps: int = 600) -> tuple[NativeEngine, np.ndarray]:
-    engine = NativeEngine(bundle)
+def trained(engine: UsualEngine, y: np.ndarray, path: Path, steps: int = 600) -> np.ndarray:
     engine.begin(LearningRate(0.01, total=steps))
     for i in range(steps):
         rows = np.arange(i * 64, i * 64 + 64) % len(X)
         engine.step(X[rows], y[rows])
     engine.export(path)
-    return engine, InferenceModel(path).predict(X)
+    return InferenceModel(path).predict(X)
 
 
 @pytest.mark.parametrize("loss", ["mse", "l1"])
@@ -48,38 +48,32 @@ def test_a_regression_in_raw_units(tmp_path: Path, loss: str, fitted_later: bool
     target_mean, target_scale = moments(Y)
     given = Statistics(mean, scale, target_mean, target_scale)
     statistics = Statistics.identity(3, 1) if fitted_later else given
-    bundle = build(
-        mlp(3, 1, (32,), output="y"), tmp_path / "b", loss=loss, standardise=statistics, engine="native"
-    )
-    if fitted_later:
-        bundle = overwritten(bundle, given, tmp_path / "later")
-    engine, predicted = trained(bundle, Y, tmp_path / "m.onnx")
+    bundle = build(mlp(3, 1, (32,), output="y"), tmp_path / "b", loss=loss, standardise=statistics)
+    engine = fitted(bundle, given, tmp_path / "later") if fitted_later else UsualEngine(bundle)
+    predicted = trained(engine, Y, tmp_path / "m.onnx")
     assert np.abs(predicted - Y).mean() < 0.03 * Y.std()
     difference = (predicted - Y) * target_scale
     judged = np.abs(difference).mean() if loss == "l1" else (difference**2).mean()
     assert engine.evaluate(X, Y) == pytest.approx(float(judged), abs=1e-5)
 
 
-def overwritten(bundle: Bundle, statistics: Statistics, path: Path) -> Bundle:
-    """The bundle with statistics that were set through an engine, as a first training run does."""
-    engine = NativeEngine(bundle)
+def fitted(bundle: Bundle, statistics: Statistics, path: Path) -> UsualEngine:
+    """An engine that goes on from statistics that another one was given, as after a first training run."""
+    engine, resumed = UsualEngine(bundle), UsualEngine(bundle)
     names = ("input.mean", "input.scale", "target.mean", "target.scale")
     values = (statistics.mean, statistics.scale, statistics.target_mean, statistics.target_scale)
     engine.set_parameters({n: np.asarray(v, np.float32) for n, v in zip(names, values, strict=True)})
     path.mkdir()
     engine.save(path)
-    for name in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "inference_model.onnx"):
-        (path / name).write_bytes((bundle.path / name).read_bytes())
-    from edged.storage.models.bundles import seal
-
-    return seal(Bundle(**{**vars(bundle), "path": path}), bundle.files)
+    resumed.restore(path)
+    return resumed
 
 
 def test_a_reconstruction_weighs_all_units_alike(tmp_path: Path) -> None:
     mean, scale = moments(X)
     statistics = Statistics(mean, scale, reconstruct=True)
-    bundle = build(autoencoder(3, (16,), 2), tmp_path / "b", loss="mse", standardise=statistics)
-    engine, rebuilt = trained(bundle, X, tmp_path / "m.onnx", 1000)
+    engine = UsualEngine(build(autoencoder(3, (16,), 2), tmp_path / "b", loss="mse", standardise=statistics))
+    rebuilt = trained(engine, X, tmp_path / "m.onnx", 1000)
     errors = np.abs(rebuilt - X).mean(0) * scale
     assert errors.max() < 0.15, "two latent values explain all three readings"
     judged = (((rebuilt.astype(np.float64) - X) * scale) ** 2).mean()
@@ -88,7 +82,7 @@ def test_a_reconstruction_weighs_all_units_alike(tmp_path: Path) -> None:
 
 def test_an_absurd_reading_does_not_fill_the_loss_of_a_reconstruction(tmp_path: Path) -> None:
     statistics = Statistics(*moments(X), reconstruct=True)
-    engine = NativeEngine(build(autoencoder(3, (16,), 2), tmp_path / "b", loss="mse", standardise=statistics))
+    engine = UsualEngine(build(autoencoder(3, (16,), 2), tmp_path / "b", loss="mse", standardise=statistics))
     absurd = X[:8].copy()
     absurd[0, 0] = 1e12
     assert engine.evaluate(absurd, absurd) < 100

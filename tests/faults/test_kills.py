@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.domain.training.trainer_messages import RunRequest
-from edged.engines.native import api
 from edged.errors import TrainingError
 from tests.device.learning_rig import model_bytes
 from tests.device.trainers import Ear, Plant
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
     from edged.workbench.demo.broker import Mosquitto as Broker
 
-pytestmark = pytest.mark.skipif(not api.available(), reason="bundles are built with onnxruntime-training")
 
 KILLS = int(os.environ.get("EDGED_FAULTS_KILLS", "300"))
 READY_SECONDS = 3.0

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.engines.native import api
 from tests.faults.plant import STREAM, TRAINING, kill, rows, trainer
 from tests.running_device import Device, Listener, running
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not api.available(), reason="bundles are built with onnxruntime-training"),
 ]
 
 

@@ -12,11 +12,11 @@ import pytest
 from edged.domain.judging.challenger_test import ROWS
 from edged.domain.training.trainer_messages import ChallengerState, Note
 from edged.engines.inference import InferenceModel
-from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
 from edged.trainer.challenger import NOTE
 from edged.trainer.steps import InterruptedRunError
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
+from tests.installed import KINDS, UsualEngine
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
     from edged.trainer.run import TrainingRun
 
-ENGINES = [NativeEngine, PortableEngine]
-
 
 class World:
     """Runs of 80 new labels each: three on a rule, then on its opposite."""
 
-    def __init__(self, folder: Path, bundle: Bundle, kind: Any = NativeEngine, **training: Any) -> None:
+    def __init__(self, folder: Path, bundle: Bundle, kind: Any = UsualEngine, **training: Any) -> None:
         chosen: dict[str, Any] = {"average": 0.0, "challenger": "auto"}
         self.shop = Workshop(folder, bundle, **chosen | training)
         self.kind, self._seed = kind, 0
@@ -78,7 +76,7 @@ def right(folder: str | Path) -> float:
     return float((made == y).mean())
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_it_wins_where_what_is_known_is_in_the_way(tmp_path: Path, bundle: Bundle, kind: Any) -> None:
     world = World(tmp_path, bundle, kind)
     result = world.until_won(world.trainee())
@@ -128,7 +126,7 @@ def test_it_is_given_up_where_nothing_has_changed(tmp_path: Path, bundle: Bundle
     assert [m.state for m in world.shop.reported(ChallengerState)] == ["begun", "lost"]
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_it_goes_on_bit_by_bit_in_another_process(tmp_path: Path, bundle: Bundle, kind: Any) -> None:
     ends = []
     for name in ("one", "each"):

@@ -16,6 +16,7 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.bundles import Bundle
 from edged.trainer.engine_selection import FILE, EngineChoice, choose
 from tests.device.trainers import Ear, Plant
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +53,7 @@ def timed(device: Device, bundle: Bundle) -> Device:
     return device
 
 
+@needs_native
 def test_the_faster_one_is_taken_and_said(device: Device, bundle: Bundle) -> None:
     chosen = device.choose(bundle)
     assert chosen.timing is not None
@@ -61,6 +63,7 @@ def test_the_faster_one_is_taken_and_said(device: Device, bundle: Bundle) -> Non
     assert "µs a step of 8 rows" in chosen.line()
 
 
+@needs_native
 @pytest.mark.parametrize(("native", "portable"), [(1.0, 2.0), (2.0, 1.0)])
 def test_what_is_remembered_decides_and_nothing_is_timed_again(
     timed: Device, bundle: Bundle, native: float, portable: float
@@ -74,6 +77,7 @@ def test_what_is_remembered_decides_and_nothing_is_timed_again(
     assert timed.notes == []
 
 
+@needs_native
 @pytest.mark.parametrize(
     "change", [{"batch": 9}, {"threads": 2}, {"accumulate": 2}], ids=["batch", "threads", "accumulation"]
 )
@@ -85,6 +89,7 @@ def test_another_step_is_timed_anew(timed: Device, bundle: Bundle, change: dict[
     assert chosen.timing.us["native"] != 1.0
 
 
+@needs_native
 def test_another_bundle_runtime_or_machine_is_timed_anew(timed: Device, bundle: Bundle) -> None:
     kept = read_sealed(timed.state / FILE)
     assert kept["key"]["onnxruntime"] == onnxruntime.__version__
@@ -94,6 +99,7 @@ def test_another_bundle_runtime_or_machine_is_timed_anew(timed: Device, bundle: 
         assert timed.choose(bundle).new, key
 
 
+@needs_native
 def test_a_damaged_answer_is_said_and_timed_anew(timed: Device, bundle: Bundle) -> None:
     content = bytearray((timed.state / FILE).read_bytes())
     content[len(content) // 2] ^= 1
@@ -106,17 +112,20 @@ def test_a_damaged_answer_is_said_and_timed_anew(timed: Device, bundle: Bundle) 
     assert timed.notes == []
 
 
+@needs_native
 def test_a_state_directory_that_cannot_be_written_is_said(bundle: Bundle, tmp_path: Path) -> None:
     device = Device(tmp_path / "none")
     assert device.choose(bundle).timing is not None
     assert "timed again next time" in device.notes[0]
 
 
+@needs_native
 def test_looking_only_leaves_nothing_behind(device: Device, bundle: Bundle) -> None:
     assert device.choose(bundle, remember=False).timing is not None
     assert list(device.state.iterdir()) == []
 
 
+@needs_native
 def test_an_engine_that_is_named_or_the_only_one_is_not_timed(device: Device, bundle: Bundle) -> None:
     named = device.choose(bundle, TrainingConfig(engine="portable"))
     assert (named.engine, named.reason, named.timing) == ("portable", "training.engine is portable", None)
@@ -130,6 +139,7 @@ def test_an_engine_that_is_named_or_the_only_one_is_not_timed(device: Device, bu
     assert list(device.state.iterdir()) == []
 
 
+@needs_native
 def test_when_timing_fails_the_usual_engine_is_taken_and_nothing_remembered(
     device: Device, bundle: Bundle, tmp_path: Path
 ) -> None:
@@ -143,6 +153,7 @@ def test_when_timing_fails_the_usual_engine_is_taken_and_nothing_remembered(
     assert list(state.iterdir()) == []
 
 
+@needs_native
 def test_the_trainer_says_what_it_measured_and_keeps_to_it(bundle: Bundle, tmp_path: Path) -> None:
     plant = Plant(tmp_path / "plant", bundle, resident=0, engine="auto")
     engines: list[str] = []

@@ -11,13 +11,13 @@ import pytest
 from edged.domain.federated.privacy import norm
 from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.training.weight_deltas import decode, difference
-from edged.engines.native.engine import NativeEngine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import NoDataError, RefusedError
 from edged.fleet.simulation.shared import Unthrottled
 from edged.trainer.fleet_training import CarriedState, RoundContribution, RoundTrainer
 from edged.trainer.task import EngineFactory
 from tests.device.learning_rig import Workshop, task
+from tests.installed import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ class Bench:
         )
 
 
-@pytest.fixture(params=[NativeEngine, PortableEngine])
+@pytest.fixture(params=KINDS)
 def bench(tmp_path: Path, bundle: Bundle, request: pytest.FixtureRequest) -> Iterator[Bench]:
     made = Bench(tmp_path / "state", bundle, request.param)
     yield made

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from edged.domain.training.trainer_messages import CheckpointWritten
-from edged.engines.native.engine import NativeEngine
 from edged.engines.onnx.exported import parameters_in
-from edged.engines.portable.engine import PortableEngine
 from edged.errors import ModelError
 from tests.device.learning_rig import Workshop, losses, model_bytes, task, weights
+from tests.installed import KINDS, UsualEngine
 
 if TYPE_CHECKING:
+    from edged.engines.portable.engine import PortableEngine
     from edged.storage.models.bundles import Bundle
 
 
@@ -38,7 +38,7 @@ def test_a_run_from_the_bundle_begins_with_its_weights_and_keeps_the_position(
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(200))
     first = shop.trainee().run(shop.request())
-    engine = NativeEngine(bundle)
+    engine = UsualEngine(bundle)
     fresh = weights(engine)
     shop.trainee(engine, base="bundle")
     assert weights(engine) == fresh
@@ -48,9 +48,9 @@ def test_a_run_from_the_bundle_begins_with_its_weights_and_keeps_the_position(
     assert losses(again)[0] > 2 * losses(first)[1], "what was learned is not in its weights"
 
 
-@pytest.mark.parametrize("kind", [NativeEngine, PortableEngine])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_champions_weights_are_those_of_its_file(
-    tmp_path: Path, bundle: Bundle, kind: type[NativeEngine | PortableEngine]
+    tmp_path: Path, bundle: Bundle, kind: type[UsualEngine | PortableEngine]
 ) -> None:
     shop = Workshop(tmp_path, bundle, average=0.0)
     shop.feed(*task(200))

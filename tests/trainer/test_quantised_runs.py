@@ -88,7 +88,7 @@ def test_from_champion_reads_a_champion_in_ort_format(tmp_path: Path) -> None:
     base = BaseModel.of_form(bundle, "float32")
     assert base is not None
     values = base.parameters() | {"layer2.bias": np.array([9.0, 0.0, -9.0], np.float32)}
-    plant = Plant(tmp_path / "state", bundle, engine="native", learning_rate=1e-9)
+    plant = Plant(tmp_path / "state", bundle, learning_rate=1e-9)
     plant.log.close()
     staged = tmp_path / "state" / "candidates" / "champion"
     staged.mkdir(parents=True)

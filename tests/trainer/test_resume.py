@@ -11,14 +11,15 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.training.trainer_messages import DamagedCheckpoint, Note
-from edged.engines.native.engine import NativeEngine
 from edged.errors import NonFiniteError
 from edged.trainer.steps import InterruptedRunError
-from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
+from tests.device.learning_rig import GROUP, Workshop, after, model_bytes, task, weights
+from tests.installed import USUAL, UsualEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edged.domain.protocols import StepResult
     from edged.storage.models.bundles import Bundle
 
 SETTINGS: list[dict[str, Any]] = [
@@ -43,7 +44,7 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_bits(
                     shop.trainee(stopping=after(steps)).run(shop.request())
                 assert caught.value.exit_code == 130
                 shop.feed(*task(20, 99))  # what comes in between belongs to the next run
-            engine = NativeEngine(bundle)
+            engine = UsualEngine(bundle)
             result = shop.trainee(engine).run(shop.request())
         ends.append((weights(engine), result.memory, result.consumed, model_bytes(result)))
     assert ends[0] == ends[1]
@@ -57,7 +58,7 @@ def test_a_checkpoint_of_an_earlier_version_with_options_that_are_gone_is_taken_
     for name in ("plain", "earlier"):
         shop = Workshop(tmp_path / name, bundle)
         shop.feed(*task(150))
-        engine = NativeEngine(bundle)
+        engine = UsualEngine(bundle)
         with pytest.raises(InterruptedRunError):
             shop.trainee(engine, stopping=after(20)).run(shop.request())
         kept = shop.checkpoints.latest()
@@ -72,7 +73,7 @@ def test_a_checkpoint_of_an_earlier_version_with_options_that_are_gone_is_taken_
             staging = shop.checkpoints.stage()
             engine.save(staging)
             shop.checkpoints.publish(staging, kept.state | {"learner": learner}, kept.arrays | more)
-        engine = NativeEngine(bundle)
+        engine = UsualEngine(bundle)
         result = shop.trainee(engine).run(shop.request())
         ends.append((weights(engine), result.memory, result.steps, model_bytes(result)))
     assert ends[0] == ends[1]
@@ -81,30 +82,31 @@ def test_a_checkpoint_of_an_earlier_version_with_options_that_are_gone_is_taken_
 def test_a_resumed_run_is_known_by_its_new_number(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(150))
-    with pytest.raises(InterruptedRunError, match="step 20 of 60"):
+    with pytest.raises(InterruptedRunError, match=f"step {20 - 20 % GROUP} of 60"):
         shop.trainee(stopping=after(20)).run(shop.request())
     result = shop.trainee().run(shop.request("schedule"))
     assert (result.run, result.trigger, result.steps) == (2, "schedule", 60)
     assert result.candidate.name == "2"
 
 
-class OnceNotFinite(NativeEngine):
+class OnceNotFinite(UsualEngine):
     """Its first look at the weights finds them destroyed."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
         self.careful: list[bool] = []
-        self._told = False
+        self._found = False
 
     def check(self) -> None:
-        if not self._told:
-            self._told = True
+        if not self._found:
+            self._found = True
             raise NonFiniteError("weights are no longer finite: layer1.weight")
         super().check()
 
-    def step(self, *arguments: Any, **options: Any) -> Any:
-        self.careful.append(options["careful"])
-        return super().step(*arguments, **options)
+    def steps(self, batches: Any, *, careful: bool = False) -> list[StepResult]:
+        done = super().steps(batches, careful=careful)
+        self.careful += [careful] * len(done)
+        return done
 
 
 def test_destroyed_weights_send_the_run_back_to_its_checkpoint(tmp_path: Path, bundle: Bundle) -> None:
@@ -134,11 +136,12 @@ def test_a_damaged_checkpoint_is_passed_over_and_reported(tmp_path: Path, bundle
     shop.feed(*task(150))
     straight = shop.trainee().run(shop.request())
     newest, before = shop.checkpoints.numbers()[:-3:-1]
-    file = tmp_path / "checkpoints" / str(newest) / "checkpoint"
+    name = "checkpoint" if USUAL == "native" else "state.safetensors"
+    file = tmp_path / "checkpoints" / str(newest) / name
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 4
     file.write_bytes(content)
-    engine = NativeEngine(bundle)
+    engine = UsualEngine(bundle)
     trainee = shop.trainee(engine)
     assert shop.reported(DamagedCheckpoint) == [DamagedCheckpoint(newest)]
     assert shop.learner.state.consumed == 0, "the one before was made within the run"
@@ -155,9 +158,9 @@ def test_checkpoints_of_another_bundle_are_left_alone(tmp_path: Path, bundle: Bu
     other = build(mlp(5, 3, (16,), seed=5), tmp_path / "other", loss="cross_entropy",
                   standardise=Statistics.identity(5))  # fmt: skip
     shop.bundle = other
-    engine = NativeEngine(other)
+    engine = UsualEngine(other)
     trainee = shop.trainee(engine)
-    assert weights(engine) == weights(NativeEngine(other))
+    assert weights(engine) == weights(UsualEngine(other))
     assert "another bundle" in shop.reported(Note)[0].what
     assert shop.learner.state.consumed == 0
     result = trainee.run(shop.request())
@@ -167,12 +170,12 @@ def test_checkpoints_of_another_bundle_are_left_alone(tmp_path: Path, bundle: Bu
 def test_a_new_trainee_goes_on_where_the_last_run_ended(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(150))
-    first = NativeEngine(bundle)
+    first = UsualEngine(bundle)
     end = shop.trainee(first).run(shop.request())
-    second = NativeEngine(bundle)
+    second = UsualEngine(bundle)
     shop.trainee(second)
     assert weights(second) == weights(first)
     assert shop.learner.state.consumed == end.consumed
     assert not np.array_equal(
-        second.parameters()["layer1.weight"], NativeEngine(bundle).parameters()["layer1.weight"]
+        second.parameters()["layer1.weight"], UsualEngine(bundle).parameters()["layer1.weight"]
     )

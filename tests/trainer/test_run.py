@@ -19,10 +19,10 @@ from edged.domain.training.batch_pool import LabelForm
 from edged.domain.training.learner_state import SHORT_AFTER_DRIFT
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.engines.inference import InferenceModel
-from edged.engines.native.engine import NativeEngine
 from edged.errors import NoDataError
 from edged.mqtt import weight_encoding as wire
 from tests.device.learning_rig import CLASSIFY, RecordingEngine, Workshop, losses, rows, task
+from tests.installed import USUAL, UsualEngine
 
 if TYPE_CHECKING:
     from edged.domain.stream.sample import LabelValue
@@ -52,7 +52,7 @@ def test_a_run_learns_and_hands_over_a_model(tmp_path: Path, bundle: Bundle) -> 
     before, after = losses(result)
     assert after < 0.5 * before
     assert accuracy(candidate(result), CLASSIFY, *task(500, seed=9)) > 0.85
-    assert (result.steps, result.skipped, result.engine) == (300, 0, "native")
+    assert (result.steps, result.skipped, result.engine) == (300, 0, USUAL)
     assert result.samples == shop.log.labelled_since(0)
     assert result.consumed == shop.log.last_seq()
 
@@ -120,7 +120,7 @@ def test_the_probe_holds_what_the_trainer_itself_got(tmp_path: Path, bundle: Bun
 def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle, average=0.0)
     shop.feed(*task(100))
-    engine = NativeEngine(bundle)
+    engine = UsualEngine(bundle)
     trainee = shop.trainee(engine, weights_note={"device": "d"})
     result = trainee.run(shop.request())
     tensors, note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
@@ -132,7 +132,7 @@ def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> 
 def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
     tmp_path: Path, bundle: Bundle
 ) -> None:
-    shop, engine = Workshop(tmp_path, bundle), NativeEngine(bundle)
+    shop, engine = Workshop(tmp_path, bundle), UsualEngine(bundle)
     shop.feed(*task(100))
     trainee = shop.trainee(engine, weights_note={"device": "d"})
     for _ in range(2):
@@ -347,7 +347,7 @@ def test_samples_with_an_infinite_loss_are_excluded(tmp_path: Path) -> None:
     offsets = shop.feed(x, y)
     bad = [o for o in offsets[[50, 60]].tolist() if not is_holdout(np.array([o]), 0.1)[0]]
     assert bad
-    engine = NativeEngine(bundle)
+    engine = UsualEngine(bundle)
     result = shop.trainee(engine).run(shop.request())
     assert 1 <= result.skipped <= len(bad)
     assert sorted(o for m in shop.reported(BadSamples) for o in m.offsets) == bad
@@ -382,7 +382,7 @@ def test_a_window_of_bad_samples_only_is_passed_over(
 
 def test_the_standardisation_follows_a_shifted_input(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle, half_life=100)
-    engine = NativeEngine(bundle)
+    engine = UsualEngine(bundle)
     trainee = shop.trainee(engine)
     shop.feed(*task(300))
     trainee.run(shop.request())
@@ -395,7 +395,7 @@ def test_the_standardisation_follows_a_shifted_input(tmp_path: Path, bundle: Bun
 
 def test_without_restandardise_the_first_fit_stays(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle, half_life=100, restandardise=False)
-    engine = NativeEngine(bundle)
+    engine = UsualEngine(bundle)
     trainee = shop.trainee(engine)
     shop.feed(*task(300, shift=4))
     trainee.run(shop.request())
@@ -410,7 +410,7 @@ def test_statistics_of_the_bundle_are_where_it_begins(tmp_path: Path) -> None:
     statistics = Statistics(np.full(5, 8, np.float32), np.full(5, 0.5, np.float32))
     bundle = build(mlp(5, 3, (8,)), tmp_path / "b", loss="cross_entropy", standardise=statistics)
     shop = Workshop(tmp_path / "s", bundle, half_life=100_000)
-    engine = NativeEngine(bundle)
+    engine = UsualEngine(bundle)
     shop.feed(*task(300))
     shop.trainee(engine).run(shop.request())
     np.testing.assert_allclose(engine.parameters()["input.mean"], 8, atol=0.1)

@@ -66,7 +66,7 @@ def generate(
     blocks = api.load("onnxblock")
     prepare_blocks()
     given = _without_values(model, {*trainable, *frozen})
-    _write_initial_states(given.graph)
+    _write_out(given.graph)
     try:
         with _quiet():
             block = _training_block(blocks, trainable, frozen)
@@ -112,11 +112,13 @@ def _without_values(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
     return made
 
 
-def _write_initial_states(graph: onnx.GraphProto) -> None:
-    """Write out the zeros that recurrent layers begin with: the gradient's kernel must not miss them."""
+def _write_out(graph: onnx.GraphProto) -> None:
+    """Write out what kernels of gradients read: zeros that layers begin with, logarithms of classes."""
     nodes = list(graph.node)
     del graph.node[:]
     for node in nodes:
+        if node.op_type == "SoftmaxCrossEntropyLoss" and len(node.output) == 1:
+            node.output.append(f"{node.name}.log_prob")
         for place in range(5, 5 + STATES.get(node.op_type, 0)):
             node.input.extend([""] * (place + 1 - len(node.input)))
             if not node.input[place]:

@@ -11,6 +11,8 @@ from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     import onnx
 
     Nodes = list[onnx.NodeProto]
@@ -110,3 +112,22 @@ def _bce(output: str, target: str) -> Nodes:
 
 def _mean(name: str) -> onnx.NodeProto:
     return node("ReduceMean", [name], OUTPUT, keepdims=0)
+
+
+def copied(
+    nodes: Sequence[onnx.NodeProto], constants: Iterable[onnx.TensorProto], read: Mapping[str, str]
+) -> tuple[Nodes, dict[str, str]]:
+    """Nodes of a loss of one's own behind its constants, and how their tensors are called then.
+
+    What they make begins with `loss.`; `read` names what they read elsewhere.
+    """
+    made = [node("Constant", [], f"{OUTPUT}.{tensor.name}", value=tensor) for tensor in constants]
+    names = {item.output[0].removeprefix(f"{OUTPUT}."): item.output[0] for item in made}
+    names |= {name: f"{OUTPUT}.{name}" for item in nodes for name in item.output}
+    names |= {**read, "": ""}
+    for i, item in enumerate(nodes):
+        inputs, outputs = ([names.get(name, name) for name in side] for side in (item.input, item.output))
+        copy = helper.make_node(item.op_type, inputs, outputs, f"{OUTPUT}.node{i}", domain=item.domain)
+        copy.attribute.extend(item.attribute)
+        made.append(copy)
+    return made, names

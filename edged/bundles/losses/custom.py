@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from edged.bundles.graph.edit import shape_of, subgraphs
+from edged.bundles.graph.edit import node, shape_of, subgraphs
+from edged.bundles.losses.builtin import copied
 from edged.bundles.source.normalise import read_model, standard_opset
 from edged.errors import BundleError
 from edged.storage.models.bundles import CUSTOM, Tensor
@@ -52,7 +53,7 @@ class CustomLoss:
             raise self._refusal("must take classes as (batch,)")
         if len(shape_of(self._graph.output[0])) != 1:
             raise self._refusal("must give the loss of every row, (batch,)")
-        if any(True for node in self._graph.node for _ in subgraphs(node)):
+        if any(True for item in self._graph.node for _ in subgraphs(item)):
             raise self._refusal("must do without If, Loop and Scan")
 
     def _refusal(self, what: str) -> BundleError:
@@ -68,23 +69,6 @@ class CustomLoss:
 
     def nodes(self, prediction: Tensor, label: str, output: str) -> list[onnx.NodeProto]:
         """Its nodes between these tensors; `output` is the mean over the rows."""
-        names = {self._inputs[0].name: prediction.name, self._inputs[1].name: label, "": ""}
-        made = [
-            helper.make_node("Constant", [], [_own(tensor.name)], name=_own(tensor.name), value=tensor)
-            for tensor in self._graph.initializer
-        ]
-        for i, node in enumerate(self._graph.node):
-            copy = onnx.NodeProto()
-            copy.CopyFrom(node)
-            copy.name = f"loss.node{i}"
-            for values in (copy.input, copy.output):
-                for j, name in enumerate(values):
-                    values[j] = names.get(name, _own(name))
-            made.append(copy)
-        rows = names.get(self._graph.output[0].name, _own(self._graph.output[0].name))
-        made.append(helper.make_node("ReduceMean", [rows], [output], name=output, keepdims=0))
-        return made
-
-
-def _own(name: str) -> str:
-    return f"loss.{name}"
+        read = {self._inputs[0].name: prediction.name, self._inputs[1].name: label}
+        made, names = copied(self._graph.node, self._graph.initializer, read)
+        return [*made, node("ReduceMean", [names[self._graph.output[0].name]], output, keepdims=0)]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 
 from edged.bundles.graph.edit import node, refuse_taken, rename_inputs
-from edged.bundles.losses.block import BlockLoss
 from edged.bundles.losses.builtin import OUTPUT, check_loss, label_of, loss_nodes
 from edged.bundles.losses.cross_entropy import CrossEntropy
 from edged.bundles.losses.custom import CustomLoss
+from edged.bundles.losses.function import FunctionLoss
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edged.bundles.losses.builtin import Loss, Nodes
     from edged.storage.models.bundles import Tensor
 
-Given: TypeAlias = "str | Path | onnx.ModelProto | CrossEntropy | BlockLoss"
+Given: TypeAlias = "str | Path | onnx.ModelProto | CrossEntropy | FunctionLoss"
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def _apart(nodes: Nodes, own: str) -> Nodes:
 
 
 def outputs_of(loss: Given | Sequence[LossHead]) -> tuple[str, ...] | None:
-    """Outputs that the model must have: those that are named, all for a block, else its only one (None)."""
-    if isinstance(loss, BlockLoss):
+    """Outputs that the model must have: those named, all for a function, else its only one (None)."""
+    if isinstance(loss, FunctionLoss):
         return ()
     return None if isinstance(loss, _ONE) else tuple(head.output for head in loss)
 
@@ -165,7 +165,7 @@ def objective(
     outputs, compared
         Its outputs, and the tensors that losses see in place of them.
     loss
-        One for the only output, a block for all of them, or one for each.
+        One for the only output, a function for all of them, or one for each.
 
     Raises
     ------
@@ -174,8 +174,8 @@ def objective(
     BundleError
         When a loss does not fit its output.
     """
-    if isinstance(loss, BlockLoss):
-        return Objective((_block(loss, model, outputs, compared),))
+    if isinstance(loss, FunctionLoss):
+        return Objective((_function(loss, model, outputs, compared),))
     if isinstance(loss, _ONE):
         return Objective((_term(loss, model, outputs[0], compared[0]),))
     twice = [name for name, count in Counter(head.output for head in loss).items() if count > 1]
@@ -189,8 +189,8 @@ def objective(
 
 
 def _term(given: Given, model: onnx.ModelProto, output: Tensor, compared: str) -> LossTerm:
-    if isinstance(given, BlockLoss):
-        return _block(given, model, [output], [compared])
+    if isinstance(given, FunctionLoss):
+        return _function(given, model, [output], [compared])
     loss = _named(given)
     label = label_of(loss, output)
     write = partial(_write, loss, replace(output, name=compared), label.name)
@@ -202,8 +202,8 @@ def _write(loss: str | Loss, prediction: Tensor, label: str, read: Mapping[str, 
     return loss_nodes(loss, prediction, read.get(label, label))
 
 
-def _block(
-    loss: BlockLoss, model: onnx.ModelProto, outputs: Sequence[Tensor], compared: Sequence[str]
+def _function(
+    loss: FunctionLoss, model: onnx.ModelProto, outputs: Sequence[Tensor], compared: Sequence[str]
 ) -> LossTerm:
     built = loss.build(model, compared)
     return LossTerm(loss.name, tuple(outputs), built.labels, built.nodes, general=True)

@@ -1,6 +1,6 @@
 """Losses as they are written on the command line.
 
-`mse`; `LOSS.onnx`; `losses.py:Huber` or `package.module:Huber`; and for models of several outputs, once for
+`mse`; `LOSS.onnx`; `losses.py:huber` or `package.module:huber`; and for models of several outputs, once for
 each, `NAME=LOSS` or `NAME=LOSS:WEIGHT`.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.bundles.losses.block import BlockLoss
 from edged.bundles.losses.cross_entropy import CrossEntropy
+from edged.bundles.losses.function import FunctionLoss
 from edged.bundles.losses.objective import LossHead
 from edged.errors import ConfigError
 
@@ -38,7 +38,7 @@ def parse(
     ConfigError
         When a text is no loss, or there is not one cross_entropy to weigh the classes of.
     UnavailableError
-        For a block, where onnxruntime-training is not installed.
+        For a block of onnxruntime-training, where that is not installed.
     """
     weighted = _weighted(texts, class_weights, ignore_index, label_smoothing)
     if len(texts) == 1 and "=" not in texts[0]:
@@ -67,7 +67,7 @@ def _loss(text: str, weighted: CrossEntropy | None) -> Given:
         return weighted
     if text.endswith(".onnx"):
         return Path(text)
-    return BlockLoss(text) if ":" in text else text
+    return FunctionLoss(text) if ":" in text else text
 
 
 def _weighted(

@@ -82,7 +82,7 @@ def _of_bundle(bundle: Bundle) -> ModelContents:
         held = _of_checkpoint(bundle.checkpoint)
         values, properties = held.values, held.properties
     else:
-        graph = read_model(bundle.inference_model).graph
+        graph = read_model(bundle.inference_model.with_suffix(".onnx")).graph
         there = {tensor.name for tensor in graph.initializer}
         values = values_of(graph, [n for n in (*bundle.trainable, *bundle.frozen) if n in there])
     ordered = [name for name in (*bundle.trainable, *bundle.frozen) if name in values]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
     from tests.bundles.autodiff.oracle import Function
 
-ENGINES = ("native", "portable")
 # Of float32 numbers between 1 and 4, twice: weights in these tests are smaller.
 SPACING = 4.8e-7
 

@@ -66,9 +66,7 @@ def test_a_convolution(tmp_path: Path, layer: Layer) -> None:
 def test_a_frozen_layer_passes_the_gradient_on(tmp_path: Path) -> None:
     stack = network(LAYERS["two dimensions with strides"])
     frozen = stack.weights[2].name
-    bundle = build(stack.model(), tmp_path / "b", loss="mse", optimizer="sgd", freeze=[frozen])
-    x, y = batch(bundle, 5)
-    assert_equal(*(gradients(bundle, engine, x, y) for engine in bundle.engines))
+    assert_equal(*both_gradients(stack.model(), tmp_path, rows=5, freeze=[frozen]))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
 from tests.bundles.models import model
+from tests.installed import ENGINES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,7 +159,7 @@ def test_the_bundle_passes_its_own_check(bundle: Bundle) -> None:
 @pytest.mark.parametrize("training", [None, False])
 def test_exported_for_inference_it_is_nothing(tmp_path: Path, training: bool | None) -> None:
     bundle = build(network(training=training), tmp_path / "b", loss="mse")
-    assert bundle.engines == ("native", "portable")
+    assert bundle.engines == ENGINES
     x, y = batch()
     for name in bundle.engines:
         assert open_engine(name, bundle).step(x, y).loss == pytest.approx(mean_square(x @ W), rel=1e-5)

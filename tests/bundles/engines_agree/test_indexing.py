@@ -12,6 +12,7 @@ from edged.bundles.build import build
 from edged.errors import BundleError
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.engines_agree.shaped import Shaped
+from tests.installed import ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ def test_rows_of_an_embedding_table_by_a_float_input(tmp_path: Path) -> None:
         return net.add("Mul", net.add("Gather", net.weight(9, 5), places), net.number(1))
 
     native, portable = both_gradients(_with(embedded), tmp_path, rows=30)
-    assert any("GatherGrad" in node.op_type for node in _training(tmp_path))
+    assert "native" not in ENGINES or "GatherGrad" in _training(tmp_path)
     assert_equal(native, portable)
 
 
@@ -51,8 +52,8 @@ def _with(make: Callable[[Shaped], str]) -> onnx.ModelProto:
     return net.model(end)
 
 
-def _training(folder: Path) -> list[onnx.NodeProto]:
-    return list(onnx.load(str(folder / "bundle" / "training_model.onnx")).graph.node)
+def _training(folder: Path) -> set[str]:
+    return {node.op_type for node in onnx.load(str(folder / "bundle" / "training_model.onnx")).graph.node}
 
 
 SLICES: dict[str, tuple[list[int], list[int], list[int], list[int]]] = {
@@ -90,7 +91,7 @@ def test_elements_by_places_of_their_own(tmp_path: Path) -> None:
         return net.add("GatherElements", "h", net.add("Concat", places, places, axis=2), axis=2)
 
     assert_agreement(largest, tmp_path)
-    assert "GatherElementsGrad" in {node.op_type for node in _training(tmp_path)}
+    assert "native" not in ENGINES or "GatherElementsGrad" in _training(tmp_path)
 
 
 def test_blocks_by_their_coordinates(tmp_path: Path) -> None:

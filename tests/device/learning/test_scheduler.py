@@ -29,6 +29,7 @@ from edged.storage.journal import journal
 from tests.device.learning_rig import losses, model_bytes
 from tests.device.partners import Observer
 from tests.device.trainers import Desk, Ear, Plant, signalled
+from tests.installed import USUAL, needs_native
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ def test_with_resident_0_each_run_has_its_own_process(tmp_path: Path, bundle: Bu
             plant.feed(200, run)
 
 
+@needs_native
 def test_an_engine_that_the_bundle_is_not_for_is_said_to_be_missing(tmp_path: Path) -> None:
     native = build(mlp(5, 3, (16,)), tmp_path / "native", loss="cross_entropy", engine="native")
     with (
@@ -214,7 +216,7 @@ def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: 
             1,
             0,
         )
-        assert (scheduler.engine, scheduler.progress) == ("native", None)
+        assert (scheduler.engine, scheduler.progress) == (USUAL, None)
         assert scheduler.step() is None
     assert desk.outcomes() == ["done"]
     assert [name for name, _ in desk.told] == ["training_started", "training_finished"]

@@ -16,7 +16,6 @@ from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
-from edged.engines.native import api
 from edged.errors import StorageError
 from tests.device.gates import Gate
 from tests.device.linear import BAD, GOOD, SCHEMA
@@ -27,8 +26,6 @@ from tests.running_device import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-pytestmark = pytest.mark.skipif(not api.available(), reason="bundles are built with onnxruntime-training")
 
 
 class House(Recorder):

@@ -17,11 +17,11 @@ from edged.config.training import OptimizerConfig
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.protocols import LearningRate
 from edged.domain.stream.sample import Batch, LabelReading, Reading, Rejected
-from edged.engines.native.engine import NativeEngine
 from edged.errors import BundleError, EdgedError
 from edged.storage.models.bundles import Bundle
 from tests.commands import write_config
 from tests.faults.tracing import require_strace
+from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ def test_it_fits_the_stream_and_can_be_trained(tmp_path: Path, stream: dict[str,
     bundle, schema = opened(made), made.stream.to_schema()
     x = np.zeros((2, schema.width), np.float32)
     y = np.zeros(2, np.int64) if schema.task == "classify" else np.zeros((2, schema.targets), np.float32)
-    assert np.isfinite(NativeEngine(bundle).evaluate(x, y))
+    assert np.isfinite(UsualEngine(bundle).evaluate(x, y))
 
 
 @pytest.mark.parametrize("network", [None, "mlp", "gru"])
@@ -86,7 +86,7 @@ def test_a_stream_of_windows_gets_the_network_that_is_wanted(tmp_path: Path, net
     plain = config(tmp_path, features=2, classes=3, window={"size": 16})
     model = plain.model.model_copy(update={"network": network, "hidden": None})
     bundle = opened(with_bundle(plain.model_copy(update={"model": model})))
-    shapes = {name: value.shape for name, value in NativeEngine(bundle).parameters().items()}
+    shapes = {name: value.shape for name, value in UsualEngine(bundle).parameters().items()}
     first = {None: (32, 2, 5), "mlp": (256, 32), "gru": (1, 192, 2)}[network]
     assert first in (shapes.get("layer1.weight"), shapes.get("layer1.weight_ih"))
 
@@ -95,7 +95,7 @@ def decayed(folder: Path, decay: float | None, **stream: Any) -> dict[str, np.nd
     """Parameters of the standard network after one step at a learning rate of 0.1."""
     plain = config(folder, **stream)
     model = plain.model.model_copy(update={"optimizer": OptimizerConfig(weight_decay=decay)})
-    engine = NativeEngine(opened(with_bundle(plain.model_copy(update={"model": model}))))
+    engine = UsualEngine(opened(with_bundle(plain.model_copy(update={"model": model}))))
     engine.begin(LearningRate(0.1))
     labels = np.zeros(2, np.int64) if "classes" in stream else np.zeros((2, 1), np.float32)
     engine.step(np.ones((2, 4), np.float32), labels)
@@ -135,7 +135,7 @@ def test_labels_are_smoothed_where_the_network_gains_by_it(
 ) -> None:
     plain = config(tmp_path, **stream)
     model = plain.model.model_copy(update={"label_smoothing": given})
-    engine = NativeEngine(opened(with_bundle(plain.model_copy(update={"model": model}))))
+    engine = UsualEngine(opened(with_bundle(plain.model_copy(update={"model": model}))))
     own = engine.parameters()
     last = max(name for name in own if name.endswith(".bias") and name.startswith("layer"))
     x = np.zeros((2, 4), np.float32)
@@ -209,7 +209,7 @@ def test_commits_wait_for_the_disk_where_that_is_configured(
 
 def test_statistics_of_the_stream_go_into_the_graph(tmp_path: Path) -> None:
     bundle = opened(with_bundle(config(tmp_path), {"mean": [1, 2, 3, 4], "scale": [1, 1, 2, 2]}))
-    parameters = NativeEngine(bundle).parameters()
+    parameters = UsualEngine(bundle).parameters()
     assert parameters["input.mean"].tolist() == [1, 2, 3, 4]
     assert parameters["input.scale"].tolist() == [1, 1, 2, 2]
 
@@ -224,7 +224,7 @@ def test_a_bundle_that_is_named_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_a_damaged_one_is_built_again_and_the_same(tmp_path: Path) -> None:
     first = opened(with_bundle(config(tmp_path)))
-    damaged = first.path / "training_model.onnx"
+    damaged = first.path / "step_model.onnx"
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
@@ -235,11 +235,11 @@ def test_where_it_cannot_be_built_again_the_damaged_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = opened(with_bundle(config(tmp_path)))
-    (first.path / "training_model.onnx").write_bytes(b"x")
+    (first.path / "step_model.onnx").write_bytes(b"x")
     monkeypatch.setenv("PYTHONPATH", str(without_onnx(tmp_path)), prepend=os.pathsep)
     kept = with_bundle(config(tmp_path)).model.bundle
     assert kept == first.path
-    assert (first.path / "training_model.onnx").read_bytes() == b"x"
+    assert (first.path / "step_model.onnx").read_bytes() == b"x"
     with pytest.raises(EdgedError):
         with_bundle(config(tmp_path / "elsewhere"))
 

@@ -11,9 +11,13 @@ from edged.engines.native.engine import NativeEngine
 from edged.errors import BundleError, NonFiniteError, TrainingError
 from edged.storage.models.bundles import Bundle
 from tests.engines.bundles import batches, classifier, overflowing
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+pytestmark = needs_native
 
 
 @pytest.fixture(params=["adamw", "sgd"])

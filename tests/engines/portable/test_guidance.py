@@ -16,6 +16,7 @@ from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import TrainingError, UnavailableError
 from edged.storage.models.bundles import Bundle, seal
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,6 +226,7 @@ def test_guides_that_make_no_sense_are_refused(
     assert engine.step(ROWS, VALUES).applied
 
 
+@needs_native
 def test_what_cannot_be_guided_says_so(tmp_path: Path) -> None:
     bundle = built(tmp_path / "b", "mse")
     native = open_engine("native", bundle)

@@ -22,6 +22,7 @@ from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError, ConfigError, CorruptError, EdgedError, TrainingError, UnavailableError
 from edged.storage.models.bundles import Bundle, seal
 from tests.engines.bundles import batches, classifier
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +63,7 @@ def train_alike(bundle: Bundle, steps: int, rate: float = 0.01) -> dict[int, flo
     return found
 
 
+@needs_native
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
@@ -78,6 +80,7 @@ def test_it_goes_where_the_native_engine_goes(
     assert found[200] < 1e-4
 
 
+@needs_native
 def test_a_reconstruction(tmp_path: Path) -> None:
     statistics = Statistics(np.full(5, 0.1, np.float32), np.full(5, 2, np.float32), reconstruct=True)
     bundle = build(autoencoder(5, (8,), 2), tmp_path / "b", loss="mse", standardise=statistics)
@@ -88,6 +91,7 @@ def test_a_reconstruction(tmp_path: Path) -> None:
     assert apart(engines[1], engines[0]) < 1e-4
 
 
+@needs_native
 @pytest.mark.parametrize(
     ("train", "freeze"), [(["layer3.*"], []), ([], ["*.bias"]), (["*.weight"], ["layer2.*"])]
 )
@@ -102,6 +106,7 @@ def test_some_parameters_frozen(tmp_path: Path, train: list[str], freeze: list[s
     assert changed == set(bundle.trainable)
 
 
+@needs_native
 def test_large_parameters_are_kept_apart_from_small_ones(tmp_path: Path) -> None:
     bundle = build(mlp(5, 3, (64, 300)), tmp_path / "b", loss="cross_entropy")
     assert bundle.portable is not None
@@ -109,6 +114,7 @@ def test_large_parameters_are_kept_apart_from_small_ones(tmp_path: Path) -> None
     assert train_alike(bundle, 200, rate=0.002)[200] < 1e-4
 
 
+@needs_native
 def test_very_large_parameters_are_updated_in_parts(tmp_path: Path) -> None:
     bundle = build(mlp(5, 3, (260, 256)), tmp_path / "b", loss="cross_entropy")
     assert bundle.portable is not None
@@ -260,6 +266,7 @@ def test_a_process_without_any_training_package_goes_on_bit_by_bit(tmp_path: Pat
 # ---- bundles -----------------------------------------------------------------------------------
 
 
+@needs_native
 def test_auto_takes_native_where_it_is_and_portable_where_the_bundle_is_for_it_alone(tmp_path: Path) -> None:
     both = build(mlp(5, 3), tmp_path / "both", loss="mse")
     alone = build(mlp(5, 3), tmp_path / "alone", loss="mse", engine="portable")
@@ -280,12 +287,14 @@ def test_a_bundle_for_it_alone_trains_and_keeps_no_native_checkpoint(tmp_path: P
     ]
 
 
+@needs_native
 def test_a_bundle_for_native_alone_is_refused_with_what_to_do(tmp_path: Path) -> None:
     bundle = build(mlp(5, 3), tmp_path / "b", loss="mse", engine="native")
     with pytest.raises(UnavailableError, match=r"no step graph .*--engine both"):
         open_engine("portable", bundle)
 
 
+@needs_native
 def test_a_bundle_written_before_there_was_a_step_graph_is_read(tmp_path: Path) -> None:
     bundle = build(mlp(5, 3), tmp_path / "b", loss="mse", engine="native")
     text = json.loads((bundle.path / "bundle.json").read_text())
@@ -367,6 +376,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, source: str) -
         engine.restore(tmp_path / "saved")
 
 
+@needs_native
 def test_the_bundles_own_checkpoint_is_a_beginning(tmp_path: Path) -> None:
     bundle = classifier(tmp_path / "b")
     engine, (x, y) = PortableEngine(bundle), batches(1)[0]

@@ -16,6 +16,7 @@ from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.recordings.stream import LabelOptions, shape_stream
 from tests.commands import write_config
+from tests.installed import USUAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 ROWS, CLASSES = 3600, 3
 PRETRAINED, NOISY_FROM = 260, 1700
 SETTINGS: dict[str, Any] = {
-    "training": {"engine": "native", "min_new_samples": 40, "learning_rate": 0.003},
+    "training": {"engine": USUAL, "min_new_samples": 40, "learning_rate": 0.003},
     "gate": {"recent": 60, "holdout": 0.2},
 }
 

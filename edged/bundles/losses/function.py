@@ -1,0 +1,245 @@
+"""A loss of one's own as Python code: a function that writes it into a graph.
+
+`losses.py:huber` or `package.module:huber` is called with a `LossGraph` and the names of the model's outputs,
+and returns the name of the loss, one number. Where onnxruntime-training is installed the name may be that of
+a block of its `onnxblock` instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from edged.bundles.graph.edit import DTYPES, all_names, node, shape_of, subgraphs, value_info
+from edged.bundles.graph.writer import Writer
+from edged.bundles.losses import block
+from edged.bundles.losses.builtin import OUTPUT, copied
+from edged.bundles.source.normalise import parameter_names
+from edged.engines.native import api
+from edged.engines.runtime import ort
+from edged.errors import BundleError, ConfigError, UnavailableError
+from edged.storage.models.bundles import CUSTOM, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    from edged.bundles.losses.builtin import Nodes
+
+_KINDS = {code: name for name, code in DTYPES.items()}
+_REMEDY = "see docs/losses.md, Functions"
+
+
+class LossGraph(Writer):
+    """What a loss is written into.
+
+    `add(operator, inputs, **attributes)` writes a standard operator of opset 17 and returns the name of its
+    output; `number(value)` and `constant(array)` write constants.
+
+    Attributes
+    ----------
+    parameters
+        Names of the model's parameters, which may be read.
+    labels
+        The labels, in the order in which a step takes them.
+    """
+
+    def __init__(self, base: onnx.ModelProto) -> None:
+        super().__init__(all_names(base.graph))
+        self.parameters = parameter_names(base.graph)
+        self.labels: list[Tensor] = []
+        self._outputs = {value.name: shape_of(value) for value in base.graph.output}
+
+    def row(self, output: str) -> list[int | str]:
+        """Sizes of one row of a model's output."""
+        return self._outputs[output][1:]
+
+    def label(self, name: str, row: Sequence[int | str] = (), dtype: str = "float32") -> str:
+        """Take a label `(batch, *row)`, values (`float32`) or classes (`int64`); its name."""
+        batch = next(iter(self._outputs.values()))[0]
+        self.labels.append(Tensor(name, (batch, *row), dtype))
+        return name
+
+
+class FunctionLoss:
+    """The loss that the function or block named by `source` writes.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such module or function, or it cannot be a loss.
+    UnavailableError
+        When it is written with onnxruntime-training, and that is not installed.
+    """
+
+    name = CUSTOM
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._given: Any = getattr(_module(source), source.rpartition(":")[2], None)
+        self._append = block.appended if block.is_block(self._given) else _written
+        if self._append is _written and (isinstance(self._given, type) or not callable(self._given)):
+            raise ConfigError("is no function that writes a loss", where=source, remedy=_REMEDY)
+
+    def build(self, model: onnx.ModelProto, compared: Sequence[str]) -> BuiltLoss:
+        """What it adds to `model`, called with the names of these tensors.
+
+        Raises
+        ------
+        BundleError
+            When it fails, changes the network, or gives no loss that can be trained on.
+        """
+        base = _base(model, compared)
+        try:
+            made, loss = self._append(self._given, base, compared)
+            return self._taken(base, made, str(loss))
+        except BundleError:
+            raise
+        except Exception as problem:
+            what = f"cannot be built: {type(problem).__name__}: {ort.one_line(problem)}"
+            raise self._refusal(what) from problem
+
+    def _taken(self, base: onnx.ModelProto, made: onnx.ModelProto, loss: str) -> BuiltLoss:
+        count = len(base.graph.node)
+        if list(made.graph.node[:count]) != list(base.graph.node):
+            raise self._refusal("changes the network; it may only add nodes")
+        nodes = list(made.graph.node[count:])
+        if any(True for item in nodes for _ in subgraphs(item)):
+            raise self._refusal("must do without If, Loop and Scan")
+        known = {tensor.name for tensor in base.graph.initializer}
+        constants = [tensor for tensor in made.graph.initializer if tensor.name not in known]
+        taken = {value.name for value in base.graph.input}
+        given = [value for value in made.graph.input if value.name not in taken]
+        shape = _shape(base, given, nodes, constants, loss)
+        if shape is None or any(size != 1 for size in shape):
+            told = "of unknown shape or type" if shape is None else f"of shape {shape}"
+            raise self._refusal(
+                f"must be one float32 number, what it returns is {told}: reduce it by its mean"
+            )
+        if not given:
+            raise self._refusal("takes no label: give it one with graph.label")
+        return BuiltLoss(tuple(map(self._label, given)), tuple(nodes), tuple(constants), loss, not shape)
+
+    def _label(self, value: onnx.ValueInfoProto) -> Tensor:
+        shape, kind = shape_of(value), value.type.tensor_type.elem_type
+        if kind not in _KINDS or not shape or not all(isinstance(size, int) for size in shape[1:]):
+            raise self._refusal(
+                f"takes {value.name!r}: float32 or int64, of fixed sizes but for the batch, can be a label"
+            )
+        return Tensor(str(value.name), tuple(shape), _KINDS[kind])
+
+    def _refusal(self, what: str) -> BundleError:
+        return BundleError(f"the loss {what}", where=self.source, remedy=_REMEDY)
+
+
+@dataclass(frozen=True)
+class BuiltLoss:
+    """The nodes of a loss, and the labels that they take; `flat` is whether the loss has no axes."""
+
+    labels: tuple[Tensor, ...]
+    added: tuple[onnx.NodeProto, ...]
+    constants: tuple[onnx.TensorProto, ...]
+    loss: str
+    flat: bool
+
+    def nodes(self, read: Mapping[str, str]) -> Nodes:
+        """The nodes with names of their own; labels are read under the names in `read`."""
+        made, names = copied(self.added, self.constants, read)
+        whole = [names.get(self.loss, self.loss)]
+        without_axes = (
+            node("Identity", whole, OUTPUT) if self.flat else node("ReduceSum", whole, OUTPUT, keepdims=0)
+        )
+        return [*made, without_axes]
+
+
+def _written(
+    function: Callable[..., str], base: onnx.ModelProto, compared: Sequence[str]
+) -> tuple[onnx.ModelProto, str]:
+    """The model with what the function writes, and what it returns."""
+    graph, made = LossGraph(base), onnx.ModelProto()
+    loss = function(graph, *compared)
+    made.CopyFrom(base)
+    made.graph.node.extend(graph.nodes)
+    made.graph.initializer.extend(graph.constants)
+    made.graph.input.extend(map(value_info, graph.labels))
+    return made, loss
+
+
+def _base(model: onnx.ModelProto, compared: Sequence[str]) -> onnx.ModelProto:
+    """The model with these tensors as its outputs, so that their shapes can be looked up."""
+    base = onnx.ModelProto()
+    base.CopyFrom(onnx.shape_inference.infer_shapes(model))
+    known = {value.name: value for value in (*base.graph.value_info, *base.graph.output)}
+    wanted = [known[name] for name in compared]
+    del base.graph.output[:]
+    base.graph.output.extend(wanted)
+    return base
+
+
+def _shape(
+    base: onnx.ModelProto,
+    labels: Sequence[onnx.ValueInfoProto],
+    nodes: Sequence[onnx.NodeProto],
+    constants: Sequence[onnx.TensorProto],
+    loss: str,
+) -> list[int | str] | None:
+    """The shape of the loss, None where it is no known float32 tensor; raises what the checker finds."""
+    graph = base.graph
+    read = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    for tensor in graph.initializer:
+        read[tensor.name] = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+    known = [*read.values(), *labels]
+    alone = helper.make_graph(nodes, "loss", known, known[:1], constants)
+    model = helper.make_model(alone, opset_imports=base.opset_import, ir_version=base.ir_version)
+    onnx.checker.check_model(model, full_check=True)
+    for value in onnx.shape_inference.infer_shapes(model).graph.value_info:
+        kind = value.type.tensor_type
+        if value.name == loss and kind.elem_type == TensorProto.FLOAT and kind.HasField("shape"):
+            return shape_of(value)
+    return None
+
+
+def _module(source: str) -> ModuleType:
+    place = source.rpartition(":")[0]
+    if api.available():
+        api.load("onnxblock")  # a file that imports it does not get PyTorch with it
+    try:
+        with _from_here():
+            return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except Exception as problem:
+        if isinstance(problem, ImportError) and (problem.name or "").startswith("onnxruntime.training"):
+            what = "this loss needs onnxruntime-training, which is not installed"
+            remedy = "write it as a function: see docs/losses.md, Functions"
+            raise UnavailableError(what, where=source, remedy=remedy) from problem
+        what = f"cannot be imported: {type(problem).__name__}: {ort.one_line(problem)}"
+        raise ConfigError(what, where=place or source, remedy="such as losses.py:huber") from problem
+
+
+def _from_file(path: Path) -> ModuleType:
+    name = f"edged_loss_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _from_here() -> Iterator[None]:
+    """Let modules of the working directory be found, as `python -m` would."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)

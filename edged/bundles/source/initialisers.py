@@ -14,7 +14,7 @@ from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import numpy as np
 
@@ -26,16 +26,16 @@ _SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3)}
 _EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
 
 
-def give_each_its_own(graph: onnx.GraphProto) -> list[str]:
+def give_each_its_own(graph: onnx.GraphProto, but: Collection[str] = ()) -> list[str]:
     """Undo the joining of parameters that only begin with the same values, as ones and zeros do.
 
     Exporters store equal tensors once: with an Identity that carries the other's name, or without. Trained
     so, they would stay one parameter. A tensor is taken to be joined by chance when all its numbers are
-    the same one; others that several nodes read are shared on purpose and stay so. The names of the copies
-    are returned.
+    the same one; others that several nodes read are shared on purpose and stay so, and so do those in `but`.
+    The names of the copies are returned.
     """
     made: list[str] = []
-    for name, users in _shared(graph).items():
+    for name, users in _shared(graph, but).items():
         original = next(tensor for tensor in graph.initializer if tensor.name == name)
         for node, i in users[1:]:
             copy = graph.initializer.add()
@@ -50,9 +50,9 @@ def give_each_its_own(graph: onnx.GraphProto) -> list[str]:
     return made
 
 
-def _shared(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
+def _shared(graph: onnx.GraphProto, but: Collection[str]) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
     """Parameters of one repeated number and who reads them, a renaming Identity last."""
-    chance = {str(tensor.name) for tensor in graph.initializer if _is_uniform(tensor)}
+    chance = {str(t.name) for t in graph.initializer if t.name not in but and _is_uniform(t)}
     users: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     ends = {value.name for value in graph.output}
     for node in graph.node:

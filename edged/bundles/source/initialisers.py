@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 # What keeps zeros zeros, whatever shape it gives them.
 _SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 # Places of inputs that are numbers and no weights.
-_SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3)}
+_SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3), "RotaryEmbedding": (1, 2)}
+# What a mask adds where nothing is to be seen is at most this.
+_HIDDEN = -1e4
 # What PyTorch's exporters call tensors that are no parameters of the module.
 _EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
 
@@ -96,12 +98,12 @@ def fix_group_statistics(graph: onnx.GraphProto) -> None:
 
 
 def fix_numbers(graph: onnx.GraphProto) -> list[str]:
-    """Make constants of the single numbers that an exporter wrote as tensors `(1,)` under names of its own.
+    """Make constants of masks, and of single numbers that an exporter wrote as `(1,)` under names of its own.
 
     PyTorch's newer exporter does so with the scale of an attention. As initialisers they would be trained.
     The names are returned.
     """
-    numbers = [t for t in graph.initializer if list(t.dims) == [1] and _is_exporters(t)]
+    numbers = [t for t in graph.initializer if (list(t.dims) == [1] and _is_exporters(t)) or _is_mask(t)]
     for tensor in numbers:
         graph.initializer.remove(tensor)
         graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
@@ -117,6 +119,12 @@ def fix_settings(graph: onnx.GraphProto) -> None:
     for tensor in [t for t in graph.initializer if places.get(t.name) == {True}]:
         graph.initializer.remove(tensor)
         graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
+
+
+def _is_mask(tensor: onnx.TensorProto) -> bool:
+    if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) < 2 or is_elsewhere(tensor):
+        return False
+    return bool(numpy_helper.to_array(tensor).min(initial=0) <= _HIDDEN)
 
 
 def _is_exporters(tensor: onnx.TensorProto) -> bool:

@@ -9,23 +9,52 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from edged.bundles.autodiff.shapes import ROWS, constants
+from edged.bundles.autodiff.shapes import ROWS, constants, kinds_of
 from edged.bundles.graph.edit import opset_of, shape_of, subgraphs
-from edged.bundles.graph.writer import attributes_of
+from edged.bundles.graph.writer import Writer, attributes_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from edged.bundles.graph.writer import Shape
 
     Values = dict[str, NDArray[Any]]
 
+# The domain of nodes that the version converter is to leave as they are.
+WAITING = "edged.waiting"
 # Of no fixed value, or of no tensor.
 _NO_NUMBERS = ("Bernoulli", "Multinomial", "Random", "Sequence")
 _ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, NotImplementedError)
 
 
-def known_before(model: onnx.ModelProto) -> tuple[Values, dict[str, Shape]]:
+class Informed(Writer):
+    """A writer that knows values, sizes and element types of the tensors of a model."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        values, shapes = _known(model)
+        super().__init__(_names(model.graph), values, shapes)
+        self._values = self.numbers = values
+        """Whole numbers by name."""
+        self.opset, self._kinds = opset_of(model), kinds_of(model)
+
+    def kind(self, name: str) -> int:
+        """Element type of a tensor."""
+        return int(self._kinds.get(name, TensorProto.FLOAT))
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name of a tensor or node, those in bodies included."""
+    for item in (*graph.input, *graph.initializer):
+        yield str(item.name)
+    for node in graph.node:
+        yield from (str(node.name), *node.input, *node.output)
+        for body in subgraphs(node):
+            yield from _names(body)
+
+
+def _known(model: onnx.ModelProto) -> tuple[Values, dict[str, Shape]]:
     """Values and sizes that are the same for two numbers of rows."""
     (one, shape), (other, wide) = (_for_rows(model, rows) for rows in ROWS)
     shapes = {

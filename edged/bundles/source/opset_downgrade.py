@@ -12,22 +12,25 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edged.bundles.graph.edit import all_names, opset_of, shape_of
+from edged.bundles.graph.edit import opset_of
 from edged.bundles.graph.templates import OPSET
-from edged.bundles.graph.writer import Writer, attributes_of, untrainable
+from edged.bundles.graph.writer import attributes_of, untrainable
+from edged.bundles.source.attention import attention, rotary_embedding
+from edged.bundles.source.initialisers import fix_settings
+from edged.bundles.source.known import WAITING, Informed
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def mish(node: onnx.NodeProto, to: Writer) -> None:
+def mish(node: onnx.NodeProto, to: Informed) -> None:
     """x·tanh(log(1 + exp(x))) (Misra 2019)."""
     x = node.input[0]
     to.add("Mul", [x, to.add("Tanh", [to.add("Softplus", [x])])], node.output[0])
 
 
-def gelu(node: onnx.NodeProto, to: Writer) -> None:
+def gelu(node: onnx.NodeProto, to: Informed) -> None:
     """½·x·(1 + erf(x/√2)), or ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016)."""
     x = node.input[0]
     if attributes_of(node).get("approximate", "none") == "tanh":
@@ -40,14 +43,17 @@ def gelu(node: onnx.NodeProto, to: Writer) -> None:
     to.add("Mul", [twice, to.number(0.5)], node.output[0])
 
 
-def swish(node: onnx.NodeProto, to: Writer) -> None:
-    """x·σ(αx) (Ramachandran, Zoph and Le 2017)."""
+def swish(node: onnx.NodeProto, to: Informed) -> None:
+    """x·σ(αx) (Ramachandran, Zoph and Le 2017); SwiGLU is that times its second input (Shazeer 2020)."""
     x, alpha = node.input[0], attributes_of(node).get("alpha", 1.0)
     scaled = x if alpha == 1 else to.add("Mul", [x, to.number(alpha)])
-    to.add("Mul", [x, to.add("Sigmoid", [scaled])], node.output[0])
+    gate = to.add("Sigmoid", [scaled])
+    if len(node.input) > 1:
+        gate = to.add("Mul", [gate, node.input[1]])
+    to.add("Mul", [x, gate], node.output[0])
 
 
-def group_normalization(node: onnx.NodeProto, to: Writer) -> None:
+def group_normalization(node: onnx.NodeProto, to: Informed) -> None:
     """An InstanceNormalization of the groups, then γ and β (Wu and He 2018).
 
     Opset 18 has a γ and a β for each group, opset 21 for each channel.
@@ -69,7 +75,7 @@ def group_normalization(node: onnx.NodeProto, to: Writer) -> None:
         to.add("Add", [scaled, to.add("Reshape", [bias, flat])], node.output[0])
 
 
-def rms_normalization(node: onnx.NodeProto, to: Writer) -> None:
+def rms_normalization(node: onnx.NodeProto, to: Informed) -> None:
     """γ·x/√(mean(x²) + ε), the mean over the axes from `axis` on (Zhang and Sennrich 2019)."""
     x, scale = node.input
     given, rank = attributes_of(node), len(to.shape(x, node))
@@ -79,7 +85,7 @@ def rms_normalization(node: onnx.NodeProto, to: Writer) -> None:
     to.add("Mul", [to.add("Div", [x, root]), scale], node.output[0])
 
 
-def pad(node: onnx.NodeProto, to: Writer) -> None:
+def pad(node: onnx.NodeProto, to: Informed) -> None:
     """As it is; amounts for some axes become amounts for all."""
     x, amounts, value, axes = [*node.input, "", ""][:4]
     if attributes_of(node).get("mode", "constant") == "wrap":
@@ -95,24 +101,24 @@ def pad(node: onnx.NodeProto, to: Writer) -> None:
         "Pad", [x, amounts, value] if value else [x, amounts], list(node.output), name=node.name
     )
     made.attribute.extend(node.attribute)
-    made.domain = _WAITING
+    made.domain = WAITING
     to.copy(made)
 
 
-def as_before(node: onnx.NodeProto, to: Writer) -> None:
+def as_before(node: onnx.NodeProto, to: Informed) -> None:
     """As it is: what came later are types, and options with the same meaning when they are left out."""
     made = onnx.NodeProto()
     made.CopyFrom(node)
-    made.domain = _WAITING
+    made.domain = WAITING
     to.copy(made)
 
 
-def _vector(to: Writer, size: int, value: float) -> str:
+def _vector(to: Informed, size: int, value: float) -> str:
     # A Constant node and no initialiser, which would be a parameter.
     return to.add("Constant", [], value=onnx.numpy_helper.from_array(np.full(size, value, np.float32)))
 
 
-def split(node: onnx.NodeProto, to: Writer) -> None:
+def split(node: onnx.NodeProto, to: Informed) -> None:
     """Parts of the same length, the last one perhaps shorter, or of the given lengths.
 
     The version converter knows no way back for it, so it waits in a domain that the converter skips.
@@ -124,11 +130,12 @@ def split(node: onnx.NodeProto, to: Writer) -> None:
         each = -(-size // parts)
         lengths = [to.sizes(*([each] * (parts - 1)), size - each * (parts - 1))]
     made = helper.make_node("Split", [node.input[0], *lengths], list(node.output), name=node.name, axis=axis)
-    made.domain = _WAITING
+    made.domain = WAITING
     to.copy(made)
 
 
-RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
+RULES: Mapping[str, Callable[[onnx.NodeProto, Informed], None]] = {
+    "Attention": attention,
     "ConstantOfShape": as_before,
     "Gelu": gelu,
     "GlobalMaxPool": as_before,
@@ -136,12 +143,11 @@ RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
     "Mish": mish,
     "Pad": pad,
     "RMSNormalization": rms_normalization,
+    "RotaryEmbedding": rotary_embedding,
     "Split": split,
+    "SwiGLU": swish,
     "Swish": swish,
 }
-
-
-_WAITING = "edged.waiting"
 
 
 def express(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -157,8 +163,8 @@ def express(model: onnx.ModelProto) -> onnx.ModelProto:
     _refuse_newer(model)
     if not any(_is_newer(node) for node in model.graph.node):
         return model
-    inferred = onnx.shape_inference.infer_shapes(model)
-    to = Writer(all_names(model.graph), _values(model.graph), _shapes(inferred.graph))
+    fix_settings(model.graph)
+    to = Informed(model)
     for node in model.graph.node:
         if _is_newer(node):
             RULES[node.op_type](node, to)
@@ -168,7 +174,7 @@ def express(model: onnx.ModelProto) -> onnx.ModelProto:
         to.nodes, model.graph.name, model.graph.input, model.graph.output,
         [*model.graph.initializer, *to.constants], value_info=model.graph.value_info,
     )  # fmt: skip
-    opsets = [helper.make_opsetid("", opset_of(model)), helper.make_opsetid(_WAITING, 1)]
+    opsets = [*model.opset_import, helper.make_opsetid(WAITING, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
 
 
@@ -187,20 +193,6 @@ def _refuse_newer(model: onnx.ModelProto) -> None:
             )
 
 
-def _values(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """Whole numbers that are written in the model, by the tensor's name."""
-    held = [(tensor.name, tensor) for tensor in graph.initializer]
-    held += [
-        (node.output[0], item.t)
-        for node in graph.node
-        for item in node.attribute
-        if node.op_type == "Constant" and item.name == "value"
-    ]
-    return {
-        str(name): onnx.numpy_helper.to_array(t) for name, t in held if t.data_type == onnx.TensorProto.INT64
-    }
-
-
 def _is_newer(node: onnx.NodeProto) -> bool:
     return node.op_type in RULES and node.domain in ("", "ai.onnx")
 
@@ -208,21 +200,13 @@ def _is_newer(node: onnx.NodeProto) -> bool:
 def finish(model: onnx.ModelProto) -> None:
     """Complete a conversion to opset 17: what waited comes back, what no longer exists is dropped."""
     for node in model.graph.node:
-        if node.domain == _WAITING:
+        if node.domain == WAITING:
             node.domain = ""
         if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum":
             # The converter turns the axes back into an attribute and forgets this one.
             kept = [item for item in node.attribute if item.name != "noop_with_empty_axes"]
             del node.attribute[:]
             node.attribute.extend(kept)
-    kept_opsets = [entry for entry in model.opset_import if entry.domain != _WAITING]
+    kept_opsets = [entry for entry in model.opset_import if entry.domain != WAITING]
     del model.opset_import[:]
     model.opset_import.extend(kept_opsets)
-
-
-def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
-    shapes = {
-        str(value.name): tuple(size if isinstance(size, int) else None for size in shape_of(value))
-        for value in (*graph.input, *graph.value_info)
-    }
-    return shapes | {str(tensor.name): tuple(tensor.dims) for tensor in graph.initializer}

@@ -14,13 +14,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edged.bundles.graph.edit import opset_of, reads, rename_inputs, shortened, subgraphs
-from edged.bundles.graph.writer import Writer, attributes_of
-from edged.bundles.source.known import folded, known_before
+from edged.bundles.graph.edit import reads, rename_inputs, shortened
+from edged.bundles.graph.writer import attributes_of
+from edged.bundles.source.known import Informed, folded
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 # Nodes that loops may be written out into; with a gradient there are three times as many.
 MOST = 10_000
@@ -61,18 +61,16 @@ def unroll(model: onnx.ModelProto, note: Callable[[str], None]) -> set[str]:
     return shared.intersection(tensor.name for tensor in graph.initializer)
 
 
-class _Unroller(Writer):
+class _Unroller(Informed):
     """Writes the nodes of a graph once, with those that repeat or choose others written out."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        values, shapes = known_before(model)
-        super().__init__(_names(model.graph), values, shapes)
+        super().__init__(model)
         self.done: list[onnx.NodeProto] = []
         """Nodes that were written out."""
         self.raised: set[str] = set()
         """Initialisers that came out of bodies."""
-        self._opset, self._top = opset_of(model), onnx.NodeProto()
-        self._values = self._numbers = values
+        self._top = onnx.NodeProto()
         self._front: list[onnx.NodeProto] = []
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._lists: dict[str, list[str]] = {}
@@ -142,7 +140,7 @@ class _Unroller(Writer):
     def _inside(self, node: onnx.NodeProto) -> list[str]:
         if node.op_type == "Identity":
             return [node.input[0]]
-        values = folded(node, self._numbers, self._opset)
+        values = folded(node, self.numbers, self.opset)
         if values is not None:
             return [self._number(value) for value in values]
         if node.op_type == "Constant":
@@ -164,7 +162,7 @@ class _Unroller(Writer):
 
     def _number(self, value: Any) -> str:
         name = self.constant(value)
-        self._numbers[name] = np.asarray(value)
+        self.numbers[name] = np.asarray(value)
         return name
 
     def _raised(self, tensor: onnx.TensorProto) -> str:
@@ -178,7 +176,7 @@ class _Unroller(Writer):
             self._tensors[made.name] = made
             self.raised.add(made.name)
             if (value := numpy_helper.to_array(tensor)).dtype.kind in "bi":
-                self._numbers[made.name] = value
+                self.numbers[made.name] = value
         return self._held[key]
 
     def _constant_of(self, node: onnx.NodeProto) -> str:
@@ -229,7 +227,7 @@ class _Unroller(Writer):
             given.get("scan_input_directions", [0] * count),
         )
         parts = [self._split(name, axis) for name, axis in zip(sequences, axes, strict=True)]
-        if self._opset < 9 or None in parts:
+        if self.opset < 9 or None in parts:
             return None
         turned = [part[::-1] if turn else part for part, turn in zip(parts, back, strict=True) if part]
         first, rows = list(states), list[list[str]]()
@@ -275,7 +273,7 @@ class _Unroller(Writer):
         axis %= len(shape)
         if (tensor, axis) not in self._parts:
             names, ones = [self.name("part") for _ in range(length)], [1] * length
-            if self._opset < 13:
+            if self.opset < 13:
                 self.operator("Split", [tensor], names, axis=axis, split=ones)
             else:
                 self.operator("Split", [tensor, self.sizes(*ones)], names, axis=axis)
@@ -284,7 +282,7 @@ class _Unroller(Writer):
 
     def _shaped(self, operator: str, tensor: str, axis: int) -> str:
         """A Squeeze or Unsqueeze of one axis."""
-        if self._opset < 13:
+        if self.opset < 13:
             return self.add(operator, [tensor], axes=[axis])
         return self.add(operator, [tensor, self.sizes(axis)])
 
@@ -346,16 +344,6 @@ _RULES: dict[str, Callable[[_Unroller, onnx.NodeProto], list[str] | None]] = {
     **dict.fromkeys(_MADE, _Unroller.sequence),
     **dict.fromkeys(_TAKEN, _Unroller.of_sequence),
 }
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every name of a tensor or node, those in bodies included."""
-    for item in (*graph.input, *graph.initializer):
-        yield str(item.name)
-    for node in graph.node:
-        yield from (str(node.name), *node.input, *node.output)
-        for body in subgraphs(node):
-            yield from _names(body)
 
 
 def _is_zero(tensor: onnx.TensorProto) -> bool:

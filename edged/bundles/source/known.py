@@ -37,11 +37,15 @@ class Informed(Writer):
         super().__init__(_names(model.graph), values, shapes)
         self._values = self.numbers = values
         """Whole numbers by name."""
-        self.opset, self._kinds = opset_of(model), kinds_of(model)
+        self.opset, self._kinds, self._graph = opset_of(model), kinds_of(model), model.graph
 
     def kind(self, name: str) -> int:
         """Element type of a tensor."""
         return int(self._kinds.get(name, TensorProto.FLOAT))
+
+    def written(self, name: str) -> NDArray[Any] | None:
+        """The value of a tensor that is written in the model, of any type; None of what is computed."""
+        return constants(self._graph).get(name)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
@@ -56,7 +60,7 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
 
 def _known(model: onnx.ModelProto) -> tuple[Values, dict[str, Shape]]:
     """Values and sizes that are the same for two numbers of rows."""
-    (one, shape), (other, wide) = (_for_rows(model, rows) for rows in ROWS)
+    (one, shape), (other, wide) = (_for_rows(model, rows) for rows in (ROWS[0], ROWS[-1]))
     shapes = {
         name: tuple(a if a == b else None for a, b in zip(sizes, wide[name], strict=True))
         for name, sizes in shape.items()

@@ -185,7 +185,7 @@ def test_a_loop_that_is_too_long_is_refused_by_name() -> None:
         loop("n = Constant<value_int = 9223372036854775807>()", PICKED.replace("(x, i)", "(x, o)"))
     ).model()
     model.graph.initializer.append(numpy_helper.from_array(np.array(0), "o"))
-    with pytest.raises(BundleError, match="would become more than 10000 nodes") as raised:
+    with pytest.raises(BundleError, match="would become more than 4000 nodes") as raised:
         unroll(model, lambda _: None)
     assert raised.value.where.startswith("node Loop")
     assert "LSTM" in raised.value.remedy

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.autodiff.rules.recurrent import STATES
-from edged.bundles.graph.edit import consumed
+from edged.bundles.graph.edit import reads
 from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.graph.writer import attributes_of
 
@@ -181,6 +182,10 @@ def _is_zero(tensor: onnx.TensorProto) -> bool:
 
 def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:
     """Nodes that make zeros for nobody."""
+    readers = Counter([value.name for value in graph.output])
+    for node in graph.node:
+        readers.update(reads(node))
     for node in reversed(list(graph.node)):
-        if node.output[0] in names - consumed(graph) - {value.name for value in graph.output}:
+        if node.output[0] in names and not readers[node.output[0]]:
             graph.node.remove(node)
+            readers.subtract(reads(node))

@@ -22,8 +22,8 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# Nodes that loops may be written out into; with a gradient there are three times as many.
-MOST = 10_000
+# Nodes that loops may be written out into: with their gradient a session takes seconds to load.
+MOST = 4_000
 _LOOPS = ("If", "Loop", "Scan")
 _MADE = ("SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SplitToSequence")
 _TAKEN = ("ConcatFromSequence", "SequenceAt", "SequenceLength")

@@ -82,6 +82,20 @@ CASES = [
     case(loop(LENGTH, PICKED)),
     case(loop(COUNT, WHILE)),
     case(loop("n = Constant<value_int = 9223372036854775807>()", WHILE)),
+    # As TensorFlow's are: the condition is computed from counters that are carried, and so are the weights.
+    case(
+        f"""rows = Shape<start = 0, end = 1>(x) size = Concat<axis = 0>(rows, width) {H}
+        n = Constant<value_int = 9223372036854775807>() first = Constant<value_int = 0>()
+        steps = Constant<value_int = 4>() early = Less(first, steps)
+        t, m, u, last, every = Loop<
+          body = b (int64 i, bool go, int64 time, int64 most, float[3, 4] v, float[m, 4] before)
+          => (bool on, int64 next, int64 most2, float[3, 4] v2, float[m, 4] after, float[m, 4] out) {{
+            one = Constant<value_int = 1>() next = Add(time, one) here = Less(next, most) also = Less(i, most)
+            on = And(here, also) now = Gather<axis = 1>(x, time)
+            {CELL.replace("now, w", "now, v")}
+            most2 = Identity(most) v2 = Identity(v)
+            out = Identity(after) }}>(n, early, first, steps, w, zero)"""
+    ),
     # A sequence that is built, as PyTorch's exporter does it.
     collected(
         "y = ConcatFromSequence<axis = 1, new_axis = 1>(list)", "y = Transpose<perm = [1, 0, 2]>(every)"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 ROWS = (2, 3, 7)
 # Values of more elements are not kept: rules read axes, bounds, indices and the like.
 MOST = 65536
+# Element types of what counts or chooses.
+WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 _ARRAYS = {TensorProto.FLOAT: np.float32, TensorProto.INT64: np.int64}
 
 
@@ -52,7 +54,7 @@ def examine(model: onnx.ModelProto, parameters: Iterable[str]) -> TensorInfo:
     graph = model.graph
     kinds = kinds_of(model)
     variable = {str(value.name) for value in graph.input}.union(parameters)
-    static = [name for name in _static(graph, variable) if kinds.get(name, 0) in _WHOLE]
+    static = [name for name in _static(graph, variable) if kinds.get(name, 0) in WHOLE]
     dims, found = _run(model, static)
     return TensorInfo(dims, kinds, dict(constants(graph, variable)) | found)
 
@@ -60,9 +62,6 @@ def examine(model: onnx.ModelProto, parameters: Iterable[str]) -> TensorInfo:
 def sizes_of(model: onnx.ModelProto) -> dict[str, Dims]:
     """Sizes of all tensors of a model, by name; BundleError when onnxruntime cannot run it."""
     return _run(model, [])[0]
-
-
-_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 
 
 def _size(one: int, other: int, third: int) -> Dim | None:

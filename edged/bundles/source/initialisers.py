@@ -162,12 +162,12 @@ def _states(node: onnx.NodeProto) -> range:
 
 
 def _zero_tensors(graph: onnx.GraphProto) -> set[str]:
-    found = {str(item.name) for item in graph.initializer if _is_zero(item)}
+    found = {str(item.name) for item in graph.initializer if is_zero(item)}
     for node in graph.node:
         given = attributes_of(node)
         tensor = given.get("value")
         if node.op_type in ("Constant", "ConstantOfShape"):
-            zero = tensor is not None and _is_zero(tensor)
+            zero = tensor is not None and is_zero(tensor)
             zero |= node.op_type == "ConstantOfShape" and tensor is None
         else:
             zero = node.op_type in _SHAPING and node.input[0] in found
@@ -176,7 +176,8 @@ def _zero_tensors(graph: onnx.GraphProto) -> set[str]:
     return found
 
 
-def _is_zero(tensor: onnx.TensorProto) -> bool:
+def is_zero(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor that is in the model is nothing but zeros."""
     return not is_elsewhere(tensor) and not numpy_helper.to_array(tensor).any()
 
 

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from edged.bundles.autodiff.shapes import ROWS, constants, kinds_of
+from edged.bundles.autodiff.shapes import MOST, ROWS, constants, kinds_of
 from edged.bundles.graph.edit import opset_of, shape_of, subgraphs
 from edged.bundles.graph.writer import Writer, attributes_of
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 WAITING = "edged.waiting"
 # Of no fixed value, or of no tensor.
 _NO_NUMBERS = ("Bernoulli", "Multinomial", "Random", "Sequence")
+# Of a size that they are given.
+_GROWING = ("ConstantOfShape", "Expand", "Range", "Tile")
 _ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, NotImplementedError)
 
 
@@ -113,6 +115,8 @@ def folded(node: onnx.NodeProto, values: Values, opset: int) -> list[NDArray[Any
     plain = node.domain in ("", "ai.onnx") and not any(True for _ in subgraphs(node))
     if not plain or any(kind in node.op_type for kind in _NO_NUMBERS) or not values.keys() >= names:
         return None
+    if node.op_type in _GROWING and any(_extent(values[name]) > MOST for name in names):
+        return None
     takes = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in names]
     gives = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output if name]
     graph = helper.make_graph([node], "node", takes, gives)
@@ -124,3 +128,7 @@ def folded(node: onnx.NodeProto, values: Values, opset: int) -> list[NDArray[Any
         return None
     arrays = [np.asarray(value) for value in found]
     return arrays if all(map(_is_number, arrays)) else None
+
+
+def _extent(value: NDArray[Any]) -> float:
+    return float(np.prod(np.maximum(np.abs(value.astype(np.float64)), 1)))

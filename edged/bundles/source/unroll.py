@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
+from edged.bundles.autodiff.shapes import WHOLE
 from edged.bundles.graph.edit import reads, rename_inputs, shortened
 from edged.bundles.graph.writer import attributes_of
+from edged.bundles.source.initialisers import is_zero
 from edged.bundles.source.known import Informed, folded
 from edged.errors import BundleError
 
@@ -87,7 +89,7 @@ class _Unroller(Informed):
                 read |= reads(node)
                 nodes.append(node)
         # A state that begins at zero is none that is trained.
-        zeros = {t.name: t for t in graph.initializer if t.name in self._begun and _is_zero(t)}
+        zeros = {t.name: t for t in graph.initializer if t.name in self._begun and is_zero(t)}
         nodes += [helper.make_node("Constant", [], [name], name=name, value=t) for name, t in zeros.items()]
         kept = [t for t in graph.initializer if t.name not in zeros]
         added = [t for t in (*self._tensors.values(), *self.constants) if t.name in read]
@@ -175,8 +177,8 @@ class _Unroller(Informed):
             self._held[key] = made.name
             self._tensors[made.name] = made
             self.raised.add(made.name)
-            if (value := numpy_helper.to_array(tensor)).dtype.kind in "bi":
-                self.numbers[made.name] = value
+            if tensor.data_type in WHOLE:
+                self.numbers[made.name] = numpy_helper.to_array(tensor)
         return self._held[key]
 
     def _constant_of(self, node: onnx.NodeProto) -> str:
@@ -344,7 +346,3 @@ _RULES: dict[str, Callable[[_Unroller, onnx.NodeProto], list[str] | None]] = {
     **dict.fromkeys(_MADE, _Unroller.sequence),
     **dict.fromkeys(_TAKEN, _Unroller.of_sequence),
 }
-
-
-def _is_zero(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type == TensorProto.FLOAT and not numpy_helper.to_array(tensor).any()

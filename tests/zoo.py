@@ -379,6 +379,30 @@ def _scikit_mlp(tiny: bool) -> onnx.ModelProto:
     return made
 
 
+def _looped(tiny: bool) -> onnx.ModelProto:
+    """9 → 64 over 128 steps, the mean of all states classified; tiny: 3 → 4 over 6 steps."""
+    length, features, hidden = (6, 3, 4) if tiny else (128, 9, 64)
+    net = Network(length, features)
+    states = net.looped(INPUT, "unit", features, hidden)
+    net.dense(net.add("ReduceMean", [states], axes=[0], keepdims=0), "head", hidden, 6, OUTPUT)
+    return net.model("looped", 6)
+
+
+def _attention(tiny: bool) -> onnx.ModelProto:
+    """Causal, every two of four heads with keys and values of their own, in the operators of opset 23."""
+    length, features, width = (5, 3, 8) if tiny else (32, 9, 64)
+    net = Network(length, features, opset=23)
+    x = net.project(INPUT, "embed", features, width)
+    # A key's bias has the gradient 0: the same for all keys, softmax leaves it out.
+    key = net.add("MatMul", [x, net.weight("key.weight", (width, width // 2), width)])
+    query, value = net.project(x, "query", width, width), net.project(x, "value", width, width // 2)
+    mixed = net.add("Attention", [query, key, value], is_causal=1, q_num_heads=4, kv_num_heads=2)
+    x = net.add("Add", [x, net.project(mixed, "out", width, width)])
+    x = net.add("RMSNormalization", [x, net.tensor("norm.weight", np.ones(width, np.float32))], axis=-1)
+    net.dense(net.add("ReduceMean", [x, net.sizes(1)], keepdims=0), "head", width, 3, OUTPUT)
+    return net.model("attention", 3)
+
+
 TOKENS = 12
 _INT64 = 7
 
@@ -435,5 +459,12 @@ ZOO: dict[str, Entry] = {
         Entry("mlp_double", "dense layers in double precision", _mlp_double),
         Entry("mlp_half_weights", "float16 weights behind a Cast", _mlp_half_weights),
         Entry("scikit_mlp", "MLPClassifier of scikit-learn with its StandardScaler", _scikit_mlp),
+        Entry("looped", "a minimal gated unit 9 → 64 over 128 steps, built as a Loop", _looped),
+        Entry(
+            "attention",
+            "causal attention with shared keys and values, RMS normalisation, of opset 23",
+            _attention,
+            engines=PORTABLE,
+        ),
     )
 }

@@ -129,7 +129,7 @@ def _refused(model: onnx.ModelProto, trainable: Sequence[str]) -> dict[str, Bund
     tape = Tape(info, all_names(made.graph), active=active, trainable=trainable)
     refused: dict[str, BundleError] = {}
     write_forward(nodes, tape, refused)
-    write_backward(nodes, {name: Adjoint("", info.dims[name]) for name in ends}, tape, refused)
+    write_backward(nodes, {name: Adjoint("", info.dims.get(name, ())) for name in ends}, tape, refused)
     return refused
 
 

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
     Refused = dict[str, BundleError]
 
+# What `source.unroll` could not write out, and what to do.
+_FIXED = "export the model with a fixed length of the sequence, or freeze what is before it"
+_REPEATED = {
+    "If": ("its condition is computed", "export the branch that is to be trained alone"),
+    **dict.fromkeys(("Loop", "Scan"), ("how many rounds it takes is not fixed", _FIXED)),
+}
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -113,7 +119,7 @@ def _derived(
         if refused is None or node.name not in refused:
             rule = BACKWARD.get(node.op_type)
             if rule is None:
-                raise untrainable(node, "it has no gradient")
+                raise untrainable(node, *_REPEATED.get(node.op_type, ("it has no gradient",)))
             return rule(node, gradients, tape)
     except BundleError as problem:
         if refused is None:

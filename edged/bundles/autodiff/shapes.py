@@ -1,7 +1,8 @@
-"""Shapes, element types and constants of a graph, found by running it with two and with three rows.
+"""Shapes, element types and constants of a graph, found by running it with two, three and seven rows.
 
 Shape inference loses the batch at the first Reshape that leaves a size open. Two runs tell every size as a
-function of the batch: k·batch + b is known from its values at two batches.
+function of the batch: k·batch + b is known from its values at two batches. The third run tells whether it is
+such a function at all, which half of the batch is not.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from edged.bundles.autodiff.tape import Dim, Dims
 
 # Rows for which a model is run to see which sizes grow with the batch.
-ROWS = (2, 3)
+ROWS = (2, 3, 7)
 # Values of more elements are not kept: rules read axes, bounds, indices and the like.
 MOST = 65536
+# Element types of what counts or chooses.
+WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 _ARRAYS = {TensorProto.FLOAT: np.float32, TensorProto.INT64: np.int64}
 
 
@@ -51,7 +54,7 @@ def examine(model: onnx.ModelProto, parameters: Iterable[str]) -> TensorInfo:
     graph = model.graph
     kinds = kinds_of(model)
     variable = {str(value.name) for value in graph.input}.union(parameters)
-    static = [name for name in _static(graph, variable) if kinds.get(name, 0) in _WHOLE]
+    static = [name for name in _static(graph, variable) if kinds.get(name, 0) in WHOLE]
     dims, found = _run(model, static)
     return TensorInfo(dims, kinds, dict(constants(graph, variable)) | found)
 
@@ -61,17 +64,16 @@ def sizes_of(model: onnx.ModelProto) -> dict[str, Dims]:
     return _run(model, [])[0]
 
 
-_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+def _size(one: int, other: int, third: int) -> Dim | None:
+    """A size from its values for the three numbers of rows; None where it is no multiple and a rest.
 
-
-def _size(one: int, other: int) -> Dim:
-    """A size from its values for the two numbers of rows.
-
-    >>> _size(6, 6), _size(2, 3), _size(8, 12), _size(3, 4)
-    (6, 'batch', '4*batch', 'batch+1')
+    >>> _size(6, 6, 6), _size(2, 3, 7), _size(8, 12, 28), _size(3, 4, 8), _size(1, 1, 3)
+    (6, 'batch', '4*batch', 'batch+1', None)
     """
     factor = (other - one) // (ROWS[1] - ROWS[0])
     rest = one - factor * ROWS[0]
+    if third != factor * ROWS[2] + rest:
+        return None
     if factor == 0:
         return one
     return (BATCH if factor == 1 else f"{factor}*{BATCH}") + (f"{rest:+d}" if rest else "")
@@ -139,7 +141,7 @@ def _static(graph: onnx.GraphProto, variable: set[str]) -> list[str]:
 
 
 def _run(model: onnx.ModelProto, wanted: list[str]) -> tuple[dict[str, Dims], dict[str, NDArray[Any]]]:
-    """Sizes of all tensors, and the wanted values that are the same for both numbers of rows."""
+    """Sizes of all tensors, and the wanted values that are the same for all numbers of rows."""
     graph, names = model.graph, _computed(model.graph)
     batches = [{str(v.name): _zeros(v, rows) for v in graph.input} for rows in ROWS]
     watched = _watched(model, names, wanted)
@@ -150,14 +152,25 @@ def _run(model: onnx.ModelProto, wanted: list[str]) -> tuple[dict[str, Dims], di
         raise BundleError(
             f"the model cannot be run: {ort.one_line(problem)}", where=str(graph.name)
         ) from problem
-    one, other = ([tuple(shape.tolist()) for shape in run[: len(names)]] for run in runs)
-    shapes = {name: (one[i], other[i]) for i, name in enumerate(names) if len(one[i]) == len(other[i])}
-    shapes |= {name: (batches[0][name].shape, batches[1][name].shape) for name in batches[0]}
-    pairs = zip(wanted, *(run[len(names) :] for run in runs), strict=True)
-    values = {name: first for name, first, second in pairs if np.array_equal(first, second)}
-    dims: dict[str, Dims] = {name: tuple(map(_size, *pair)) for name, pair in shapes.items()}
+    shapes: dict[str, list[tuple[int, ...]]] = {
+        name: [tuple(run[i].tolist()) for run in runs] for i, name in enumerate(names)
+    }
+    shapes |= {name: [batch[name].shape for batch in batches] for name in batches[0]}
+    values = {
+        name: run[0]
+        for name, *run in zip(wanted, *(run[len(names) :] for run in runs), strict=True)
+        if all(np.array_equal(run[0], other) for other in run[1:])
+    }
+    dims = {name: found for name, each in shapes.items() if (found := _dims(each)) is not None}
     dims |= {str(tensor.name): tuple(tensor.dims) for tensor in graph.initializer}
     return dims, {name: value for name, value in values.items() if value.size <= MOST}
+
+
+def _dims(shapes: Sequence[tuple[int, ...]]) -> Dims | None:
+    if len(set(map(len, shapes))) > 1:
+        return None
+    sizes = tuple(_size(*each) for each in zip(*shapes, strict=True))
+    return None if None in sizes else tuple(size for size in sizes if size is not None)
 
 
 def _computed(graph: onnx.GraphProto) -> list[str]:

@@ -3,41 +3,44 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.autodiff.rules.recurrent import STATES
-from edged.bundles.graph.edit import consumed
+from edged.bundles.graph.edit import reads
 from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import numpy as np
 
 # What keeps zeros zeros, whatever shape it gives them.
 _SHAPING = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 # Places of inputs that are numbers and no weights.
-_SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3)}
+_SETTINGS = {"Dropout": (1, 2), "Resize": (1, 2, 3), "RotaryEmbedding": (1, 2)}
+# What a mask adds where nothing is to be seen is at most this.
+_HIDDEN = -1e4
 # What PyTorch's exporters call tensors that are no parameters of the module.
 _EXPORTERS = re.compile(r"val_\d+|onnx::\w+_\d+")
 # What skl2onnx calls the numbers of a scaler.
 _SCALERS = re.compile(r"[A-Z][a-z]_[A-Z][a-z]+cst\d*")
 
 
-def give_each_its_own(graph: onnx.GraphProto) -> list[str]:
+def give_each_its_own(graph: onnx.GraphProto, but: Collection[str] = ()) -> list[str]:
     """Undo the joining of parameters that only begin with the same values, as ones and zeros do.
 
     Exporters store equal tensors once: with an Identity that carries the other's name, or without. Trained
     so, they would stay one parameter. A tensor is taken to be joined by chance when all its numbers are
-    the same one; others that several nodes read are shared on purpose and stay so. The names of the copies
-    are returned.
+    the same one; others that several nodes read are shared on purpose and stay so, and so do those in `but`.
+    The names of the copies are returned.
     """
     made: list[str] = []
-    for name, users in _shared(graph).items():
+    for name, users in _shared(graph, but).items():
         original = next(tensor for tensor in graph.initializer if tensor.name == name)
         for node, i in users[1:]:
             copy = graph.initializer.add()
@@ -52,9 +55,9 @@ def give_each_its_own(graph: onnx.GraphProto) -> list[str]:
     return made
 
 
-def _shared(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
+def _shared(graph: onnx.GraphProto, but: Collection[str]) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
     """Parameters of one repeated number and who reads them, a renaming Identity last."""
-    chance = {str(tensor.name) for tensor in graph.initializer if _is_uniform(tensor)}
+    chance = {str(t.name) for t in graph.initializer if t.name not in but and _is_uniform(t)}
     users: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     ends = {value.name for value in graph.output}
     for node in graph.node:
@@ -98,12 +101,14 @@ def fix_group_statistics(graph: onnx.GraphProto) -> None:
 
 
 def fix_numbers(graph: onnx.GraphProto) -> list[str]:
-    """Make constants of numbers that an exporter wrote as tensors under names of its own.
+    """Make constants of masks, and of numbers that an exporter wrote as tensors under names of its own.
 
     PyTorch's newer exporter does so with the scale of an attention `(1,)`, skl2onnx with a scaler's. As
     initialisers they would be trained. The names are returned.
     """
-    numbers = [t for t in graph.initializer if t.data_type == TensorProto.FLOAT and _is_exporters(t)]
+    numbers = [
+        t for t in graph.initializer if t.data_type == TensorProto.FLOAT and (_is_exporters(t) or _is_mask(t))
+    ]
     for tensor in numbers:
         graph.initializer.remove(tensor)
         graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
@@ -119,6 +124,12 @@ def fix_settings(graph: onnx.GraphProto) -> None:
     for tensor in [t for t in graph.initializer if places.get(t.name) == {True}]:
         graph.initializer.remove(tensor)
         graph.node.insert(0, _constant(str(tensor.name), numpy_helper.to_array(tensor)))
+
+
+def _is_mask(tensor: onnx.TensorProto) -> bool:
+    if len(tensor.dims) < 2 or is_elsewhere(tensor):
+        return False
+    return bool(numpy_helper.to_array(tensor).min(initial=0) <= _HIDDEN)
 
 
 def _is_exporters(tensor: onnx.TensorProto) -> bool:
@@ -156,12 +167,12 @@ def _states(node: onnx.NodeProto) -> range:
 
 
 def _zero_tensors(graph: onnx.GraphProto) -> set[str]:
-    found = {str(item.name) for item in graph.initializer if _is_zero(item)}
+    found = {str(item.name) for item in graph.initializer if is_zero(item)}
     for node in graph.node:
         given = attributes_of(node)
         tensor = given.get("value")
         if node.op_type in ("Constant", "ConstantOfShape"):
-            zero = tensor is not None and _is_zero(tensor)
+            zero = tensor is not None and is_zero(tensor)
             zero |= node.op_type == "ConstantOfShape" and tensor is None
         else:
             zero = node.op_type in _SHAPING and node.input[0] in found
@@ -170,12 +181,17 @@ def _zero_tensors(graph: onnx.GraphProto) -> set[str]:
     return found
 
 
-def _is_zero(tensor: onnx.TensorProto) -> bool:
+def is_zero(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor that is in the model is nothing but zeros."""
     return not is_elsewhere(tensor) and not numpy_helper.to_array(tensor).any()
 
 
 def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:
     """Nodes that make zeros for nobody."""
+    readers = Counter([value.name for value in graph.output])
+    for node in graph.node:
+        readers.update(reads(node))
     for node in reversed(list(graph.node)):
-        if node.output[0] in names - consumed(graph) - {value.name for value in graph.output}:
+        if node.output[0] in names and not readers[node.output[0]]:
             graph.node.remove(node)
+            readers.subtract(reads(node))

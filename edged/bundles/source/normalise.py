@@ -26,6 +26,7 @@ from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.source import axes, classifiers, initialisers, inputs, opset_downgrade, training_mode
 from edged.bundles.source.functions import refuse_unknown, write_out
 from edged.bundles.source.recognise import refuse_finished
+from edged.bundles.source.unroll import unroll
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
@@ -117,6 +118,7 @@ def conform(
     classifiers.write_out_scalers(model)
     refuse_unknown(model)
     inputs.in_single_precision(model, note)
+    shared = unroll(model, note)
     came = f"opset {opset_of(model)} and IR version {model.ir_version}"
     model = standard_opset(model)
     if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
@@ -130,7 +132,7 @@ def conform(
     for output in model.graph.output:
         _output_is_computed(model.graph, output.name)
     _name_nodes(model.graph)
-    _undo_export(model.graph, note)
+    _undo_export(model.graph, note, shared)
     _free_batch(model, note)
     return _with_shapes(_infer_shapes(model))
 
@@ -247,13 +249,13 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
         taken.add(node.name)
 
 
-def _undo_export(graph: onnx.GraphProto, note: Note) -> None:
+def _undo_export(graph: onnx.GraphProto, note: Note, shared: set[str]) -> None:
     """Undo what exporters do to a network that is only to be served, or only to be trained."""
     initialisers.without_zero_states(graph)
     initialisers.fix_settings(graph)
     if fixed := initialisers.fix_numbers(graph):
         note(f"numbers of the exporter's, no parameters: {shortened(fixed)}")
-    if parted := initialisers.give_each_its_own(graph):
+    if parted := initialisers.give_each_its_own(graph, shared):
         note(f"stored once by the exporter, each its own parameter again: {shortened(parted)}")
     initialisers.fix_group_statistics(graph)
     if turned := training_mode.in_inference_form(graph):

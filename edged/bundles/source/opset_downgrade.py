@@ -6,28 +6,33 @@ Definitions as in the ONNX operator specification.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from edged.bundles.graph.edit import all_names, opset_of, shape_of
+from edged.bundles.autodiff.rules.pooling import covered
+from edged.bundles.autodiff.rules.windows import Windows
+from edged.bundles.graph.edit import opset_of
 from edged.bundles.graph.templates import OPSET
-from edged.bundles.graph.writer import Writer, attributes_of, untrainable
+from edged.bundles.graph.writer import attributes_of, untrainable
+from edged.bundles.source.attention import attention, rotary_embedding
+from edged.bundles.source.initialisers import fix_settings
+from edged.bundles.source.known import WAITING, Informed
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
-def mish(node: onnx.NodeProto, to: Writer) -> None:
+def mish(node: onnx.NodeProto, to: Informed) -> None:
     """x·tanh(log(1 + exp(x))) (Misra 2019)."""
     x = node.input[0]
     to.add("Mul", [x, to.add("Tanh", [to.add("Softplus", [x])])], node.output[0])
 
 
-def gelu(node: onnx.NodeProto, to: Writer) -> None:
+def gelu(node: onnx.NodeProto, to: Informed) -> None:
     """½·x·(1 + erf(x/√2)), or ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) (Hendrycks and Gimpel 2016)."""
     x = node.input[0]
     if attributes_of(node).get("approximate", "none") == "tanh":
@@ -40,14 +45,17 @@ def gelu(node: onnx.NodeProto, to: Writer) -> None:
     to.add("Mul", [twice, to.number(0.5)], node.output[0])
 
 
-def swish(node: onnx.NodeProto, to: Writer) -> None:
-    """x·σ(αx) (Ramachandran, Zoph and Le 2017)."""
+def swish(node: onnx.NodeProto, to: Informed) -> None:
+    """x·σ(αx) (Ramachandran, Zoph and Le 2017); SwiGLU is that times its second input (Shazeer 2020)."""
     x, alpha = node.input[0], attributes_of(node).get("alpha", 1.0)
     scaled = x if alpha == 1 else to.add("Mul", [x, to.number(alpha)])
-    to.add("Mul", [x, to.add("Sigmoid", [scaled])], node.output[0])
+    gate = to.add("Sigmoid", [scaled])
+    if len(node.input) > 1:
+        gate = to.add("Mul", [gate, node.input[1]])
+    to.add("Mul", [x, gate], node.output[0])
 
 
-def group_normalization(node: onnx.NodeProto, to: Writer) -> None:
+def group_normalization(node: onnx.NodeProto, to: Informed) -> None:
     """An InstanceNormalization of the groups, then γ and β (Wu and He 2018).
 
     Opset 18 has a γ and a β for each group, opset 21 for each channel.
@@ -59,7 +67,7 @@ def group_normalization(node: onnx.NodeProto, to: Writer) -> None:
     if channels is None or each not in (groups, channels):
         raise untrainable(node, "the number of its channels is not known")
     by_group = each == groups != channels
-    affine = [scale, bias] if by_group else [_vector(to, groups, value) for value in (1, 0)]
+    affine = [scale, bias] if by_group else [_filled(to, [value] * groups) for value in (1, 0)]
     grouped = to.add("Reshape", [x, to.sizes(0, groups, -1)])
     normal = to.add("InstanceNormalization", [grouped, *affine], epsilon=given.get("epsilon", 1e-5))
     back = to.add("Reshape", [normal, to.add("Shape", [x])], node.output[0] if by_group else "")
@@ -69,7 +77,7 @@ def group_normalization(node: onnx.NodeProto, to: Writer) -> None:
         to.add("Add", [scaled, to.add("Reshape", [bias, flat])], node.output[0])
 
 
-def rms_normalization(node: onnx.NodeProto, to: Writer) -> None:
+def rms_normalization(node: onnx.NodeProto, to: Informed) -> None:
     """γ·x/√(mean(x²) + ε), the mean over the axes from `axis` on (Zhang and Sennrich 2019)."""
     x, scale = node.input
     given, rank = attributes_of(node), len(to.shape(x, node))
@@ -79,7 +87,7 @@ def rms_normalization(node: onnx.NodeProto, to: Writer) -> None:
     to.add("Mul", [to.add("Div", [x, root]), scale], node.output[0])
 
 
-def pad(node: onnx.NodeProto, to: Writer) -> None:
+def pad(node: onnx.NodeProto, to: Informed) -> None:
     """As it is; amounts for some axes become amounts for all."""
     x, amounts, value, axes = [*node.input, "", ""][:4]
     if attributes_of(node).get("mode", "constant") == "wrap":
@@ -91,57 +99,131 @@ def pad(node: onnx.NodeProto, to: Writer) -> None:
         whole = np.zeros((2, rank), np.int64)
         whole[:, [int(axis) % rank for axis in chosen]] = np.reshape(given, (2, -1))
         amounts = to.sizes(*whole.ravel().tolist())
-    made = helper.make_node(
-        "Pad", [x, amounts, value] if value else [x, amounts], list(node.output), name=node.name
-    )
-    made.attribute.extend(node.attribute)
-    made.domain = _WAITING
-    to.copy(made)
+    as_before(node, to, inputs=[x, amounts, value] if value else [x, amounts])
 
 
-def as_before(node: onnx.NodeProto, to: Writer) -> None:
-    """As it is: what came later are types, and options with the same meaning when they are left out."""
+def as_before(
+    node: onnx.NodeProto, to: Informed, inputs: Sequence[str] | None = None, without: Sequence[str] = ()
+) -> None:
+    """As it is, but for inputs and attributes: what came later are types, or options that are left out.
+
+    It waits in a domain that the version converter leaves alone.
+    """
     made = onnx.NodeProto()
     made.CopyFrom(node)
-    made.domain = _WAITING
+    made.domain = WAITING
+    del made.input[:], made.attribute[:]
+    made.input.extend(node.input if inputs is None else inputs)
+    made.attribute.extend(item for item in node.attribute if item.name not in without)
     to.copy(made)
 
 
-def _vector(to: Writer, size: int, value: float) -> str:
+def _filled(to: Informed, value: Any) -> str:
     # A Constant node and no initialiser, which would be a parameter.
-    return to.add("Constant", [], value=onnx.numpy_helper.from_array(np.full(size, value, np.float32)))
+    return to.add("Constant", [], value=onnx.numpy_helper.from_array(np.asarray(value, np.float32)))
 
 
-def split(node: onnx.NodeProto, to: Writer) -> None:
-    """Parts of the same length, the last one perhaps shorter, or of the given lengths.
-
-    The version converter knows no way back for it, so it waits in a domain that the converter skips.
-    """
-    given, lengths = attributes_of(node), list(node.input[1:])
-    axis, parts = int(given.get("axis", 0)), len(node.output)
-    size = to.shape(node.input[0], node)[axis] if not lengths else None
+def split(node: onnx.NodeProto, to: Informed) -> None:
+    """Parts of the same length, the last one perhaps shorter, or of the given lengths."""
+    lengths, parts = list(node.input[1:]), len(node.output)
+    size = to.shape(node.input[0], node)[attributes_of(node).get("axis", 0)] if not lengths else None
     if size is not None and size % parts:
         each = -(-size // parts)
         lengths = [to.sizes(*([each] * (parts - 1)), size - each * (parts - 1))]
-    made = helper.make_node("Split", [node.input[0], *lengths], list(node.output), name=node.name, axis=axis)
-    made.domain = _WAITING
-    to.copy(made)
+    as_before(node, to, [node.input[0], *lengths], without=["num_outputs"])
 
 
-RULES: Mapping[str, Callable[[onnx.NodeProto, Writer], None]] = {
+def cast(node: onnx.NodeProto, to: Informed) -> None:
+    """As it is: how numbers of eight bits are rounded concerns no type of opset 17."""
+    as_before(node, to, without=["saturate", "round_mode"])
+
+
+def reduction(node: onnx.NodeProto, to: Informed) -> None:
+    """As it is; along no axes at all, what it does to every element alone."""
+    axes = to.value(node.input[1]) if len(node.input) > 1 and node.input[1] else np.array([])
+    if not attributes_of(node).get("noop_with_empty_axes", 0) or axes is None or axes.size:
+        to.copy(node)
+        return
+    alone = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log", "ReduceSumSquare": "Mul"}
+    operator = alone.get(node.op_type, "Identity")
+    to.add(operator, [node.input[0]] * (2 if operator == "Mul" else 1), node.output[0])
+
+
+def average_pool(node: onnx.NodeProto, to: Informed) -> None:
+    """As it is; with dilations the sum over every window, a convolution with ones, over the values in it."""
+    given, x = attributes_of(node), node.input[0]
+    if set(given.get("dilations", [1])) == {1}:
+        as_before(node, to, without=["dilations"])
+        return
+    _, channels, *sizes = to.shape(x, node)
+    if channels is None or None in sizes:
+        raise untrainable(node, "it has dilations, and the size of its input is not known")
+    if given.get("count_include_pad", 0) and given.get("ceil_mode", 0):
+        raise untrainable(node, "it counts padding, and windows that reach beyond it (ceil_mode)")
+    kernel = tuple(given["kernel_shape"])
+    windows = Windows.of(node, [size or 0 for size in sizes], kernel)
+    ones, pads = _filled(to, np.ones((channels, 1, *kernel))), [*windows.begin, *windows.end]
+    total = to.add(
+        "Conv", [x, ones], group=channels, pads=pads, strides=windows.strides, dilations=windows.dilations
+    )
+    values = windows.area if given.get("count_include_pad", 0) else covered(windows)
+    to.add("Div", [total, _filled(to, values)], node.output[0])
+
+
+def norm_pool(node: onnx.NodeProto, to: Informed) -> None:
+    """As it is, where it has neither dilations nor windows that reach beyond its input."""
+    given = attributes_of(node)
+    if given.get("ceil_mode", 0) or set(given.get("dilations", [1])) != {1}:
+        raise untrainable(node, "it has dilations or ceil_mode, which opset 17 does not have")
+    as_before(node, to, without=["ceil_mode", "dilations"])
+
+
+def resize(node: onnx.NodeProto, to: Informed) -> None:
+    """As it is; scales or sizes for some axes become those of all."""
+    given, (x, roi, scales, sizes) = attributes_of(node), [*node.input, "", "", ""][:4]
+    shape, inputs = to.shape(x, node), list(node.input)
+    policy = given.get("keep_aspect_ratio_policy", "stretch")
+    if given.get("antialias", 0) or policy != "stretch":
+        raise untrainable(node, "its antialias or keep_aspect_ratio_policy is none of opset 17")
+    if given.get("coordinate_transformation_mode") == "half_pixel_symmetric":
+        raise untrainable(node, "its mode is half_pixel_symmetric, which opset 17 does not have")
+    if axes := [axis % len(shape) for axis in given.get("axes", [])]:
+        by = to.written(scales) if scales else to.value(sizes)
+        if roi or by is None:
+            raise untrainable(node, "its axes are some, and its sizes are computed")
+        chosen = dict(zip(axes, by.tolist(), strict=True))
+        if scales:
+            inputs = [x, "", _filled(to, [chosen.get(axis, 1.0) for axis in range(len(shape))])]
+        else:
+            whole = to.add("Shape", [x])
+            each = [
+                to.sizes(chosen[axis]) if axis in chosen else to.add("Gather", [whole, to.sizes(axis)])
+                for axis in range(len(shape))
+            ]
+            inputs = [x, "", "", to.add("Concat", each, axis=0)]
+    as_before(node, to, inputs, without=["antialias", "axes", "keep_aspect_ratio_policy"])
+
+
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+RULES: Mapping[str, Callable[[onnx.NodeProto, Informed], None]] = {
+    "Attention": attention,
+    "AveragePool": average_pool,
+    "Cast": cast,
     "ConstantOfShape": as_before,
     "Gelu": gelu,
     "GlobalMaxPool": as_before,
     "GroupNormalization": group_normalization,
+    "LpPool": norm_pool,
     "Mish": mish,
     "Pad": pad,
     "RMSNormalization": rms_normalization,
+    "Resize": resize,
+    "RotaryEmbedding": rotary_embedding,
     "Split": split,
+    "SwiGLU": swish,
     "Swish": swish,
+    **{f"Reduce{kind}": reduction for kind in _REDUCTIONS},
 }
-
-
-_WAITING = "edged.waiting"
 
 
 def express(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -157,8 +239,8 @@ def express(model: onnx.ModelProto) -> onnx.ModelProto:
     _refuse_newer(model)
     if not any(_is_newer(node) for node in model.graph.node):
         return model
-    inferred = onnx.shape_inference.infer_shapes(model)
-    to = Writer(all_names(model.graph), _values(model.graph), _shapes(inferred.graph))
+    fix_settings(model.graph)
+    to = Informed(model)
     for node in model.graph.node:
         if _is_newer(node):
             RULES[node.op_type](node, to)
@@ -168,7 +250,7 @@ def express(model: onnx.ModelProto) -> onnx.ModelProto:
         to.nodes, model.graph.name, model.graph.input, model.graph.output,
         [*model.graph.initializer, *to.constants], value_info=model.graph.value_info,
     )  # fmt: skip
-    opsets = [helper.make_opsetid("", opset_of(model)), helper.make_opsetid(_WAITING, 1)]
+    opsets = [*model.opset_import, helper.make_opsetid(WAITING, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version)
 
 
@@ -187,20 +269,6 @@ def _refuse_newer(model: onnx.ModelProto) -> None:
             )
 
 
-def _values(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """Whole numbers that are written in the model, by the tensor's name."""
-    held = [(tensor.name, tensor) for tensor in graph.initializer]
-    held += [
-        (node.output[0], item.t)
-        for node in graph.node
-        for item in node.attribute
-        if node.op_type == "Constant" and item.name == "value"
-    ]
-    return {
-        str(name): onnx.numpy_helper.to_array(t) for name, t in held if t.data_type == onnx.TensorProto.INT64
-    }
-
-
 def _is_newer(node: onnx.NodeProto) -> bool:
     return node.op_type in RULES and node.domain in ("", "ai.onnx")
 
@@ -208,21 +276,13 @@ def _is_newer(node: onnx.NodeProto) -> bool:
 def finish(model: onnx.ModelProto) -> None:
     """Complete a conversion to opset 17: what waited comes back, what no longer exists is dropped."""
     for node in model.graph.node:
-        if node.domain == _WAITING:
+        if node.domain == WAITING:
             node.domain = ""
         if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum":
             # The converter turns the axes back into an attribute and forgets this one.
             kept = [item for item in node.attribute if item.name != "noop_with_empty_axes"]
             del node.attribute[:]
             node.attribute.extend(kept)
-    kept_opsets = [entry for entry in model.opset_import if entry.domain != _WAITING]
+    kept_opsets = [entry for entry in model.opset_import if entry.domain != WAITING]
     del model.opset_import[:]
     model.opset_import.extend(kept_opsets)
-
-
-def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int | None, ...]]:
-    shapes = {
-        str(value.name): tuple(size if isinstance(size, int) else None for size in shape_of(value))
-        for value in (*graph.input, *graph.value_info)
-    }
-    return shapes | {str(tensor.name): tuple(tensor.dims) for tensor in graph.initializer}

@@ -114,7 +114,7 @@ def average_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) ->
     windows, padding_counts = _windows(node, dims), given.get("count_include_pad", 0)
     if padding_counts and given.get("ceil_mode", 0):
         raise untrainable(node, "it counts padding, and windows that reach beyond it (ceil_mode)")
-    counts = np.float32(windows.area) if padding_counts else _counts(windows)
+    counts = np.float32(windows.area) if padding_counts else covered(windows)
     share = t.add("Div", [t.whole(gradients[0], node), t.constant(counts)])
     whole = windows.strides == windows.kernel and not windows.padded and not any(windows.rest)
     return [Adjoint(t.like((_repeated if whole else _spread)(share, windows, t), x, node), dims)]
@@ -135,13 +135,14 @@ def norm_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Ad
     return [Adjoint(t.add("Mul", [spread, slope]), dims)]
 
 
-def _counts(windows: Windows) -> np.ndarray:
-    """How many values of the input every window covers; `(1, 1, out...)`, or one number for all."""
+def covered(windows: Windows) -> np.ndarray:
+    """How many values of the input every window covers; `(1, 1, out...)` float32, or one number for all."""
     counts = np.ones(windows.out, np.float32)
     for axis, size in enumerate(windows.sizes):
         starts = np.arange(windows.out[axis]) * windows.strides[axis] - windows.begin[axis]
-        ends = np.minimum(starts + windows.kernel[axis], size)
-        along = np.expand_dims(ends - np.maximum(starts, 0), [i for i in range(windows.rank) if i != axis])
+        at = starts[:, np.newaxis] + np.arange(windows.kernel[axis]) * windows.dilations[axis]
+        along = ((at >= 0) & (at < size)).sum(axis=1)
+        along = np.expand_dims(along, [i for i in range(windows.rank) if i != axis])
         counts = counts * along.astype(np.float32)
     return np.float32(windows.area) if (counts == windows.area).all() else counts[np.newaxis, np.newaxis]
 

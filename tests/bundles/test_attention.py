@@ -1,0 +1,185 @@
+"""Attention and rotary embeddings of newer opsets: values as in the specification, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from edged.bundles.source.normalise import conform, parameter_names, standard_opset
+from edged.engines.runtime import ort
+from edged.errors import BundleError
+from tests.bundles.autodiff.cases import Case, labels, of
+from tests.bundles.autodiff.oracle import judge
+
+NEWEST = int(onnx.defs.onnx_opset_version())
+HIDDEN = np.array([[True, False, True, True], [False] * 4, [True, True, False, False]])
+ADDED = np.where(HIDDEN, np.float32(0.5), np.float32(-np.inf))
+"""Masks of three queries and four keys, the second query without any key."""
+
+
+def four(heads: int = 2, own: int = 2, keys: int = 4, values: int = 3, queries: int = 3) -> dict[str, Any]:
+    """Query, key and value with the heads apart."""
+    return {"q": of("b", heads, queries, 3), "k": of("b", own, keys, 3), "v": of("b", own, keys, values)}
+
+
+def three(heads: int = 2, own: int = 2, keys: int = 4, values: int = 3) -> dict[str, Any]:
+    """The same with the heads side by side."""
+    return {"q": of("b", 3, 3 * heads), "k": of("b", keys, 3 * own), "v": of("b", keys, values * own)}
+
+
+HEADS = "q_num_heads = 2, kv_num_heads = 2"
+GROUPS = "q_num_heads = 4, kv_num_heads = 2"
+PAST = {"pk": of("b", 2, 2, 3), "pv": of("b", 2, 2, 3)}
+WIDE = np.pad(HIDDEN, ((0, 0), (0, 2)), constant_values=True)
+
+
+def attention(
+    tensors: dict[str, Any],
+    attributes: str = "",
+    inputs: str = "q, k, v",
+    outputs: str = "y",
+    *,
+    ends: tuple[str, ...] = ("y",),
+    opset: int = 23,
+    reference: str = "",
+) -> Case:
+    body = f"{outputs} = Attention{f'<{attributes}>' if attributes else ''}({inputs})"
+    return Case(body, tensors, rows=(3, 1), ends=ends, opset=opset, reference=reference)
+
+
+CASES = [
+    attention(four()),
+    attention(four(values=5)),
+    attention(four(heads=4)),
+    attention(four(heads=4, own=1)),
+    attention(four(), "scale = 0.3"),
+    attention(four(), "scale = 0.3, softcap = 0.7"),
+    attention(four(), "softcap = 2.0"),
+    *(
+        attention(four(), f"softmax_precision = {kind}", reference="y = Attention(q, k, v)")
+        for kind in (TensorProto.FLOAT, TensorProto.DOUBLE)
+    ),
+    attention(four(), "is_causal = 1"),
+    attention(four(queries=4), "is_causal = 1"),
+    attention(four(queries=5, keys=2), "is_causal = 1"),
+    attention(four(heads=4), "is_causal = 1, softcap = 1.0"),
+    attention(three(), HEADS),
+    attention(three(values=5), HEADS),
+    attention(three(heads=4), GROUPS),
+    attention(three(heads=4, values=2), f"{GROUPS}, scale = 0.5, softcap = 1.5"),
+    attention(three(), f"{HEADS}, is_causal = 1"),
+    attention(three(heads=4), f"{GROUPS}, is_causal = 1"),
+    # The same tensor three times.
+    attention({"x": of("b", 4, 6)}, HEADS, "x, x, x"),
+    attention({"x": of("b", 4, 6)}, f"{HEADS}, is_causal = 1", "x, x, x"),
+    # Masks: of all heads, of each, of each row; without a key for some; shorter than the keys; computed ones.
+    *(
+        attention(four() | {"m": mask}, attributes, "q, k, v, m")
+        for mask in (
+            HIDDEN,
+            HIDDEN[[0, 2, 0]],
+            np.stack([HIDDEN, ~HIDDEN]),
+            np.stack([HIDDEN, ~HIDDEN])[None],
+            HIDDEN[:, :3],
+            ADDED,
+            ADDED[:, :3],
+        )
+        for attributes in ("", "is_causal = 1")
+    ),
+    attention(three(heads=4) | {"m": HIDDEN}, f"{GROUPS}, softcap = 1.0", "q, k, v, m"),
+    attention(four() | {"m": of("b", 1, 3, 4)}, "softcap = 1.0", "q, k, v, m"),
+    attention(four() | {"m": of("b", 2, 3, 4)}, "is_causal = 1", "q, k, v, m"),
+    attention(four() | {"m": of(2, 3, 4)}, "", "q, k, v, m"),
+    attention(four() | {"m": of(3, 3)}, "", "q, k, v, m"),
+    # What is past.
+    attention(four() | PAST, "", "q, k, v, , pk, pv"),
+    attention(four() | PAST, "is_causal = 1", "q, k, v, , pk, pv"),
+    attention(four() | PAST | {"m": WIDE}, "is_causal = 1", "q, k, v, m, pk, pv"),
+    attention(four() | PAST, "is_causal = 1", "q, k, v, , pk, pv", "y, nk, nv", ends=("y", "nk", "nv")),
+    attention(three(heads=4) | PAST, GROUPS, "q, k, v, , pk, pv", "y, nk, nv", ends=("y", "nk", "nv")),
+    attention(three(), HEADS, outputs="y, nk, nv", ends=("y", "nk", "nv")),
+    # What comes on the way.
+    *(
+        attention(
+            four() | {"m": HIDDEN},
+            f"qk_matmul_output_mode = {mode}{', softcap = 0.8' if mode else ''}",
+            "q, k, v, m",
+            "y, , , s",
+            ends=("y", "s"),
+        )
+        for mode in (0, 1, 3)
+    ),
+    attention(four(heads=4), "qk_matmul_output_mode = 2", outputs="y, , , s", ends=("y", "s")),
+    # Later opsets: keys that are padding, windows.
+    *(
+        attention(four(keys=5) | {"n": labels(3, "b")}, attributes, "q, k, v, , , , n", opset=opset)
+        for attributes, opset in (("", 24), ("is_causal = 1", 24), ("left_window_size = 1", 25))
+    ),
+    *(
+        attention(four(queries=5, keys=6), attributes, opset=25)
+        for attributes in (
+            "left_window_size = 1",
+            "right_window_size = 1",
+            "left_window_size = 2, right_window_size = 0",
+            "left_window_size = 1, is_causal = 1",
+        )
+    ),
+    attention(four() | PAST, "left_window_size = 1", "q, k, v, , pk, pv", opset=25),
+]
+ANGLES = {"cosine": of("b", 3, 2), "sine": of("b", 3, 2)}
+TURNS = np.outer(np.arange(7), [1, 0.3]).astype(np.float32)
+TABLES = {"cosine": np.cos(TURNS), "sine": np.sin(TURNS), "places": labels(7, "b", 3)}
+CASES += [
+    Case(f"y = RotaryEmbedding{form}(x, cosine, sine{', places' if 'places' in tensors else ''})",
+         tensors | {"x": of("b", *sizes)}, rows=(3, 1), opset=23,
+         fixed=() if tensors is ANGLES else ("cosine", "sine"))
+    for tensors in (ANGLES, TABLES)
+    for form, sizes in (
+        ("", (2, 3, 4)),
+        ("<interleaved = 1>", (2, 3, 4)),
+        ("<num_heads = 2>", (3, 8)),
+        ("<num_heads = 2, interleaved = 1>", (3, 8)),
+        ("<rotary_embedding_dim = 4>", (2, 3, 6)),
+        ("<rotary_embedding_dim = 4, num_heads = 2, interleaved = 1>", (3, 12)),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.opset <= NEWEST], ids=str)
+def test_values_and_gradients(case: Case) -> None:
+    model, values = case.model(), case.values(2)
+    expected = ReferenceEvaluator(model).run(None, {name: values[name] for name in case.inputs})
+    made = standard_opset(model)
+    found = ort.session(made.SerializeToString()).run(None, {name: values[name] for name in case.inputs})
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, 1e-4, 1e-5)
+    judge(case, made)
+
+
+def parameters(body: str, tensors: dict[str, Any], sizes: list[int]) -> list[str]:
+    """Names of the parameters of a model of opset 23 with input `x (batch, 4, 6)`."""
+    model = Case(body, {"x": of("b", 4, 6), "w": of(6, 6)} | tensors, opset=23).model()
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["b", *sizes]))
+    return parameter_names(conform(model).graph)
+
+
+def test_masks_and_tables_of_angles_are_no_parameters() -> None:
+    mask = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
+    body = f"v = MatMul(x, w) y = Attention<{HEADS}>(x, x, v, mask)"
+    assert parameters(body, {"mask": mask}, [4, 6]) == ["w"]
+    assert parameters(body, {"mask": np.maximum(mask, -1e9)}, [4, 6]) == ["w"]
+    assert parameters(body, {"mask": np.maximum(mask, -2)}, [4, 6]) == ["w", "mask"]
+    tables = {"cosine": of(1, 4, 1), "sine": of(1, 4, 1)}
+    body = "v = MatMul(x, w) y = RotaryEmbedding<num_heads = 3>(v, cosine, sine)"
+    assert parameters(body, tables, [4, 6]) == ["w"]
+
+
+def test_heads_of_unknown_number_are_refused_by_name() -> None:
+    with pytest.raises(BundleError, match="the number of its heads or their size is not known") as raised:
+        parameters("v = MatMul(x, w) y = Attention(x, x, v)", {}, [4, 6])
+    assert raised.value.where == "node Attention.1"

@@ -122,8 +122,9 @@ def _refused(model: onnx.ModelProto, trainable: Sequence[str]) -> dict[str, Bund
     info = examine(made, parameter_names(model.graph))
     nodes, ends = list(made.graph.node), [value.name for value in made.graph.output]
     for name in ends:
-        if info.dims[name][0] != BATCH:
-            raise BundleError(f"the output has {info.dims[name][0]} rows", where=name,
+        rows = info.dims.get(name, ())[:1]  # a loss is one number
+        if rows not in ((), (BATCH,)):
+            raise BundleError(f"the output has {rows[0]} rows", where=name,
                               remedy="export the model with as many as the input has")  # fmt: skip
     active = active_tensors(nodes, trainable, ends, info.kinds)
     tape = Tape(info, all_names(made.graph), active=active, trainable=trainable)

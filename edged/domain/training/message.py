@@ -78,7 +78,9 @@ def _plain(value: Any) -> Any:
 def _read(kind: Any, value: object, where: str) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return None if value is None else _read(next(k for k in inner if k is not NoneType), value, where)
+        if value is None or type(value) in inner:
+            return value
+        return _read(next(k for k in inner if k is not NoneType), value, where)
     if origin is tuple and isinstance(value, list):
         simple = inner[0] in SCALARS and all(type(item) is inner[0] for item in value)
         items = value if simple else (_read(inner[0], v, f"{where}[{at}]") for at, v in enumerate(value))

@@ -42,7 +42,7 @@ class StandardBundleOrder(Message):
     network: StandardNetwork
     out: Path
     optimizer: str = "adamw"
-    options: Mapping[str, float | None] | None = None
+    options: Mapping[str, float | bool | None] | None = None
     label_smoothing: float = 0.0  # for classes
     statistics: Mapping[str, tuple[float, ...]] | None = None
     int8: bool = False  # a quantised form, too

@@ -53,7 +53,9 @@ class Network:
         elif shape == "gated":
             after = self.add("Mul", before, after)
         elif shape == "normalised":
-            after = self.add("LayerNormalization", after, self.weight(self.width), self.weight(self.width))
+            affine = [self.weight(self.width), self.weight(self.width)]
+            # Two numbers that are normalised have hardly a gradient but that of epsilon: float32 would lose it.
+            after = self.add("LayerNormalization", after, *affine, epsilon=0.01)
         elif shape == "joined":
             after, self.width = self.add("Concat", before, after, axis=1), 2 * self.width
         self.current = after

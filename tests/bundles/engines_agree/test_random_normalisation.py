@@ -39,8 +39,7 @@ class Tables(Network):
         affine = [self.weight(width), self.weight(width)]
         if kind == "BatchNormalization":
             affine = [self._frozen(width) for _ in range(4)]
-        # Two numbers that are normalised have hardly a gradient but that of epsilon: float32 would lose it.
-        return self.add(kind, table, *affine, epsilon=0.01)
+        return self.add(kind, table, *affine, epsilon=0.01)  # as in Network.activate
 
     def _frozen(self, size: int) -> str:
         return self._numbers(self.rng.uniform(0.5, 1.5, size), np.float32, "frozen")

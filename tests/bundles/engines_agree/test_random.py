@@ -54,7 +54,7 @@ class Network:
             after = self.add("Mul", before, after)
         elif shape == "normalised":
             affine = [self.weight(self.width), self.weight(self.width)]
-            # Two numbers that are normalised have hardly a gradient but that of epsilon: float32 would lose it.
+            # Of two normalised numbers the gradient is hardly more than epsilon's: float32 would lose it.
             after = self.add("LayerNormalization", after, *affine, epsilon=0.01)
         elif shape == "joined":
             after, self.width = self.add("Concat", before, after, axis=1), 2 * self.width

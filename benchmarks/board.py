@@ -17,9 +17,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import yaml
@@ -31,9 +32,6 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.workbench.demo.broker import EmbeddedBroker
 from edged.workbench.demo.plant import CLASSES, FEATURES, Plant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 CGROUPS = Path("/sys/fs/cgroup")

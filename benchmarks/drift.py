@@ -20,8 +20,9 @@ import shlex
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +30,6 @@ from edged.domain.drift.adwin import ADWIN, CorrelatedADWIN
 from edged.domain.drift.inputs import InputDrift
 from edged.domain.drift.live import default_detector
 from edged.domain.drift.signals import Level
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 BURSTS = ((0.1, 2), (0.1, 5), (0.1, 20))

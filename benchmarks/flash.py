@@ -22,9 +22,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import paho.mqtt.client as mqtt
@@ -33,9 +34,6 @@ from output import Row, finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edged.workbench.demo.broker import EmbeddedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 CLASSES = 4
 FIELDS = [f"{kind}.{axis}" for kind in ("vib", "temp", "current", "flow") for axis in ("a", "b", "c", "d")]

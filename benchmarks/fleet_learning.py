@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from output import finish, options
 
 from edged import logs
 from edged.fleet.simulation.simulation import SimulationPlan, central_accuracy, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DYNAMIC = {"dynamic": 0.1, "learning_rate": 0.01}
 TRIMMED = {"reduce": "trimmed_mean"}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import cbor2
 import msgpack
@@ -18,9 +19,6 @@ from output import Row, finish, options
 from edged.config import StreamConfig
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.sparkplug.payload import DOUBLE, INT64, STRING, Metric, SparkplugWire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WIDTH = 16
 VALUES = [round(0.123456 * i - 1, 6) for i in range(WIDTH)]

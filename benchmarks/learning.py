@@ -16,6 +16,7 @@ import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -30,8 +31,6 @@ from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.training.replay import Reservoir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]

@@ -15,9 +15,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import paho.mqtt.client as mqtt
@@ -27,9 +28,6 @@ from paho.mqtt.enums import CallbackAPIVersion
 from resident import resident_mb
 
 from edged.workbench.demo.broker import EmbeddedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FEATURES, CLASSES, HIDDEN = 64, 6, (128, 64)
 ALONE, MEMBER = "alone", "member"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,9 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.graph.templates import IR_VERSION, OPSET, mlp
 from edged.bundles.source.standardise import Statistics
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MLP = (64, (128, 64), 6)
 CNN1D, CNN2D = (9, 128), (1, 28, 28)

@@ -10,13 +10,11 @@ import importlib
 import json
 import sys
 import time
+from collections.abc import Callable
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # torch is not among the packages that edged is checked with.
 torch: Any = importlib.import_module("torch")

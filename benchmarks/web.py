@@ -24,8 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml
@@ -33,9 +34,6 @@ from output import finish, options
 from resident import resident_mb
 
 from edged.workbench.demo.broker import EmbeddedBroker, free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FEATURES, CLASSES = 64, 6
 PATH = "/v2/models/bench/infer"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -19,8 +20,6 @@ from edged.config.retired import RETIRED
 from edged.config.values import parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pydantic.fields import FieldInfo
 
 PAGE = Path(__file__).with_name("config.md")

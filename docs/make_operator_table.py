@@ -13,19 +13,17 @@ import inspect
 import re
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
 from edged.bundles.autodiff import rules
 from edged.bundles.autodiff.registry import BACKWARD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PAGE = Path(__file__).with_name("portable.md")
 FAMILIES = (f"{rules.__name__}.",)

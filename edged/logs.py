@@ -13,13 +13,12 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from edged.lazy_imports import hidden, lazily
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
-
     from structlog.typing import FilteringBoundLogger, Processor
     from typing_extensions import Self
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.commands import signatures
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 BYTES = 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
@@ -12,8 +13,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
 DAY = dt.timedelta(days=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +15,6 @@ from edged.workbench.demo.broker import Mosquitto, find_mosquitto, free_port
 from tests.installed import needs_native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     MakeBroker = Callable[..., Mosquitto]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

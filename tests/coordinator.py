@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as mqtt
@@ -25,8 +26,6 @@ from edged.domain.training.weight_deltas import added, decode, fingerprint
 from edged.mqtt import update_encoding, weight_encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import numpy as np
 
     Weights = Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]

@@ -8,15 +8,13 @@ import shutil
 import struct
 import zipfile
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from edged.signing import sign
 from edged.storage.files.checksummed_json import seal, unseal
 from edged.storage.models.bundles import FileEntry
 from edged.storage.models.manifest import DESCRIPTION, SIGNATURE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Rng = random.Random
 

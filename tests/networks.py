@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,9 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.graph.edit import rename_inputs
 from edged.bundles.graph.templates import IR_VERSION, OPSET
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 INPUT, OUTPUT = "x", "output"
 

@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,8 +36,6 @@ from tests.mutations import Mutations
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from edged.workbench.demo.broker import Mosquitto

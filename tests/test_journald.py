@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 import structlog
 
 from edged import logs
 from edged.logs import configure, get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import TextIO
 
 
 class Journal:

@@ -7,8 +7,9 @@ import os
 import stat
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ from edged.errors import ConfigError, RefusedError
 from edged.signing import Keys, new_pair, sign, sign_command
 from edged.storage.models.registry import Registry
 from tests.commands import edged, write_config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SCRIPT = Path(__file__).parents[1] / "deploy" / "sign-command.sh"
 

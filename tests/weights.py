@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +26,6 @@ from edged.storage.models.registry import Registry
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.models.bundles import Bundle
 

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +19,6 @@ from edged.bundles.source.axes import fix_sequence
 from tests.networks import INPUT, OUTPUT, Network, in_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     import onnx
     from numpy.typing import NDArray
 

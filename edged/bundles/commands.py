@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,8 +33,6 @@ from edged.storage.models.bundles import MEASURING
 from edged.storage.recordings import read_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx
 
     from edged.bundles.graph.naming import Naming

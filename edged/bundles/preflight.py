@@ -7,6 +7,7 @@ without a word.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from edged.engines.native import api
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
     import onnx
 
     from edged.bundles.graph.optimizers import Optimizer

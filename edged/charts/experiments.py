@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -11,8 +12,6 @@ import numpy as np
 from edged.charts.svg import ROW, Axis, Chart, Drawing, extent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.charts.svg import Tell
 
 COLOURED = 6  # recipes that have a colour and a dash of their own

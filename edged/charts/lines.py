@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -11,8 +12,6 @@ import numpy as np
 from edged.charts.svg import LEFT, ROW, Chart, Drawing, extent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.charts.svg import Tell
 
 CELL_WIDTH = 62

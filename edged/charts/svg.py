@@ -5,6 +5,7 @@ Positions are in the picture's own units, from its upper left corner; floats are
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING
@@ -12,8 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     Tell = Callable[[float], str]
 
 LEFT, RIGHT, TOP = 56, 10, 12

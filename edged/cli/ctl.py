@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from pathlib import Path  # noqa: TC003  typer reads the annotations
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,8 +20,6 @@ from edged.domain.text import happening, runs, status_of, summary, when
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import RenderableType
     from rich.table import Table
 

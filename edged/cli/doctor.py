@@ -7,9 +7,11 @@ import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged import logs
@@ -34,9 +36,6 @@ from edged.storage.samples.log import SampleLog
 from edged.trainer.engine_selection import choose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from edged.config import Config, MqttConfig
     from edged.storage.models.bundles import Bundle
 

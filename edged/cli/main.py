@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -24,9 +25,6 @@ from edged.cli.output import AsJson, print_json
 from edged.cli.recipes import recipe_app
 from edged.cli.state import backup, restore, weights_app
 from edged.errors import ConfigError, EdgedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 app = typer.Typer(
     name="edged",

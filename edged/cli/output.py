@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +20,6 @@ from edged.domain.text import summary
 from edged.domain.text import when as _when
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from edged.cli.doctor import CheckResult
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
 

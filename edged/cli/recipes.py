@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from pathlib import Path  # noqa: TC003  typer reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,8 +17,6 @@ from edged import bundles, logs
 from edged.cli.output import AsJson, Bars, new_table, out, print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from edged.workbench.experiments.job import EpochDone, TrialOrder
 
 recipe_app = typer.Typer(

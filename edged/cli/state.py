@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path  # noqa: TC003  typer reads the annotations
+from pathlib import Path
 from typing import Annotated
 
 import typer

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -22,8 +23,6 @@ from edged.domain.messages.requests import settable
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from edged.config import StreamConfig
 
 OVERLAY = "config.set.json"

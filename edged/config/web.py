@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
 from edged.config.mqtt import LOOPBACK_NAMES
 from edged.config.values import Duration, FilePath, Name, Section, Size, unique
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MODE = re.compile(r"0?[0-7]{3}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[?[0-9A-Fa-f:]+(%[A-Za-z0-9]+)?\]?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged import logs
@@ -50,8 +51,6 @@ from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.config import Config
     from edged.device.fleet_member.membership import Membership
     from edged.device.integrations.sparkplug import EdgeNode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from edged import __version__, logs
 from edged.config import loader
@@ -11,9 +11,6 @@ from edged.device.assembly import Assembly
 from edged.device.learning.conditions import Pacer
 from edged.errors import ConfigError, StorageError
 from edged.mqtt.topics import widest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 log = logs.get_logger("edged.device")
 

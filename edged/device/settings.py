@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import logs
@@ -13,8 +14,6 @@ from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.config import Config
     from edged.device.pipeline import LivePipeline
     from edged.storage.models.registry import Registry

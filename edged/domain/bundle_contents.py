@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from pathlib import Path
+from typing import Any, TypedDict
 
 REBUILD = "build the bundle again with `edged artifacts build`"
 # Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.

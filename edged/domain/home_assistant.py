@@ -6,12 +6,11 @@ Source: Home Assistant's documentation of the MQTT integration, "Discovery messa
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from edged.domain.stream.schema import Task
 
 BIRTH = b"online"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields as fields_of
 from functools import cache, partial
 from types import UnionType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -21,9 +21,6 @@ from typing import (
 )
 
 from edged.errors import EdgedError, RejectedUpdateError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 MALFORMED = "malformed"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")

@@ -6,10 +6,8 @@ quantised form, where it has one, beside it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Literal
 
 Form = Literal["float32", "int8"]
 

@@ -5,11 +5,11 @@ Source: Protocol Buffers' encoding, https://protobuf.dev/programming-guides/enco
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Iterator
 
     Content = bytes | mmap.mmap
 

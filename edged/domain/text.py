@@ -6,10 +6,8 @@ A status is what `edged status --json` prints and `request/status` answers; what
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 TROUBLES = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
 FIGURES = ("accuracy", "error")

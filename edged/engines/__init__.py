@@ -5,14 +5,13 @@ This module and `edged.engines.inference` can be imported without any training p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edged.engines.runtime import ort as execution
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Engine
 

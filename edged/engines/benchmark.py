@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from edged.engines import open_engine
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Engine
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +14,6 @@ from numpy.typing import NDArray
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import CPU, check
 from edged.errors import ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 Floats = NDArray[np.float32]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.model_files import FLOAT32, model_in
@@ -10,9 +12,6 @@ from edged.engines.portable.description import Description, base_model
 from edged.errors import StorageError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 

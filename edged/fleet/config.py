@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -13,9 +14,6 @@ from edged.config.mqtt import MqttConfig
 from edged.config.serving import LogConfig
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share
 from edged.domain.federated.settings import Encoding, RoundSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HINT = "docs/fleet.md lists every key"
 IN_FLIGHT = 256

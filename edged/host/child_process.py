@@ -6,13 +6,11 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.logs import get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 log = get_logger("edged.child")
 

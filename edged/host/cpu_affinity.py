@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.host.kernel_files import number, own_group, text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 _SYS, _PROC = Path("/sys"), Path("/proc")
 

@@ -12,14 +12,11 @@ import os
 import resource
 import signal
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.errors import EdgedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # ioprio_set(2) has no wrapper in the C library; its number depends on kernel and word size.
 _IOPRIO_SET = {

@@ -8,6 +8,7 @@ for once, after a step backwards the next one is computed anew.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.clock import Clock
 
 log = get_logger("edged.timetable")

@@ -10,13 +10,10 @@ import os
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from edged.clock import Clock, SystemClock
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 # The manager reads its socket all the time; when it does not, the daemon must not hang with it.
 _PATIENCE_S = 1.0

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, TimeoutError  # noqa: A004  the built-in one from Python 3.11 on
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from edged.errors import ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

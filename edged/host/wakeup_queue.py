@@ -6,11 +6,9 @@ import os
 import queue
 import select
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Any
 
 
 class WakeupQueue:

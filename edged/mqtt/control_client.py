@@ -7,7 +7,9 @@ import queue
 import secrets
 import ssl
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -18,9 +20,6 @@ from edged.errors import BrokerError, ConfigError
 from edged.mqtt.topics import Topics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     from typing_extensions import Self
 
 CONNECT_SECONDS = 10.0

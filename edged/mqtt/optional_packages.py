@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 def required(package: str, extra: str, where: str) -> ModuleType:

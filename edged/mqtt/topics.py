@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAX_BYTES = 65535
 _UNSAFE = str.maketrans(dict.fromkeys("+#/\0", "-"))

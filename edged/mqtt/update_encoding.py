@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.training.weight_deltas import Coded, added, decode, fingerprint
@@ -16,9 +18,6 @@ from edged.errors import CorruptError, RefusedError, StorageError
 from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 

@@ -13,20 +13,18 @@ import zipfile
 import zlib
 from array import array
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-    from typing import TextIO
-
     from numpy.typing import NDArray
 
 LABEL_COLUMNS = frozenset({"y", "label", "target"})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +17,6 @@ from edged.storage.files import atomic
 from edged.storage.models.candidates import PROBE_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Any
-
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Engine

@@ -10,6 +10,7 @@ bank of earlier regimes.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,6 @@ from edged.domain.training.replay import BatchMix
 from edged.engines.inference import InferenceModel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,6 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.config import TrainingConfig
 
 FORMAT = 1

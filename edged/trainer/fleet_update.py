@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +19,6 @@ from edged.trainer.fleet_training import CarriedState
 from edged.trainer.quality import holdout_rows, quality
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.federated.messages import Quality, RoundAnnouncement

@@ -6,6 +6,8 @@ the device's holdout. It takes over through the gate or not at all; once it has,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,9 +26,6 @@ from edged.trainer.local_models import FOREIGN
 from edged.trainer.quality import holdout_rows, in_place, loss_of, quality
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.federated.messages import Quality

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from edged.domain.model_files import model_in
@@ -10,9 +12,6 @@ from edged.engines.inference import InferenceModel
 from edged.storage.models.checkpoints import unpack_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 

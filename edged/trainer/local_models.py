@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.personal_layers import only
@@ -17,9 +19,6 @@ from edged.storage.models.registry import MODELS, champion_folder, present_reign
 from edged.storage.models.sent_updates import PERSONAL, ROUNDS, SentUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,8 +33,6 @@ from edged.trainer.quality import JUDGED_ROWS, in_place, loss_of
 from edged.trainer.steps import InterruptedRunError, TrainingLoop
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.protocols import RunControl, Samples

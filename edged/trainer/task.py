@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from edged.engines import open_engine
 from edged.engines.runtime.ort import CPU
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.config import TrainingConfig
     from edged.domain.protocols import Engine
     from edged.domain.stream.schema import Schema

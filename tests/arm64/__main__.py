@@ -14,15 +14,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.errors import EdgedError
 from tests.arm64 import board
 from tests.arm64.root import Root, check_machine, emulation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PROJECT = Path(__file__).resolve().parents[2]
 # The demo lives by the clock, which emulation cannot keep up with; the newest runtime is the one installed.

@@ -6,15 +6,12 @@ import os
 import shutil
 import ssl
 import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.errors import UnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"

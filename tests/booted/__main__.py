@@ -6,8 +6,8 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
@@ -17,9 +17,6 @@ from tests.booted.machine import Container, check_machine, install
 from tests.booted.packages import checkout, packages
 from tests.booted.publish import WIDTH
 from tests.booted.site import Site
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def say(what: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.booted.machine import until
@@ -11,9 +13,6 @@ from tests.booted.packages import NEWER
 from tests.booted.site import UNIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from tests.booted.site import Site
 
 RATE = 100.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -20,9 +20,6 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
 from tests.networks import Network
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTH, FEATURES, HIDDEN = 6, 3, 4
 ROWS = np.random.default_rng(0).standard_normal((5, LENGTH * FEATURES)).astype(np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +13,6 @@ from edged.bundles.losses.function import FunctionLoss
 from edged.engines import open_engine
 from edged.errors import BundleError, ConfigError, UnavailableError
 from tests.installed import ENGINES, needs_native
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RNG = np.random.default_rng(11)
 HEAD = "from onnxruntime.training import onnxblock\n"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -19,9 +19,6 @@ from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
 from tests.bundles.models import chain
 from tests.installed import ENGINES, needs_native
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GRAPHS = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "inference_model.onnx")
 NATIVE = (*GRAPHS[:3], "checkpoint") if "native" in ENGINES else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +36,6 @@ from tests.device.linear import SCHEMA
 from tests.installed import ENGINES, needs_native
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edged.engines.native.checkpoint import Property
 
 RNG = np.random.default_rng(2)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,9 +12,6 @@ from edged.bundles.source.normalise import conform, parameter_names, read_model
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 from tests.bundles.models import chain, model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
 

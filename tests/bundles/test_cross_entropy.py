@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +18,6 @@ from edged.errors import ConfigError
 from edged.storage.models.bundles import Bundle, Tensor
 from tests.commands import edged
 from tests.installed import ENGINES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((12, 4)).astype(np.float32)

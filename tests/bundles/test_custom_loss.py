@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,9 +21,6 @@ from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
 from tests.bundles.engines_agree.gradients import assert_equal, gradients, numerical
 from tests.installed import ENGINES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RNG = np.random.default_rng(6)
 ROWS = RNG.standard_normal((9, 5)).astype(np.float32)

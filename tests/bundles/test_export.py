@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +25,6 @@ from tests.commands import edged
 from tests.installed import UsualEngine, needs_native
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
 
 ROWS = np.random.default_rng(0).standard_normal((8, 96)).astype(np.float32)

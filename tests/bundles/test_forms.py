@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +28,6 @@ from tests.commands import edged
 from tests.installed import ENGINES, USUAL, needs_native
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.model_files import Form
     from edged.domain.protocols import Engine
 

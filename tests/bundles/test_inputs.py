@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +21,6 @@ from edged.errors import BundleError
 from tests.networks import in_precision
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
 
 RNG = np.random.default_rng(0)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import runpy
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import onnx
 import pytest
@@ -18,10 +19,6 @@ from tests.bundles.test_heads import two_headed
 from tests.installed import ENGINES, needs_native
 from tests.networks import INPUT, Network
 from tests.zoo import ZOO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def upstream_directory(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,6 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
 from tests.installed import UsualEngine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((6, 4)).astype(np.float32)

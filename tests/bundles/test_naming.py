@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from edged.config.loader import load
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
 from tests.commands import edged, write_config
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PRESS: dict[str, Any] = {"features": ["temp", "vib.x", "vib.y"], "classes": ["ok", "worn"]}
 NAMING = Naming(("temp", "vib.x", "vib.y"), ("°C", "g", "g"), ("ok", "worn"))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edged.bundles.export.parameters import get
 from edged.domain.stream.schema import Schema
 from edged.storage.models.bundles import Bundle
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NETWORK: dict[str, Any] = {
     "task": "classify",

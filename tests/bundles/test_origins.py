@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,9 +20,6 @@ from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.models import chain, model
 from tests.installed import ENGINES, needs_native
 from tests.zoo import ZOO
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,6 @@ from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
 from tests.commands import edged, strict_json
 from tests.installed import needs_native
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 FORMS: dict[str, dict[str, Any]] = {
     "both": {},

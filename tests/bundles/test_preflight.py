@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,9 +24,6 @@ from tests.bundles.models import chain, model
 from tests.installed import ENGINES, needs_native
 from tests.networks import Network
 from tests.zoo import ZOO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 BOTH = ("native", "portable")
 

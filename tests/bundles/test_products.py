@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.step_graph.portable import largest_product
 from edged.engines.portable.description import SHARED_FROM, Description
 from tests.zoo import ZOO
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_dense_layer_costs_its_weights() -> None:

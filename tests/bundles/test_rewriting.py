@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,10 +19,6 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients, gradients, numerical
 from tests.bundles.models import model
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 RNG = np.random.default_rng(5)
 

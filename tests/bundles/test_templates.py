@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,10 +19,6 @@ from edged.engines.portable.engine import PortableEngine
 from edged.engines.runtime import ort
 from edged.errors import ConfigError
 from tests.installed import ENGINES, UsualEngine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def weights(model: onnx.ModelProto) -> dict[str, np.ndarray]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,9 +21,6 @@ from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
 from tests.zoo import ZOO
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RNG = np.random.default_rng(0)
 # Raw units of very different sizes, far beyond the limits of standardised inputs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,9 +18,6 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError
 from tests.bundles.autodiff.cases import Case, ints, of
 from tests.bundles.autodiff.oracle import derive, judge
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 H = "zero = ConstantOfShape(size)"
 CELL = "xw = MatMul(now, w) hr = MatMul(before, r) sum = Add(xw, hr) after = Tanh(sum)"

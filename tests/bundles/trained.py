@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,6 @@ from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.protocols import Engine
     from edged.storage.models.bundles import Bundle
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -25,8 +26,6 @@ from tests.installed import ENGINES, needs_native
 from tests.zoo import ZOO
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto as Broker
     from tests.conftest import MakeBroker
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 import ast
 import re
 import typing
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import BaseModel
 
 from edged.config import Config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).parents[1]
 ELSEWHERE = {"domain", "config"}

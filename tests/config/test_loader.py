@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,9 +12,6 @@ from edged.config import Config
 from edged.config.loader import from_json, load
 from edged.config.values import parse_duration, parse_size
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SMALLEST = "device: {id: press-7}\nstream: {topic: sensors/press-7/#, features: [temp, vib.x]}\n"
 

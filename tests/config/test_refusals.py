@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from edged.config.loader import load
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BASE = "device: {id: press-7}\nstream: {topic: s/#, features: [a, b]}\n"
 

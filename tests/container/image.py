@@ -8,13 +8,10 @@ import re
 import shutil
 import ssl
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from edged.errors import ConfigError
 from tests.arm64.root import CERTIFICATES, call
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # In namespaces of its own, so that no mount and no process is left, however it ends.
 ENTER = """

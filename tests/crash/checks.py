@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +20,6 @@ from tests.device.learning_rig import batch
 from tests.device.linear import classes, inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from edged.device.startup.open_state import OpenState
     from tests.crash.operations import Mark
 

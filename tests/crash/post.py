@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.clock import VirtualClock
@@ -14,8 +15,6 @@ from edged.storage.outbox.queue import DATABASE, Outbox
 from edged.storage.outbox.tables import parcels
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.outbox.queue import Key
 
 CAP = 1024**2

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.crash.operations import ROOT_INODE, DataOperation, Link, Mark, NameOperation, Sync, Unlink, Write
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from tests.crash.operations import History, Operation
 

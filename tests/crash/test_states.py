@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from tests.crash.states import after_promises, final, states
 from tests.crash.workloads import make_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from tests.crash.operations import History
     from tests.crash.states import State
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -31,8 +32,6 @@ from tests.device.gates import Gate
 from tests.device.linear import GOOD, WIDTH, candidate, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from edged.device.startup.open_state import OpenState
     from edged.storage.models.records import ModelRecord
 

@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +19,6 @@ from paho.mqtt.properties import Properties
 from edged.workbench.demo.broker import HOST, Mosquitto, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
 FILES = Path(__file__).parents[2] / "deploy" / "mosquitto"

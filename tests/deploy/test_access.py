@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.certificates import Authority
 from tests.deploy.site import Guest, Protocol, Site, script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 MARKS = itertools.count()
 DENIED = "Not authorized"

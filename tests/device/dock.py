@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
@@ -19,9 +21,6 @@ from tests.device.partners import Supervisor, watchdog
 from tests.storage.stream import stored_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.mqtt.client.session import Session
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import VirtualClock
@@ -16,8 +17,6 @@ from tests.device.learning_rig import batch
 from tests.device.linear import SCHEMA, candidate, classes, inputs, write
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.judging.gate import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema

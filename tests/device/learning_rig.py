@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -27,9 +29,6 @@ from edged.trainer.task import EngineFactory, LearningTask
 from tests.installed import USUAL, UsualEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from edged.domain.protocols import Engine, StepResult
     from edged.domain.stream.sample import LabelValue
     from edged.domain.training.message import Message

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,9 +17,6 @@ from edged.domain.stream.schema import Schema
 from edged.domain.training.training_run import Candidate
 from edged.engines.inference import InferenceModel
 from edged.storage.files.atomic import publish_directory
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Floats = NDArray[np.float32]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Events, Listener
@@ -11,8 +12,6 @@ from edged.domain.judging.label_requests import LabelRequests
 from edged.host.systemd import Notifier, Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from edged.clock import Clock
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import ServedModel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +11,6 @@ import pytest
 from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto as Broker
 
 WIDTH = 4

@@ -7,9 +7,10 @@ import os
 import subprocess
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -23,9 +24,6 @@ from edged.signing import new_pair, sign_command
 from edged.storage.models.signatures import sign_bundle
 from tests.deploy.site import Guest, Site
 from tests.running_device import Device
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
 

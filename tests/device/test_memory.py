@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +11,6 @@ import pytest
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto
 
 AT_EXIT = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +15,6 @@ from edged.daemon import EXIT_DAMAGED
 from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto as Broker
     from tests.running_device import Listener
 

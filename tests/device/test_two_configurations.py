@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,9 +32,6 @@ from tests.running_device import Device, Listener, running, wait_until
 from tests.steered import ask, data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.domain.federated.messages import DeviceState
 
 pytestmark = pytest.mark.slow

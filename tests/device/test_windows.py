@@ -7,6 +7,7 @@ import signal
 import threading
 from collections import Counter, defaultdict
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,6 @@ from edged.storage.samples.log import SampleLog
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto
 
 SIZE, STRIDE, KEYS = 16, 8, ("a", "b")

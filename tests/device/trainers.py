@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edged.clock import VirtualClock
@@ -19,9 +21,6 @@ from tests.device.partners import Recorder
 from tests.installed import USUAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.serving.predictor import Predictor
     from edged.domain.training.guards import Conditions

@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")

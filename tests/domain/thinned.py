@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from edged.domain.training.weight_deltas import Coded, Coding, Floats, code
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def thinned(weights: Mapping[str, Floats], share: float, gaps: Any = np.uint16) -> dict[str, Coded]:

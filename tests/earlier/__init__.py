@@ -8,6 +8,7 @@ and as a signed file; `edged.yaml`; and in `recorded.json` what was true when it
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,6 @@ from tests.running_device import wait_until
 from tests.steered import data
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from tests.running_device import Listener

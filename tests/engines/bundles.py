@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +12,6 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.protocols import Engine, LearningRate
     from edged.storage.models.bundles import Bundle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from tests.installed import needs_native
 from tests.zoo import BOTH, ZOO
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.protocols import Engine
     from edged.storage.models.bundles import Bundle
     from tests.engines.conftest import ZooBundle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,6 @@ from edged.errors import BundleError
 from tests.installed import ENGINES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
 
 FAR = Statistics(np.full(5, 1e6, np.float32), np.full(5, 1e-3, np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +20,6 @@ from tests.installed import ENGINES
 from tests.zoo import BOTH, ZOO, supported
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.protocols import Engine
     from edged.storage.models.bundles import Bundle
     from tests.engines.conftest import ZooBundle

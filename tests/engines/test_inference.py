@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,9 +11,6 @@ from onnx import TensorProto, helper
 from edged.bundles.graph.templates import mlp
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, ModelError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def saved(path: Path, model: onnx.ModelProto) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,6 @@ from tests.engines.bundles import batches, classifier, halfway, overflowing
 from tests.engines.comparison import loss_of, state
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.protocols import Engine
     from edged.storage.models.bundles import Bundle
 

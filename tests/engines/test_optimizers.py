@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,6 @@ from edged.engines.portable.optimizer import LARGEST_SCALE, OptimizerInputs
 from tests.installed import needs_native
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
 
 Arrays = dict[str, np.ndarray]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,6 @@ from tests.engines.bundles import batches, classifier, halfway
 from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.protocols import Engine
 
 RATE = LearningRate(0.02, warmup=7, total=25)

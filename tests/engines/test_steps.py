@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,6 @@ from edged.storage.models.bundles import Bundle
 from tests.engines.bundles import batches, classifier
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.protocols import Engine
 
 RATE = LearningRate(0.02, warmup=7, total=60)

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,6 @@ from tests.device.linear import BAD, GOOD, SCHEMA, candidate, classes, inputs, s
 from tests.device.partners import Recorder, Supervisor, no_requests, watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
     from tests.device.linear import Floats

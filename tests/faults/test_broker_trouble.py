@@ -8,7 +8,9 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,9 +22,6 @@ from tests.faults.rig import Rig, payload, restart
 from tests.running_device import Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
 

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,6 @@ from tests.running_device import Device, Listener, running
 from tests.steered import data
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto as Broker
 
 KINDS = {

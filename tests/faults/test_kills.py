@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,8 +24,6 @@ from tests.faults.plant import STREAM, TRAINING, Gateway, campaign, whole
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.training.training_run import RunResult
     from edged.storage.models.bundles import Bundle
     from edged.workbench.demo.broker import Mosquitto as Broker

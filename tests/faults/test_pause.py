@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +11,6 @@ from tests.faults.plant import STREAM, TRAINING, kill, rows, trainer
 from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto as Broker
 
 pytestmark = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,6 @@ from tests.device.linear import GOOD, candidate, inputs
 from tests.faults.episodes import FAULTS, NEW, OLD, STAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     Episodes = Callable[[str, str, Path], dict[str, Any]]
 
 ROOT = Path(__file__).parents[2]

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,9 +22,6 @@ from edged.storage.files.atomic import DISK
 from tests.fleet.senders import FLEET, Senders, base_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from edged.domain.training.weight_deltas import Floats
     from edged.storage.files.atomic import Disk
 

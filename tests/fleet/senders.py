@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,6 @@ from edged.mqtt import update_encoding
 from edged.mqtt.client.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from edged.mqtt.client.message import ReceivedMessage
 
     Payloads = list[tuple[str, bytes]]

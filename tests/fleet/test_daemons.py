@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ from edged.fleet.coordinator.status import status_of
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto
     from tests.fleet.conftest import MakeSite, Site
 

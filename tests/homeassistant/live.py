@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ import yaml
 from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.conftest import MakeBroker
 
 HOME = Path(__file__).with_name("home.py")

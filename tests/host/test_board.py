@@ -7,16 +7,13 @@ drivers/firmware/raspberrypi.c); `rpi_volt` is drivers/hwmon/raspberrypi-hwmon.c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from edged.clock import VirtualClock
 from edged.host.board import Board, BoardReader
 from edged.host.vitals import VitalsReader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FIRMWARE = "sys/devices/platform/soc/soc:firmware/get_throttled"
 OVER = "sys/class/hwmon/hwmon3"

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from edged.host.cgroup import VARIABLE, divide, half_of_memory, join_trainer, lent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # What systemd does, then what the daemon does, then what its trainer does.
 SERVICE = """

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from edged.host.cpu_affinity import fitting, for_training, quota, small_ones, usable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RK3588 = dict.fromkeys(range(4), 530) | dict.fromkeys(range(4, 8), 1024)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.host.child_process import command
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 MODULE = """

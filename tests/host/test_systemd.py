@@ -5,17 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from edged.clock import VirtualClock
 from edged.errors import ConfigError
 from edged.host.systemd import Notifier, Watchdog, watchdog_interval
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Manager:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -11,8 +12,6 @@ from edged.mqtt.client.session import Session
 from tests.mqtt.inbox import PATIENCE, Inbox, Log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from edged.workbench.demo.broker import Mosquitto
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tests.bundles.exported.make import nn, torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class States(nn.Module):  # type: ignore[misc]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from edged.storage.files.atomic import Disk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class PowerCutError(BaseException):

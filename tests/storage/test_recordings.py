@@ -3,7 +3,8 @@ from __future__ import annotations
 import gzip
 import pickle
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,6 @@ from hypothesis.extra import numpy as arrays
 
 from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X = np.arange(6.0).reshape(3, 2)
 

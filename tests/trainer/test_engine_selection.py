@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from edged.storage.models.bundles import Bundle
 from edged.trainer.engine_selection import FILE, EngineChoice, choose
 from tests.device.trainers import Ear, Plant
 from tests.installed import needs_native
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AUTO = TrainingConfig(batch=8)
 

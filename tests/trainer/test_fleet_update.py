@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from edged.trainer.fleet_training import CarriedState, RoundContribution, RoundT
 from edged.trainer.fleet_update import FleetUpdateTrainer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.protocols import Engine
 
 MODEL = {"w": np.ones((2, 3), np.float32)}

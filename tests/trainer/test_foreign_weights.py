@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +26,6 @@ from tests.device.learning_rig import weights as bits
 from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.domain.protocols import Engine
     from edged.domain.training.training_run import Candidate
     from edged.storage.models.bundles import Bundle

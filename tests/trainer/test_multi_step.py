@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +16,6 @@ from edged.trainer.steps import InterruptedRunError
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.stream.sample import LabelValue
     from edged.storage.models.bundles import Bundle
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,8 +27,6 @@ from edged.storage.models.bundles import Bundle
 from tests.device.trainers import Plant
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.device.learning.trainer_client import TrainerClient
 
 

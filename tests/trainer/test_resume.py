@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,6 @@ from tests.device.learning_rig import GROUP, Workshop, after, model_bytes, task,
 from tests.installed import USUAL, UsualEngine
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.protocols import StepResult
     from edged.storage.models.bundles import Bundle
 

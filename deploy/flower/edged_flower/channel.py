@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ from edged.mqtt.client.message import ReceivedMessage
 from edged_flower.nodes import AbsenceBackoff, NodeNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
     from edged.fleet.config import CoordinatorConfig
 
 LOOK_SECONDS = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,8 +10,6 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from edged.domain.training.weight_deltas import Floats, Weights
     from edged.fleet.rules.aggregation import AdmittedUpdate
     from edged.fleet.rules.layout import Layout

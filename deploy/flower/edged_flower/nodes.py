@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from edged.errors import CorruptError
 from edged.storage.files.atomic import make_directory, publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE = "nodes.json"
 

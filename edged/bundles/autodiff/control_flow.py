@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnx import TensorProto, helper
@@ -9,8 +10,6 @@ from onnx import TensorProto, helper
 from edged.bundles.graph.writer import NodeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import onnx
 
     from edged.bundles.graph.writer import Writer

@@ -7,7 +7,7 @@ come behind it, and a GELU that was written out becomes one operator again, whos
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import onnx
 from onnx import helper
@@ -16,9 +16,6 @@ from edged.bundles.autodiff.rules.recurrent import STATES, further_input
 from edged.bundles.autodiff.shapes import constants
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names
 from edged.bundles.graph.writer import Writer, attributes_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Activations that never fall, so that the largest input has the largest output.
 _RISING = ("Relu", "LeakyRelu", "Sigmoid", "Tanh")

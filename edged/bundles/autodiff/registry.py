@@ -7,11 +7,10 @@ None for one that nothing reads, and returns those of its inputs, None where no 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import onnx
 
     from edged.bundles.autodiff.tape import Adjoint, Tape

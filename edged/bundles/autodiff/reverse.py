@@ -7,6 +7,7 @@ those of its inputs. A tensor with several readers gets the sum of what they ret
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onnx import TensorProto
@@ -18,8 +19,6 @@ from edged.bundles.graph.edit import reads
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     import onnx
 
     from edged.bundles.autodiff.tape import Tape

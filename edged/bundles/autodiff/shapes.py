@@ -8,6 +8,7 @@ such a function at all, which half of the batch is not.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
 
     from edged.bundles.autodiff.tape import Dim, Dims

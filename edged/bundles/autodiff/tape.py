@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     import onnx
     from numpy.typing import NDArray
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,6 @@ from edged.storage.models.bundles import DESCRIPTION, Bundle
 from edged.storage.recordings import read_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     Unpack = Callable[[bytes], dict[str, NDArray[np.float32]]]

@@ -7,6 +7,7 @@ than its own before it is described.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,6 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
 BASE: dict[Form, str] = {FLOAT32: "inference_model.onnx", INT8: "inference_int8.onnx"}

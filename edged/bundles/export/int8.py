@@ -7,7 +7,8 @@ layers stays float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,9 +17,6 @@ from onnx import TensorProto, helper, numpy_helper
 from edged.bundles.graph.edit import consumed, node, reads
 from edged.domain.judging.quantised import quantise
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 # Convolutions of onnxruntime's CPU take unsigned weights alone. In products x86 without VNNI adds pairs of
 # unsigned times signed integers in 16 bits, which overflow: the result was off by a quarter of the largest.

@@ -6,9 +6,10 @@ import importlib
 import tempfile
 import warnings
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -21,9 +22,6 @@ from edged.engines.runtime import ort
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, ConfigError, UnavailableError
 from edged.storage.models.bundles import Bundle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STANDARD = "ai.onnx"
 # Standard operators for which onnxruntime-training has kernels; others run their definition instead.

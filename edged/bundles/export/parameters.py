@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,6 @@ from edged.storage.files.atomic import STAGING, disk_errors, publish_file
 from edged.storage.models.bundles import DESCRIPTION, Bundle, publish, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edged.engines.native.checkpoint import Property, TrainingCheckpoint
 
 Floats = NDArray[np.float32]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -11,8 +12,6 @@ from onnx import TensorProto, helper
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from edged.storage.models.bundles import Tensor
 
 # What onnx.load raises for bytes that are no model; its package has no type information.

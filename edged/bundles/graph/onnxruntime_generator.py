@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,6 @@ from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from edged.bundles.graph.optimizers import Optimizer
 
 MAX_IR_VERSION = 10

@@ -7,16 +7,13 @@ The file holds the graph as the runtime that writes it has optimised it, in Flat
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, CorruptError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SUFFIX = ".ort"
 # Layouts for this machine's processor alone are not among them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +12,6 @@ from edged.bundles.graph.network import IR_VERSION, OPSET, Activation, Network, 
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import onnx
 
 

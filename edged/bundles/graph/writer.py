@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +12,6 @@ from onnx import helper, numpy_helper
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     import onnx
     from numpy.typing import NDArray
 

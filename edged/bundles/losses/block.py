@@ -5,15 +5,13 @@ They exist only where that package is installed. Nothing but what they add to a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import onnx
 
 from edged.bundles.graph import onnxruntime_generator
 from edged.engines.native import api
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def is_block(given: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from onnx import helper
@@ -11,8 +12,6 @@ from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     import onnx
 
     Nodes = list[onnx.NodeProto]

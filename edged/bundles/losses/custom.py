@@ -7,7 +7,7 @@ must depend on that row alone. The mean over the batch is taken here, so rows ca
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import onnx
 from onnx import TensorProto
@@ -17,9 +17,6 @@ from edged.bundles.losses.builtin import copied
 from edged.bundles.source.normalise import read_model, standard_opset
 from edged.errors import BundleError
 from edged.storage.models.bundles import CUSTOM, Tensor
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LABELS = {TensorProto.FLOAT: ("target", "float32"), TensorProto.INT64: ("labels", "int64")}
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -29,9 +31,6 @@ from edged.errors import BundleError, ConfigError, UnavailableError
 from edged.storage.models.bundles import CUSTOM, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import ModuleType
-
     from edged.bundles.losses.builtin import Nodes
 
 _KINDS = {code: name for name, code in DTYPES.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,6 @@ from edged.bundles.losses.function import FunctionLoss
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from edged.bundles.losses.builtin import Loss, Nodes
     from edged.storage.models.bundles import Tensor
 

@@ -6,6 +6,7 @@ each, `NAME=LOSS` or `NAME=LOSS:WEIGHT`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from edged.bundles.losses.objective import LossHead
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.bundles.losses.objective import Given
 
 _CLASSES = "cross_entropy"

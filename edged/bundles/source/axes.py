@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +15,6 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
     from numpy.typing import NDArray
 
     Note = Callable[[str], None]

@@ -7,7 +7,7 @@ probability and a map from labels to probabilities. A network is trained by its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
@@ -15,9 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.graph.edit import node
 from edged.bundles.graph.writer import attributes_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _DOMAIN = "ai.onnx.ml"
 _PROBABILITIES = {"Softmax": "cross_entropy", "Sigmoid": "bce_with_logits"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +22,6 @@ from edged.errors import BundleError
 from edged.storage.models.bundles import DESCRIPTION, Bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from edged.engines.native.checkpoint import Property
 
 Floats = NDArray[np.float32]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
@@ -16,8 +17,6 @@ from edged.errors import BundleError, CorruptError
 from edged.storage.models.bundles import DESCRIPTION, Bundle, FileEntry, Tensor
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.engines.native.checkpoint import TrainingCheckpoint
 
 FILES = (

@@ -8,7 +8,7 @@ the step graph cannot have them, and a device would have to load native code tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import onnx
 from onnx import helper, inliner
@@ -16,9 +16,6 @@ from onnx import helper, inliner
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, opset_of, shortened, subgraphs
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 STANDARD = ("", "ai.onnx")
 _ERRORS = (RuntimeError, ValueError, onnx.checker.ValidationError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import onnx
@@ -15,8 +16,6 @@ from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     import numpy as np
 
 # What keeps zeros zeros, whatever shape it gives them.

@@ -7,6 +7,7 @@ one behind the other, and what computes in half or double precision computes in 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,6 @@ from onnx import TensorProto, helper, numpy_helper
 from edged.bundles.graph.edit import all_names, node, rename_reads, shape_of, shortened, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Note = Callable[[str], None]
 
 ROW = "features"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +15,6 @@ from edged.bundles.graph.edit import opset_of, shape_of, subgraphs
 from edged.bundles.graph.writer import Writer, attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from edged.bundles.graph.writer import Shape

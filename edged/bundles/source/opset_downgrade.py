@@ -6,7 +6,8 @@ Definitions as in the ONNX operator specification.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,9 +22,6 @@ from edged.bundles.source.attention import attention, rotary_embedding
 from edged.bundles.source.initialisers import fix_settings
 from edged.bundles.source.known import WAITING, Informed
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 def mish(node: onnx.NodeProto, to: Informed) -> None:

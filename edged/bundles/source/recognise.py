@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, shape_of
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import onnx
 
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")

@@ -10,6 +10,7 @@ The four vectors are parameters, frozen in training: an engine can overwrite the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,6 @@ from edged.bundles.graph.edit import node, refuse_taken, rename_reads, rename_wr
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import onnx
 
     from edged.storage.models.bundles import Standardisation

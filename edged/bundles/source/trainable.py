@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from edged.bundles.source.training_mode import running_statistics
 from edged.errors import BundleError, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx
 
 _LAST = re.compile(r"last:([1-9][0-9]*)")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import onnx
 
 from edged.bundles.autodiff.shapes import constants
 from edged.bundles.graph.edit import consumed
 from edged.bundles.graph.writer import attributes_of, untrainable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def running_statistics(graph: onnx.GraphProto) -> set[str]:

@@ -8,7 +8,8 @@ Definitions as in the ONNX operator specification.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,9 +21,6 @@ from edged.bundles.graph.writer import attributes_of
 from edged.bundles.source.initialisers import is_zero
 from edged.bundles.source.known import Informed, folded
 from edged.errors import BundleError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 # Nodes that loops may be written out into: with their gradient a session takes seconds to load.
 MOST = 4_000

@@ -11,6 +11,7 @@ is split or copied.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,6 @@ from edged.bundles.step_graph.training_graph import LOSS, TrainingGraph
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.graph.parameter_groups import ParameterGroup, Part
 

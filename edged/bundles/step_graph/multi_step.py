@@ -6,6 +6,7 @@ updates come stacked, losses and square sums go out stacked (ONNX operator speci
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import onnx
@@ -14,8 +15,6 @@ from onnx import helper
 from edged.bundles.graph.edit import shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from edged.bundles.autodiff.tape import Tape
     from edged.bundles.graph.parameter_groups import ParameterGroup
 

@@ -5,13 +5,12 @@ Whatever changes from update to update comes in as a scalar: see `Scalars`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.bundles.autodiff.tape import Tape
     from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.graph.parameter_groups import Part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edged.bundles.autodiff.forms import plain_forms
@@ -15,8 +16,6 @@ from edged.bundles.losses.builtin import OUTPUT
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx
 
     from edged.storage.models.bundles import Standardisation, Tensor

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
@@ -16,9 +18,6 @@ from edged.storage.files.database import connect
 from edged.storage.samples.tables import check_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from edged.config import Config
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
@@ -30,9 +32,6 @@ from edged.storage.outbox import queue
 from edged.storage.samples.erasure import erase_files, erase_members
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from edged.config import Config
     from edged.domain.protocols import RunObserver
 

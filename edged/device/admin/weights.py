@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.training.weight_deltas import fingerprint
@@ -13,9 +15,6 @@ from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 

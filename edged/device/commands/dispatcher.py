@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from edged.logs import get_logger
 from edged.storage.journal.journal import CommandRecord, CommandRetention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from edged.clock import Clock
     from edged.config import CommandsConfig
     from edged.device.commands.answers import CommandAnswers, CommandDelivery

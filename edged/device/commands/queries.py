@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.mqtt.client.session import Session

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from edged.errors import RefusedError
 from edged.mqtt.client.message import ReceivedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.config import FleetConfig
     from edged.device.fleet_member.protocols import MemberHost, RoundWork
 

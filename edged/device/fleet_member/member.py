@@ -8,7 +8,9 @@ from __future__ import annotations
 import queue
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.device.fleet_member.round_jobs import RoundJobs
@@ -29,9 +31,6 @@ from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from edged.clock import Clock
     from edged.config import FleetConfig
     from edged.device.fleet_member.protocols import FleetTransport, MemberHost, RoundWork

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Extension
@@ -13,8 +14,6 @@ from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.participation import MembershipRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.config.fleet import FleetConfig
     from edged.device.events import Events
     from edged.device.learning.worker import TrainingWorker

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.federated.participation import MembershipRecord
     from edged.domain.training.training_run import FleetModelResult, RoundResult

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edged import __version__
@@ -12,8 +13,6 @@ from edged.domain.training.trainer_messages import TrainRound, TryFleetModel
 from edged.errors import EdgedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.config.fleet import FleetConfig
     from edged.device.pipeline import LivePipeline
     from edged.domain.federated.messages import RoundAnnouncement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from edged.device.learning.trainer_client import StoppedRunError
@@ -9,7 +10,6 @@ from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     import queue
-    from collections.abc import Callable
 
 R = TypeVar("R")
 

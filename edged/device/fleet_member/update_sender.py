@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from edged.domain.federated.participation import pause_before
 from edged.domain.training.training_run import KeptUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from edged.config import FleetConfig
     from edged.device.fleet_member.protocols import FleetTransport
     from edged.storage.models.sent_updates import SentUpdates

@@ -11,6 +11,7 @@ bounded; the rest waits at the broker.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edged.clock import Ages
@@ -22,8 +23,6 @@ from edged.errors import StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.clock import Clock
     from edged.config import Config
     from edged.device.ingest.decoder import SampleDecoder

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +24,6 @@ from edged.errors import RefusedError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from edged.clock import Clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from edged import __version__
@@ -12,8 +13,6 @@ from edged.errors import StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from edged.config import Config
     from edged.host.scheduler import Scheduler
     from edged.mqtt.client.message import ReceivedMessage

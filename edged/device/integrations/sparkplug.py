@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
@@ -15,8 +16,6 @@ from edged.mqtt.sparkplug.edge_node import Declared, SparkplugNode
 from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, STRING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from edged.clock import Clock
     from edged.config import Config
     from edged.device.commands.inbox import CommandInbox

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,6 @@ from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, U
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.clock import Clock
     from edged.config import Config, TrainingConfig
     from edged.device.events import Events

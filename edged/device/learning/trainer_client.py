@@ -9,7 +9,9 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from edged.domain.training.message import Message, decode, encode
@@ -40,9 +42,6 @@ from edged.host.vitals import written_bytes
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from edged.config import Config
     from edged.storage.models.active_bundle import ActiveBundle
 

@@ -6,6 +6,8 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.learning.queued_run import QueuedRun
@@ -17,9 +19,6 @@ from edged.logs import get_logger
 from edged.storage.samples.erasure import erase_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from edged.device.events import Events
     from edged.device.learning.anomaly_exclusion import AnomalyExclusion
     from edged.device.learning.regime_recall import RegimeRecall

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -21,8 +22,6 @@ from edged.logs import get_logger
 from edged.storage.outbox.queue import OutboxBacklog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from edged.clock import Clock
     from edged.mqtt.client.session import Session
     from edged.storage.outbox.queue import Key, Outbox

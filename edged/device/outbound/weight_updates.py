@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.training.weight_deltas import Coding, changes, code, decode, fingerprint
@@ -12,8 +13,6 @@ from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.models.sent_updates import SentUpdates
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 

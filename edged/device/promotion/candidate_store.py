@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +20,6 @@ from edged.storage.models.candidates import PROBE_FILES
 from edged.storage.models.records import BAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.clock import Clock
     from edged.config import Config, GateConfig
     from edged.device.promotion.evaluator import GateEvaluation

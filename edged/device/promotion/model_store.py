@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.promotion.candidate_store import CandidateStore
@@ -21,8 +22,6 @@ from edged.errors import (
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.clock import Clock
     from edged.config import Config
     from edged.domain.judging.regimes import Regimes

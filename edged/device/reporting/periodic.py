@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,6 @@ from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from edged.device.events import Events
     from edged.device.outbound.reporter import Reporter
     from edged.device.pipeline import LivePipeline

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.device.events import Extension
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.pipeline import LivePipeline

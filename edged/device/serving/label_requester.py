@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.clock import Clock
     from edged.device.events import Events
     from edged.domain.judging.label_requests import LabelRequests

@@ -7,6 +7,7 @@ a child process, `python -m edged.bundles`.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.model_files import INT8
@@ -19,8 +20,6 @@ from edged.storage.models.bundles import Bundle
 from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.clock import Clock
     from edged.config import Config
     from edged.domain.training.standard_bundle import NetworkKind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.startup.bootstrap import open_samples, with_bundle
@@ -19,8 +20,6 @@ from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.clock import Clock
     from edged.config import Config
     from edged.storage.journal.last_shutdown import Ending

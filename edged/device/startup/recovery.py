@@ -8,6 +8,7 @@ begun anew. Nothing here needs to know how far the last process came: it only lo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.logs import get_logger
@@ -18,8 +19,6 @@ from edged.storage.journal import last_shutdown
 from edged.storage.models.bundles import finish_interrupted
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.journal.last_shutdown import Reason
     from edged.storage.models.checkpoints import Checkpoints
     from edged.storage.models.registry import Registry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.device.learning.trainer_client import StoppedRunError, TrainerClient
@@ -12,8 +13,6 @@ from edged.storage.journal.transfers import chunk_file
 from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.device.events import Events
     from edged.device.pipeline import LivePipeline
     from edged.domain.training.training_run import Candidate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from starlette.routing import Route, Router
@@ -12,7 +13,6 @@ from edged.device.web.page.page import Assets
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable
 
     from starlette.types import Receive, Scope, Send
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ from edged.domain.stream.commit_group import Submission
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from edged.device.ingest import Ingestor
     from edged.device.serving import ServingWorker
     from edged.device.web.api.tensors import Floats

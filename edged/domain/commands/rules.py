@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from edged.errors import ConfigError, EdgedError, RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Request = dict[str, Any]
 Answer = dict[str, Any]

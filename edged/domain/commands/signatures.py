@@ -13,14 +13,13 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
     from edged.clock import Clock
     from edged.domain.protocols import ValueStore
 

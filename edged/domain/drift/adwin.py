@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import isfinite, log, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from edged.domain.drift.signals import DRIFT, NONE, WARNING, Level, require, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typing_extensions import Self
 
 # Larger readings do not count, like NaN: their squares would end in infinity and stay there.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,6 @@ from edged.domain.drift.signals import (
     unreadable,
 )
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Rows = NDArray[np.float32]
 

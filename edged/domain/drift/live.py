@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from edged.domain.drift.inputs import InputDrift, InputRules
 from edged.domain.drift.signals import NONE, Cooldown, DriftSignal, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from edged.domain.drift.adwin import ADWIN

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.errors import ConfigError, CorruptError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class Level(IntEnum):

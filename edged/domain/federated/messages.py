@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping  # noqa: TC003  fields are read by their annotations
+from collections.abc import (
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -34,8 +38,6 @@ from edged.domain.json_fields import (
 from edged.errors import ConfigError, RejectedUpdateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from typing_extensions import Self
 
 State = Literal["open", "closed", "done"]

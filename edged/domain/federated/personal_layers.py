@@ -7,6 +7,7 @@ Li et al. do for batch normalisation ("FedBN", 2021).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ import numpy as np
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from numpy.typing import NDArray
 
     Weights = Mapping[str, NDArray[np.float32]]

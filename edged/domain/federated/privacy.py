@@ -12,6 +12,7 @@ Steinke, "The discrete Gaussian for differential privacy" (2020), proposition 12
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,6 @@ from edged.domain.training.message import Message
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     Weights = Mapping[str, NDArray[np.float32]]

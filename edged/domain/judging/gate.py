@@ -7,7 +7,7 @@ holdout, and on what is kept of earlier regimes, so that it does not pay for the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,6 @@ from edged.domain.model_files import FLOAT32, Form
 from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.domain.stream.schema import Task
 
 Errors = NDArray[np.float64]

@@ -11,6 +11,7 @@ after each pause.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from edged.domain.judging.gate import Verdict
 from edged.domain.stream.quantiles import quantiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edged.domain.stream.schema import Task
 
 REMEMBERED = 50  # verdicts from which the usual error follows

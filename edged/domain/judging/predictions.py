@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, sqrt
@@ -14,8 +15,6 @@ import numpy as np
 from edged.domain.judging.outputs import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from edged.domain.stream.schema import Schema

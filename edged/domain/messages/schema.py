@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SHOWN = 60  # characters of a value in a message
 

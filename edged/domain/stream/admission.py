@@ -5,6 +5,7 @@ All times are seconds; `now` is Unix time, `monotonic` never goes back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ import numpy as np
 from edged.domain.stream.stuck_sensors import FlatlineDetector, StuckSensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 MOST_KEYS = 10_000

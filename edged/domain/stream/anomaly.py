@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ import numpy as np
 from edged.domain.stream.extreme_values import SpotThreshold
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 KEYS = 10_000  # keys with unusual samples that are followed at the same time, beside those in alarm

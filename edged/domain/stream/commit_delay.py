@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 QUIET = 0.25  # seconds without a message after which none is expected, however fast they came
 GAPS = 8  # as many times the gap between messages: random arrivals exceed it once in 3,000 gaps

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.stream.sample import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.domain.stream.redelivery import Packet
     from edged.domain.stream.sample import LabelReading, LabelUpdate, Reading, Rejected
     from edged.domain.stream.windowing import OpenWindowChanges

@@ -9,6 +9,7 @@ around them; without one each reading is a row. A longer break than `max_gap` be
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Literal
@@ -18,8 +19,6 @@ import numpy as np
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from numpy.typing import NDArray
 
     from edged.domain.stream.sample import LabelValue

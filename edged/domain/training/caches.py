@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from edged.domain.protocols import StoredRows
     from edged.domain.stream.sample import Window
     from edged.domain.training.replay import Ids

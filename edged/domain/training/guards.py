@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edged.domain.training.message import Message
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DAY = 86400
 LONGEST_SECONDS = 3600.0

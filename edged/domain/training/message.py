@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from typing_extensions import Self
 
 SCALARS = (int, str, bool, float)
@@ -78,9 +76,8 @@ def _plain(value: Any) -> Any:
 def _read(kind: Any, value: object, where: str) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        if value is None or type(value) in inner:
-            return value
-        return _read(next(k for k in inner if k is not NoneType), value, where)
+        known = value is None or type(value) in inner
+        return value if known else _read(next(k for k in inner if k is not NoneType), value, where)
     if origin is tuple and isinstance(value, list):
         simple = inner[0] in SCALARS and all(type(item) is inner[0] for item in value)
         items = value if simple else (_read(inner[0], v, f"{where}[{at}]") for at, v in enumerate(value))

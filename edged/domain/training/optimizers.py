@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 _ADAM = {"beta1": 0.9, "beta2": 0.999}
 DEFAULTS: Mapping[str, Mapping[str, float]] = {

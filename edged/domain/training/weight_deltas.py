@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.errors import CorruptError, ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 Floats = NDArray[np.float32]
 Weights = dict[str, Floats]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +24,6 @@ from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Anchor, Distillation, Labels
 

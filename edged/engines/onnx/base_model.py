@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +20,6 @@ from edged.domain.bundle_contents import REBUILD
 from edged.errors import BundleError, CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     from edged.domain.bundle_contents import BundleContents, FileEntry
     from edged.domain.model_files import Form
 

@@ -6,6 +6,8 @@ A device has no such package. Of a model file only the initializers are read.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +17,6 @@ from edged.engines.onnx import fields
 from edged.errors import CorruptError, ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.protobuf import Field

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from edged.domain.protobuf import Field, fields, text, within
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # ModelProto.graph; GraphProto.initializer and .input; ValueInfoProto.name.
 GRAPH, INITIALIZER, INPUT, VALUE_NAME = 7, 5, 11, 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +13,6 @@ from edged.engines.onnx.fields import EXTERNAL, GRAPH, INITIALIZER, KEY, LOCATIO
 from edged.errors import BundleError, CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.protobuf import Field

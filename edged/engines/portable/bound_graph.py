@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +12,6 @@ from edged.engines.runtime import ort
 from edged.engines.runtime.ort import CPU, onnxruntime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     Arrays = Mapping[str, np.ndarray]
 
 DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}

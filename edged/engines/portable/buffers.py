@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +12,6 @@ from numpy.typing import NDArray
 from edged.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from edged.engines.portable.description import Description, Noise
     from edged.engines.portable.guidance import Guide
 

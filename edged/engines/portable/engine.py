@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +23,6 @@ from edged.engines.runtime.ort import CPU, check
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Anchor, Distillation, Labels
     from edged.engines.portable.bound_graph import Program

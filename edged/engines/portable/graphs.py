@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.engines.portable.bound_graph import Program
@@ -13,9 +15,6 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     import numpy as np
 
     from edged.domain.bundle_contents import BundleContents

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +12,6 @@ from numpy.typing import NDArray
 from edged.errors import TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edged.domain.protocols import Anchor, Distillation
     from edged.engines.portable.description import Description
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +14,6 @@ from edged.engines.portable.buffers import noise_of
 from edged.engines.runtime import ort
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from edged.domain.protocols import Labels
     from edged.engines.portable.description import Description
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from edged.domain.training.message import Message
 from edged.engines.runtime.lr_schedule import rate_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.engines.runtime.lr_schedule import Schedule
 
 # Scaled gradients are at most so much larger than the true ones; single precision has room for more.

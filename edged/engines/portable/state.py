@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +17,6 @@ from edged.engines.native.checkpoint import TrainingCheckpoint
 from edged.errors import CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from edged.engines.portable.description import Description
 
 STATE_FILE = "state.safetensors"

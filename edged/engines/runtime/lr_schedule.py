@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.protocols import LearningRate
 from edged.errors import CorruptError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     from edged.domain.protocols import StepResult
 
 POSITION_FILE = "engine.json"

@@ -12,6 +12,8 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -20,9 +22,6 @@ from edged.domain.protocols import labels_of
 from edged.errors import ConfigError, NonFiniteError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Labels

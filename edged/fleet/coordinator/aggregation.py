@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,9 +18,6 @@ from edged.fleet.rules.robust import Matrix, UpdateDirections, median, trimmed_m
 from edged.storage.files.atomic import disk_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from edged.domain.federated.messages import split
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from edged.domain.federated.messages import FleetTopics, Receipts
     from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.rules.rounds import FleetState

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import logs
@@ -37,8 +38,6 @@ from edged.mqtt.client.session import Session
 from edged.storage.files.atomic import DISK
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.clock import Clock
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.announcer import Channel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
@@ -13,8 +14,6 @@ from edged.mqtt.weight_encoding import unpack
 from edged.storage.files.atomic import disk_errors
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
 

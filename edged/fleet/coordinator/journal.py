@@ -8,6 +8,8 @@ rounds/<n>          updates that count in round n; reports/<n> what devices made
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.federated.messages import split
@@ -20,9 +22,6 @@ from edged.storage.files.append_log import AppendLog
 from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights

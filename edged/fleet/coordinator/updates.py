@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from edged.logs import get_logger
 from edged.mqtt import update_encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.rules.layout import Layout

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ import numpy as np
 from edged.errors import CorruptError, RejectedUpdateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from edged.domain.federated.messages import UpdateHeader
     from edged.domain.federated.settings import RoundSettings
     from edged.domain.training.weight_deltas import Coded, Floats

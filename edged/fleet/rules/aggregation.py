@@ -7,6 +7,7 @@ asynchronous aggregation" (2022).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,8 +16,6 @@ import numpy as np
 from edged.errors import NoDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from edged.fleet.rules.layout import Doubles, EncodedUpdate, Layout

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.training.weight_deltas import Coded, Floats, Weights, decode
 from edged.errors import CorruptError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Doubles = NDArray[np.float64]
 

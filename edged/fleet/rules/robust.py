@@ -7,6 +7,7 @@ weighed by their samples, which a bad one would state too high.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -15,8 +16,6 @@ from edged.errors import NoDataError
 from edged.fleet.rules.aggregation import Aggregate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Floats

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
     from edged.domain.federated.messages import DeviceState
     from edged.fleet.config import ChooseSection
 

@@ -7,14 +7,13 @@ the worst is a quantile, so that fewer devices than are cut decide nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from edged.domain.federated.messages import Evaluation, Mixed, Quality

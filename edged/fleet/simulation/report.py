@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from math import nan
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from edged import logs
 from edged.charts.html import document, percent, table
@@ -13,10 +15,6 @@ from edged.charts.lines import ChartLine, line_chart
 from edged.domain.messages.encoding import json_ready
 from edged.errors import StorageError
 from edged.fleet.simulation.simulation import SimulationPlan, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 STYLE = """
 .line.unseen,.key.unseen{stroke:#b4571e;color:#b4571e}.line.global,.key.global{stroke:#1d6fa5;color:#1d6fa5}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +22,6 @@ from edged.trainer.quality import quality
 from edged.trainer.task import EngineFactory, LearningTask
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Engine

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -30,9 +32,6 @@ from edged.trainer.fleet_training import RoundTrainer
 from edged.trainer.fleet_update import FleetUpdateTrainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from numpy.typing import NDArray
     from typing_extensions import Self
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from edged.mqtt.client.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.config import MqttConfig
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.subscriptions import Sink

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def paho_properties(packet_type: int) -> Properties:

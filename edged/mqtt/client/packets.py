@@ -12,6 +12,7 @@ Packet layout: MQTT 5.0 (OASIS, 2019) sections 2.1, 3.3 and 3.4; MQTT 3.1.1 sect
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from paho.mqtt import MQTTException
@@ -22,7 +23,6 @@ from edged.mqtt.client.message import MessageProperties, OutgoingMessage, Receiv
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable
 
 CHUNK = 64 * 1024
 ROOM = 256 * 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paho.mqtt.enums import MQTTProtocolVersion
@@ -12,8 +13,6 @@ from edged.logs import get_logger
 from edged.mqtt.client.connection import refusal_remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from paho.mqtt.client import Client
 
     from edged.mqtt.client.message import OutgoingMessage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from edged.mqtt.client import connection
@@ -11,8 +12,6 @@ from edged.mqtt.client.network_thread import NetworkThread
 from edged.mqtt.topics import is_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.subscriptions import Sink
 

@@ -6,14 +6,12 @@ memory (regular expressions, MIME messages, shared references), and no sensor ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.objects import Parse, check_size, the_object
 from edged.mqtt.optional_packages import required
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DEEPEST = 100
 _TIMES = (0, 1)  # as text and as a number: what they tag is read as a time anywhere

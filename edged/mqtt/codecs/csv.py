@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.objects import POSITIONAL, ReadingFields, check_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.config import StreamConfig
     from edged.domain.stream.sample import Decoded
 

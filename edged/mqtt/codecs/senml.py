@@ -7,6 +7,7 @@ without the base name, `NAME#sum` for sums, and `bn` for the base name.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import Clock, SystemClock
@@ -17,8 +18,6 @@ from edged.mqtt.codecs.objects import ReadingFields
 from edged.mqtt.field_access import FLOAT32_MAX, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from edged.config import StreamConfig
     from edged.domain.stream.sample import Decoded
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from edged.errors import RejectedSampleError
@@ -24,8 +25,6 @@ from edged.mqtt.sparkplug.payload import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from edged.clock import Clock
     from edged.config import MqttConfig
     from edged.mqtt.client.message import ReceivedMessage

@@ -7,13 +7,11 @@ sections 4 and 6. What is not declared (metadata, properties, data sets, templat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from edged.errors import RejectedSampleError
 from edged.mqtt.optional_packages import required
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NAMESPACE = "spBv1.0"
 BDSEQ = "bdSeq"

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 from edged.domain.bundle_contents import FileEntry
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files.atomic import disk_errors
 from edged.storage.files.checksummed_json import seal, unseal
 from edged.storage.models.zip_archive import ArchiveMember, ArchiveReader, ArchiveWriter, blocks_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
 MANIFEST, SIGNATURE = "backup.json", "backup.sig"
 MOST_FILES, LONGEST_MANIFEST = 20_000, 8 << 20

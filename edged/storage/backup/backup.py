@@ -15,9 +15,10 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.backup import archive
@@ -30,9 +31,6 @@ from edged.storage.journal.journal import MIGRATIONS as REGISTRY_STEPS
 from edged.storage.models.registry import MODELS, POINTER, present_reign
 from edged.storage.outbox import queue, tables
 from edged.storage.samples.tables import MIGRATIONS as SAMPLE_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 FORMAT = 1
 HEADER = b"edged-backup-1\n"

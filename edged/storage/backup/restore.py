@@ -8,14 +8,11 @@ the new one moves in, then both folders go. Each step finds out by looking what 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from edged.storage.files.atomic import DISK, Disk, disk_errors, publish_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 RESTORING, RESTORED, REPLACED = ".restoring", ".restored", ".replaced"
 _MARK = ".old-is-gone"

@@ -9,7 +9,9 @@ import json
 import os
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import CorruptError
@@ -17,9 +19,6 @@ from edged.logs import get_logger
 from edged.storage.files.atomic import DISK, disk_errors, fsync_directory, make_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from edged.storage.files.atomic import Disk
 
 _BEFORE = struct.Struct("<III")

@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,6 @@ from edged.errors import CorruptError, EdgedError, StorageError
 from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from typing_extensions import Self
 
 STAGING = ".staging-"

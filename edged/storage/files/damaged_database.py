@@ -10,13 +10,10 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from edged.errors import StorageError
 from edged.storage.files.atomic import DISK, Disk, disk_errors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEPT = 3
 _MAGIC = b"SQLite format 3\x00"

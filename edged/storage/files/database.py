@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from edged.errors import CorruptError, NewerStateError, StorageError
 from edged.storage.files.atomic import DISK, fsync_directory, make_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 Migrations = tuple[tuple[str, ...], ...]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edged.domain.commands.rules import OPEN
@@ -14,8 +16,6 @@ from edged.storage.files.database import connect, migrate, named, require_versio
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from typing_extensions import Self
 

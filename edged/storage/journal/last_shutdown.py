@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from edged.errors import CorruptError
 from edged.storage.files.atomic import publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE = "boot.json"
 

@@ -10,6 +10,7 @@ import json
 import threading
 from dataclasses import asdict
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.errors import ConfigError, RefusedError
@@ -18,8 +19,6 @@ from edged.storage.files.atomic import disk_errors, make_directory, publish_file
 from edged.storage.journal.transfers import ABOUT, TransferPurpose, announced, chunk_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.clock import Clock
     from edged.storage.journal.transfers import Transfer
 

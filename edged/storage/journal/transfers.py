@@ -6,14 +6,12 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from edged.domain.json_fields import JsonFields
 from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import disk_errors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MOST_CHUNKS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

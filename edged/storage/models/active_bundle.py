@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.installed_bundles import InstalledBundles
     from edged.storage.models.registry import Registry

@@ -7,18 +7,16 @@ and `bundle.json` names the hash of each. Only what that names is taken.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from edged.errors import BundleError, RefusedError, StorageError
 from edged.storage.files import atomic
 from edged.storage.models.bundles import DESCRIPTION, Bundle, FileEntry
 from edged.storage.models.manifest import MOST_FILES, MOST_PACKED, SIGNATURE, is_plain
 from edged.storage.models.signatures import open_bundle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 UNPACKED = "unpacked"
 

@@ -6,8 +6,10 @@ the tensors and parameters and holds the SHA-256 of every file. Only the standar
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.bundle_contents import (
@@ -34,9 +36,6 @@ from edged.storage.models.manifest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     from edged.domain.stream.schema import Schema
 
 __all__ = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +16,6 @@ from edged.errors import ModelError
 from edged.storage.files.atomic import verify_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Model

@@ -9,7 +9,9 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +20,6 @@ from edged.errors import StorageError
 from edged.storage.files import atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 STATE = "state.json"

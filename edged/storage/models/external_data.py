@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.protobuf import BYTES, fields, value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.domain.protobuf import Field
 
 # Of each message the fields that hold messages on the way to a tensor.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from edged.storage.files.atomic import disk_errors, make_directory, publish_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDER = "fleet"
 KEPT = 3

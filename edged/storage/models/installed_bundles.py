@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from edged.storage.files.atomic import make_directory, remove, staging_path, sweep
 from edged.storage.models.bundle_archive import publish_bundle, unpack_bundle
 from edged.storage.models.bundles import DESCRIPTION, Bundle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 FOLDER = "bundles"
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from edged.domain.bundle_contents import REBUILD, FileEntry, Tensor
 from edged.domain.json_fields import JsonFields
 from edged.errors import BundleError, CorruptError
 from edged.storage.files import checksummed_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORMAT = 1
 DESCRIPTION, SIGNATURE = "bundle.json", "bundle.sig"

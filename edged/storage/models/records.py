@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.model_files import FLOAT32, Form, model_in
@@ -15,8 +17,6 @@ from edged.storage.journal.journal import Journal
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping
-    from pathlib import Path
 
 MODELS = "models"
 Status = Literal["candidate", "champion", "good", "retired", "rejected", "rolled_back"]

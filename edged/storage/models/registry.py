@@ -13,8 +13,10 @@ was champion last is believed and the pointer written again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from edged.domain.model_files import model_in
@@ -26,8 +28,6 @@ from edged.storage.samples.erasure import erase_published
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 __all__ = ["MODELS", "ModelRecord", "Registry", "Reign"]
 

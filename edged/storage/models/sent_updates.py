@@ -7,7 +7,9 @@ has left out is the sender's weights less these: so it survives a power cut, and
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import CorruptError, StorageError
@@ -16,9 +18,6 @@ from edged.storage.files import atomic
 from edged.storage.models.checkpoints import pack_arrays, unpack_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 

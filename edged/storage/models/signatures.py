@@ -6,17 +6,14 @@ What is signed is `edged-bundle-1`, a newline, and the bytes of `bundle.json`. A
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from edged.errors import BundleError, RefusedError, StorageError
 from edged.signing import BYTES, Keys, sign
 from edged.storage.files.atomic import disk_errors, publish_file
 from edged.storage.models.bundles import DESCRIPTION, Bundle
 from edged.storage.models.manifest import SIGNATURE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 HEADER = b"edged-bundle-1\n"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice, takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.commands.delivery_policy import MessageKind
@@ -18,8 +20,6 @@ from edged.storage.outbox.tables import Key, OutboxBacklog, total, waiting
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from typing_extensions import Self
 

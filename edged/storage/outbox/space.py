@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
@@ -13,8 +15,6 @@ from edged.storage.files.database import PAGE_SIZE, compact, file_pages, size_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _WAL_BYTES = 4 * 1024**2
 _FOLD_BYTES = 256 * 1024  # the write-ahead log is folded into the file when it has so much

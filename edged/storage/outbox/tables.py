@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
@@ -12,8 +14,6 @@ from edged.storage.files.database import connect, json_list, require_version, tr
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Generator, Mapping, Sequence
-    from pathlib import Path
 
     from edged.storage.files.database import Migrations
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
@@ -23,8 +25,6 @@ from edged.storage.samples import open_windows
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
-    from pathlib import Path
 
     from edged.storage.samples.tables import SampleCounts
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edged.storage.files.database import PAGE_SIZE, WAL_BYTES, file_pages, used_pages
@@ -11,7 +12,6 @@ from edged.storage.samples import open_windows, quarantine
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
 
     from edged.clock import Ages
     from edged.storage.samples.tables import SampleCounts

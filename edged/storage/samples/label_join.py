@@ -12,6 +12,8 @@ label is joined by time, and then kept: other deployments do not pay for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -21,8 +23,6 @@ from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from edged.domain.stream.sample import LabelReading
     from edged.domain.stream.schema import Schema

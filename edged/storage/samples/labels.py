@@ -6,6 +6,7 @@ a sample whose label has been changed more often than allowed loses it, and is l
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from edged.storage.files.database import json_list
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
 
     from edged.domain.stream.sample import LabelUpdate
     from edged.storage.samples.tables import SampleCounts

@@ -6,8 +6,10 @@ each with a connection of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.clock import Ages
@@ -24,8 +26,6 @@ from edged.storage.samples.tables import MIGRATIONS, SampleCounts, check_stream,
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray

@@ -6,13 +6,13 @@ Of a payload the first 4 KiB are kept.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edged.domain.stream.sample import Rejected
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
 
 PAYLOAD_BYTES = 4096
 

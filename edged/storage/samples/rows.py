@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +17,6 @@ from edged.storage.samples.label_join import id_key
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 

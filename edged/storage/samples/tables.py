@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import StorageError
@@ -12,7 +13,6 @@ from edged.storage.samples import open_windows
 
 if TYPE_CHECKING:
     import sqlite3
-    from pathlib import Path
 
     from edged.domain.stream.schema import Schema
     from edged.storage.files.database import Migrations

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,8 +23,6 @@ from typing import TYPE_CHECKING, Literal
 from edged.errors import BrokerError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Self
 
 Kind = Literal["mosquitto", "amqtt"]

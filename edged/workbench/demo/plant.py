@@ -8,6 +8,7 @@ make of it, and how both change over the stream is in `docs/plant.md`, with all 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,6 @@ from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +36,6 @@ from edged.workbench.demo.plant import RATE, DemoStream, replayed, simulated
 from edged.workbench.demo.screen import DemoState, Screen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from edged.mqtt.client.message import ReceivedMessage
 
 LABEL_DELAY = 40

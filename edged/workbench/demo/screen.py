@@ -6,6 +6,7 @@ Everything is drawn from one `DemoState`, so that any moment can be drawn again.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from itertools import groupby
@@ -18,8 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import ConsoleOptions, RenderableType, RenderResult
     from typing_extensions import Self
 

@@ -12,6 +12,7 @@ import json
 import resource
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ from edged.workbench.evaluation.score import report, row_errors
 from edged.workbench.recordings.stream import LabelOptions, shape_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from edged.config import Config
 
     Progress = Callable[[int, int, int], None]

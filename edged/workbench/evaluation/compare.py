@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,6 @@ from edged.domain.judging.paired_test import block_bootstrap
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 COUNTS = ("trainings", "promotions", "rejections", "rollbacks", "labels_used", "train_seconds", "peak_rss_mb")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,6 @@ from edged.errors import ConfigError
 from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.config import Config
     from edged.workbench.recordings.stream import LabelOptions, Stream
 

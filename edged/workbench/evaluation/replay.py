@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from functools import cached_property
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +33,6 @@ from edged.workbench.evaluation.pretraining import in_folder, rows_of_pretrainin
 from edged.workbench.evaluation.score import Detections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.config import Config

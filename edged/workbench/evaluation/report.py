@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from edged.charts.html import document, percent, plain, table
 from edged.charts.lines import Bands, ChartLine, Marks, line_chart, matrix
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 NAMES = {"adapted": "adapted", "frozen": "frozen", "no_change": "last label"}
 FEW = 5

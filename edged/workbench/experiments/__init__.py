@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,6 @@ from edged.workbench.experiments.runner import Runner
 from edged.workbench.experiments.scoring import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.workbench.experiments.runner import TrialOutcome, TrialProgress
 
 

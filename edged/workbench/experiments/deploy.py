@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,6 @@ from edged.storage.models.bundles import Bundle
 from edged.workbench.experiments.job import MODEL, WEIGHTS, load_data
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.experiments.config import DeployConfig, RecipeFile
     from edged.workbench.experiments.grid import Recipe
     from edged.workbench.experiments.job import TrialOrder

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.device.startup.bootstrap import HIDDEN, STANDARD
@@ -15,9 +17,6 @@ from edged.errors import ConfigError
 from edged.workbench.experiments.config import MOST_TRIALS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from edged.domain.stream.schema import Schema
     from edged.workbench.experiments.config import RecipeConfig, RecipeFile
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003  pydantic reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +21,6 @@ from edged.workbench.experiments.grid import Recipe  # noqa: TC001  likewise
 from edged.workbench.experiments.loading import Split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from edged.workbench.recordings.stream import Stream

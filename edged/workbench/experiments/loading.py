@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,6 @@ from edged.workbench.experiments.grid import Recipe, expand
 from edged.workbench.recordings.stream import LabelOptions, Stream, shape_stream
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.workbench.experiments.config import SplitConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import atan, cos, isfinite, nan, pi, sqrt
 from statistics import fmean, median, stdev
@@ -10,8 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from edged.workbench.experiments.scoring import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.workbench.experiments.grid import Recipe
     from edged.workbench.experiments.runner import TrialOutcome
 

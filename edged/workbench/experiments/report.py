@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib import resources
 from math import isfinite, nan
@@ -11,8 +12,6 @@ from edged.charts.experiments import COLOURED, Curve, SeedDots, confusion, curve
 from edged.charts.html import document, percent, plain, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     Tell = Callable[[float | None], str]
     Row = Mapping[str, Any]
 

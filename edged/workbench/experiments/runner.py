@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,8 +17,6 @@ from edged.host.child_process import message_in, stop_process
 from edged.workbench.experiments.job import EpochDone, TrialResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.workbench.experiments.job import TrialOrder
 
 PATIENCE = 2.0  # seconds that an interrupted training has to go by itself

@@ -12,6 +12,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,6 @@ from edged.workbench.experiments.job import (
 from edged.workbench.experiments.scoring import Judge, better
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     Rows = NDArray[np.int64]

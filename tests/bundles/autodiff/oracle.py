@@ -7,6 +7,7 @@ as the gradients of sums and means do.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,6 @@ from edged.errors import BundleError
 from tests.bundles.autodiff.reference import OPERATORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
 
     from tests.bundles.autodiff.cases import Case

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,9 +20,6 @@ from edged.errors import BundleError
 from tests.bundles.autodiff.cases import Case, ints, number, of
 from tests.bundles.autodiff.oracle import derive, gradients, judge
 from tests.bundles.autodiff.test_covered import cases
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NEWEST = int(onnx.defs.onnx_opset_version())
 ROWS = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,9 +10,6 @@ import pytest
 from edged.engines.runtime import ort
 from tests.bundles.autodiff.cases import Case, Drawn, ints, of
 from tests.bundles.autodiff.oracle import assert_refused, derive, gradients, judge
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}

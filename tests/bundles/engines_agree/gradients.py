@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +18,6 @@ from edged.engines.runtime import ort
 from tests.bundles.autodiff.oracle import directions, forward_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
     from tests.bundles.autodiff.oracle import Function
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +22,6 @@ from tests.bundles.models import model
 from tests.installed import ENGINES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
 
     Values = Mapping[str, np.ndarray]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,10 +15,6 @@ from onnx import numpy_helper
 from edged.bundles.build import build
 from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients, numerical
 from tests.bundles.engines_agree.stacks import Stack
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 # Input shape, filters, kernel, attributes of the layer in the middle.
 Layer = tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,10 +15,6 @@ from edged.errors import BundleError
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.engines_agree.shaped import Shaped
 from tests.installed import ENGINES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def assert_agreement(make: Callable[[Shaped], str], folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +16,6 @@ from edged.bundles.build import build
 from edged.errors import BundleError
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.models import chain, model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RNG = np.random.default_rng(1)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +16,6 @@ from edged.storage.models.bundles import Bundle
 from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients
 from tests.bundles.engines_agree.stacks import Stack
 from tests.installed import needs_native
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Input shape and attributes of the pooling.
 Pool = tuple[tuple[int, ...], dict[str, Any]]

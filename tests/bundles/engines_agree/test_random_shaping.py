@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,9 +15,6 @@ from onnx import TensorProto
 
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.engines_agree.shaped import Shaped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GRAPHS = int(os.environ.get("EDGED_RANDOM_GRAPHS", "60"))
 LARGEST = 48

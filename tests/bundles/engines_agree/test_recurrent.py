@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,10 +21,6 @@ from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
 from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients
 from tests.installed import ENGINES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 LENGTH, WIDTH, HIDDEN = 5, 3, 4
 GATES = {"LSTM": 4, "GRU": 3}

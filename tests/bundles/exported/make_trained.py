@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import io
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,9 +23,6 @@ from onnx import numpy_helper
 
 from tests.bundles.exported.make import HERE, nn, torch
 from tests.pytorch.networks import NETWORKS as MORE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RATES = {"sgd": 0.1, "adamw": 0.01}
 # Over hundreds of steps rounding grows; smaller steps keep it small.

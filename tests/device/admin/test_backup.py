@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +21,6 @@ from tests.running_device import Device, running
 from tests.storage.backup.test_backup import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto as Broker
     from tests.running_device import Listener
 

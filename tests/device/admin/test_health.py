@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from tests.commands import edged, write_config
 from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto as Broker
 
 SMALL = {"features": 3, "classes": 2, "label": "y", "id": "id"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +18,6 @@ from tests.commands import edged
 from tests.weights import Sender, big_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.device.outbound.weight_updates import WeightUpdate
 
 

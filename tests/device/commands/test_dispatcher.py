@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,8 +30,6 @@ from edged.storage.models.registry import Registry
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Sender, Task
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ from tests.commands import edged, two_classes, write_config
 from tests.installed import USUAL
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from edged.config import Config

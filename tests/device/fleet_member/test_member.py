@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +19,6 @@ from tests.coordinator import Coordinator, led_to
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
     from edged.workbench.demo.broker import Mosquitto
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,9 +19,6 @@ from tests.device.dock import JOINED, Dock, again, delivery, running
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.domain.stream.sample import Batch
     from edged.mqtt.client.message import ReceivedMessage
     from edged.workbench.demo.broker import Mosquitto

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from edged.config import MqttConfig
 from edged.domain.stream.admission import AdmissionRules
 from tests.device.dock import CLASSIFY, Dock, again, delivery, running
 from tests.running_device import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def guarded(folder: Path, rules: AdmissionRules) -> Dock:

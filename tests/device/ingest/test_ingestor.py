@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +15,6 @@ from edged.domain.stream.forecast import Forecast
 from tests.device.dock import CLASSIFY, JOINED, Dock, again, delivery, gathering, running
 from tests.device.linear import samples
 from tests.running_device import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

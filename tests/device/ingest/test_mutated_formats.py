@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from itertools import cycle
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +14,6 @@ from edged.mqtt.client.message import ReceivedMessage
 from tests.device.ingest.test_mutations import GROUP, GROWTH, SLOWEST, Way, resident
 from tests.formats import STREAMS, introductions, stream, topic, written
 from tests.mutations import Mutations
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = [name for name in STREAMS if name != "json"]
 LONG = -(-1_000_000 // (len(NAMES) * GROUP)) * GROUP

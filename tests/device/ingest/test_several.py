@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +15,6 @@ from edged.domain.stream.admission import AdmissionRules
 from tests.device.dock import Dock, again, delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.mqtt.client.message import ReceivedMessage
 
 SENML: dict[str, Any] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +14,6 @@ from tests.device.dock import CLASSIFY, Dock, again, delivery
 from tests.storage.stream import find, stored_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     from edged.mqtt.client.message import ReceivedMessage
 
 WINDOWS: dict[str, Any] = {**CLASSIFY, "id": "id", "window": {"size": 4, "stride": 2}}

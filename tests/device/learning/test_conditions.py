@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,6 @@ from edged.host.vitals import VitalsReader
 from tests.device.trainers import Plant
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.training.message import Message
     from edged.storage.models.bundles import Bundle
 

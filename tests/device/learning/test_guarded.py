@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +14,6 @@ from edged.storage.models.registry import Registry
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto as Broker
 
 STREAM = {"features": ["x.0", "x.1", "x.2"], "label": "y", "classes": 2}

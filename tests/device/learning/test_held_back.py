@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +12,6 @@ from edged.domain.training.guards import Conditions
 from tests.device.trainers import Desk, Plant
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
 
 HARD = Conditions(

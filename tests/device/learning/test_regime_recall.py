@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,10 +21,6 @@ from tests.device.gates import Gate
 from tests.device.learning_rig import batch
 from tests.device.linear import BAD, GOOD, SCHEMA, candidate, classes, inputs
 from tests.device.partners import Recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from edged.errors import EdgedError, RefusedError
 from tests.device.learning.test_urgent_work import House
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from edged.domain.commands.rules import Request
     from edged.storage.models.bundles import Bundle
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import resource
 import signal
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,9 +35,6 @@ from tests.installed import USUAL, needs_native
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.domain.training.message import Message
     from edged.storage.models.bundles import Bundle
 

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,8 +25,6 @@ from tests.device.partners import Observer
 from tests.device.trainers import Desk, Ear, Plant, signalled
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
 
 LONG: dict[str, Any] = {"steps": 1000, "max_steps": 1000, "checkpoint_every": 50, "batch": 16}

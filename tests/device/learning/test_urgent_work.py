@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +24,6 @@ from tests.device.linear import BAD, GOOD, SCHEMA
 from tests.device.partners import Recorder
 from tests.device.trainers import Desk, Plant, signalled
 from tests.running_device import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class House(Recorder):

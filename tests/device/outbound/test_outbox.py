@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,9 +29,6 @@ from tests.mqtt.inbox import Inbox
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
     from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker

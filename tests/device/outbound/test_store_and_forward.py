@@ -7,7 +7,9 @@ import os
 import signal
 import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,9 +24,6 @@ from tests.mqtt.inbox import Inbox
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,6 @@ from tests.running_device import wait_until
 from tests.weights import Follower, Sender, big_bundle
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.models.bundles import Bundle
     from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +19,6 @@ from edged.storage.files.atomic import Disk
 from edged.storage.models.registry import Registry
 from tests.device.gates import Gate
 from tests.device.linear import BAD, BROKEN, GOOD, candidate, inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

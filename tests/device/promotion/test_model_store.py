@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,6 @@ from edged.errors import ConfigError, ModelError, RefusedError
 from tests.device.gates import Gate
 from tests.device.learning_rig import batch
 from tests.device.linear import BAD, BROKEN, GOOD, candidate, inputs, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +19,6 @@ from tests.device.gates import Gate
 from tests.device.linear import BAD, BROKEN, GOOD, candidate, inputs, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.domain.judging.gate import Verdict
     from edged.domain.protocols import ServedModel
 

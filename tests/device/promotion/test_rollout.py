@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,9 +23,6 @@ from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, candidate, inputs, nu
 from tests.device.partners import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.domain.training.training_run import Candidate
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,6 @@ from tests.device.linear import WIDTH, numbered, samples, write
 from tests.device.serving.test_predictor import serving
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.device.linear import Floats
 
 SCHEMA = Schema((), WIDTH, "reconstruct", (), WIDTH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,6 @@ from edged.domain.drift.signals import Level
 from tests.device.linear import GOOD, SCHEMA, WIDTH, classes, numbered, served
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.domain.drift.signals import DriftSignal
     from tests.device.linear import Floats
 

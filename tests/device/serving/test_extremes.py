@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.device.linear import inputs, samples, served
 from tests.device.serving.test_predictor import make_server, serving
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_one_extreme_reading_does_not_dethrone_the_champion(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,6 @@ from tests.device.linear import BAD, BROKEN, GOOD, classes, inputs, numbered, sa
 from tests.device.serving.test_predictor import Failing, Outlet, labels, make_server, serving
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.device.serving import Predictor
     from edged.domain.protocols import Model
     from tests.device.linear import Floats

@@ -5,7 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +22,6 @@ from tests.device.serving.test_predictor import serving as running
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.device.serving import Predictor
 
 

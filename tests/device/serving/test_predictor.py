@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,9 +32,6 @@ from tests.device.partners import Recorder, Supervisor, no_requests
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.stream.sample import Batch
     from tests.device.linear import Floats

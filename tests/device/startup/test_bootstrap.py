@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,6 @@ from edged.storage.models.bundles import Bundle
 from tests.commands import write_config
 from tests.faults.tracing import require_strace
 from tests.installed import UsualEngine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def config(folder: Path, **stream: Any) -> Config:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundle_archive import pack_bundle
 from edged.storage.models.bundles import Bundle
 from tests.crash.workloads import config_of, make_bundle, opened
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
 from tests.crash.workloads import make_bundle
 from tests.storage.stream import batch, open_log
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def start(state: Path, boot_id: str = "a") -> Recovery:

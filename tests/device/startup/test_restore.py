@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,6 @@ from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules
 from edged.domain.training.guards import Budget
 from edged.storage.models.registry import Registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,10 +24,6 @@ from edged.mqtt.topics import Topics
 from edged.storage.journal.transfer_staging import TransferStaging
 from edged.storage.journal.transfers import Transfer, TransferPurpose, announced, read_transfer
 from tests.running_device import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 BLOB = bytes(range(256)) * 4
 LIMIT = 4096

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,6 @@ from edged.mqtt import update_encoding, weight_encoding
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto
 
     Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]

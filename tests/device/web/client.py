@@ -6,12 +6,10 @@ import http.client
 import json
 import socket
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.running_device import Device
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCOPES = ("read", "infer", "control", "scrape")
 TOKENS = {scope: f"{scope}-" + "0123456789abcdef" * 2 for scope in SCOPES}

@@ -14,8 +14,9 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -24,9 +25,6 @@ from edged.workbench.demo.broker import Mosquitto, free_port
 from tests.device.web.client import INFER, MODEL, Client, rows, web_device
 from tests.device.web.description import description
 from tests.running_device import Device, running, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "prometheus"
 SCRAPES = float(os.environ.get("EDGED_SCRAPE_SECONDS", "60"))

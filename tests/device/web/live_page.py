@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from tests.device.web.live import program, run
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.running_device import Listener
 
 pytestmark = pytest.mark.timeout(300)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -23,9 +24,6 @@ from edged.device.web.http.authentication import (
 from edged.device.web.http.routes import Login, session_of
 from edged.errors import ConfigError
 from tests.device.web.client import TOKENS, token_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def files(folder: Path, *scopes: str) -> dict[str, Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from edged.device.web.bridge import PendingRows, ServingBridge
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.domain.stream.commit_group import Submission
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect
 
 from edged.device.web.http.bodies import GZIP_FROM, deflated, inflate, read_body
 from edged.device.web.http.errors import HttpError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LARGEST = 1000
 

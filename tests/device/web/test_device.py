@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ from tests.device.web.client import INFER, MODEL, Client, rows, token_files, web
 from tests.running_device import START_SECONDS, running, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto
     from tests.device.web.conftest import Site
 

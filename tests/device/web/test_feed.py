@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from starlette.requests import Request
 
 from edged.device.web.api.event_stream import BEHIND, KEPT, RECENT, EventStream
 from edged.device.web.http.errors import HttpError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 def asking(query: str = "", last: str = "", method: str = "GET") -> Request:

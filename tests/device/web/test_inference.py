@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,6 @@ from tests.device.serving.test_anomalies import SCHEMA, zeros
 from tests.device.serving.test_predictor import make_server, serving
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.device.serving import Predictor
     from tests.device.linear import Floats
 

@@ -8,7 +8,9 @@ import socket
 import ssl
 import stat
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,9 +26,6 @@ from tests.device.web.client import UnixConnection
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from starlette.types import Receive, Scope, Send
 
 LARGE = 8 * 1024**2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +14,6 @@ from edged.domain.judging.overlap import apart, block_of, judged_on
 from edged.domain.stream.windowing import WindowRules
 from edged.storage.samples.log import SampleLog
 from tests.storage.stream import batch, open_log
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200)), unique=True, max_size=80)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -17,9 +18,6 @@ from edged.domain.messages.sent import ANSWERS, schemas
 from edged.errors import ConfigError
 from edged.mqtt.topics import Topics
 from tests.commands import edged, write_config
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORDS = st.sampled_from(
     ["steps", "epochs", "from", "engine", "dry_run", "version", "what", "rows", "confirm", "level", "keys",

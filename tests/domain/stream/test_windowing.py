@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ from edged.domain.stream.windowing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from edged.domain.stream.sample import LabelValue
 
 T0 = 1_767_225_600.0  # as large as event times are, so that their rounding shows

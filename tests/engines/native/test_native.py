@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +12,6 @@ from edged.errors import BundleError, NonFiniteError, TrainingError
 from edged.storage.models.bundles import Bundle
 from tests.engines.bundles import batches, classifier, overflowing
 from tests.installed import needs_native
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = needs_native
 

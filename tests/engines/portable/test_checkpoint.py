@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +14,6 @@ from edged.engines.native import api
 from edged.engines.native.checkpoint import FormatError, TrainingCheckpoint, dump, load
 from tests.engines.bundles import batches, classifier
 from tests.installed import needs_native
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 NAMES = st.text(min_size=1, max_size=12)

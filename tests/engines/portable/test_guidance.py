@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,6 @@ from edged.engines.portable.engine import PortableEngine
 from edged.errors import TrainingError, UnavailableError
 from edged.storage.models.bundles import Bundle, seal
 from tests.installed import needs_native
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RNG = np.random.default_rng(8)
 ROWS = RNG.standard_normal((9, 5)).astype(np.float32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +18,6 @@ from edged.errors import BundleError
 from tests.bundles.models import chain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     import onnx
 
     from edged.bundles.autodiff.tape import Adjoint, Tape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,9 +13,6 @@ from edged.engines.inference import InferenceModel
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import CPU, check, confirm, onnxruntime, with_cpu
 from edged.errors import ConfigError, UnavailableError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HERE = onnxruntime.get_available_providers()
 

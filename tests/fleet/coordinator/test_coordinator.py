@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +23,6 @@ from edged.storage.files.atomic import Disk
 from tests.fleet.senders import FLEET, SHAPES, Senders, base_weights, change_of, expected_model, update_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
     from tests.fleet.conftest import MakeSite, Site

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,6 @@ from edged.errors import ConfigError, CorruptError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.initial_model import first_model
 from tests.fleet.senders import base_weights
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def config(model: Path, **sections: Any) -> CoordinatorConfig:

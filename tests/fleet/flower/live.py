@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from tests.fleet.flower.site import FlowerSite
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from edged.storage.models.bundles import Bundle
     from edged.workbench.demo.broker import Mosquitto
 

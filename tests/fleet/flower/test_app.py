@@ -7,7 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 import yaml
@@ -18,9 +18,6 @@ from edged.config.loader import load
 from edged.errors import ConfigError
 from edged_flower.compat import SILENT, VERSION
 from edged_flower.nodes import NodeNames
-
-if TYPE_CHECKING:
-    from typing import Any
 
 PACKAGE = Path(edged_flower.__file__).parent
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +21,6 @@ from tests.fleet.matrix import InMemoryMatrix
 from tests.fleet.senders import SHAPES, Senders, base_weights, change_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tests.conftest import MakeBroker
     from tests.fleet.conftest import MakeSite
 

@@ -14,6 +14,7 @@ import site
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,6 @@ playwright = pytest.importorskip("playwright.sync_api", reason="run `make test-w
 expect = playwright.expect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.conftest import MakeBroker
 
 DEVICES = 200

@@ -7,8 +7,9 @@ import hashlib
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +20,6 @@ from edged.errors import ConfigError
 from edged.fleet.page.files import FOLDER, PageSettings, page_files, write_files
 from edged.workbench.demo.broker import free_port
 from tests.fleet.page.ui import Ui, fleet_ui
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 LARGEST = 180 * 1024  # bytes that the first visit costs, compressed
 OURS = sorted(path for path in FOLDER.glob("*.js") if path.name != "mqtt.min.js")

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as mqtt
@@ -22,8 +23,6 @@ from tests.fleet.page.ui import Ui, fleet_ui
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.conftest import MakeBroker
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import http.client
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from edged.workbench.demo.broker import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Answer(NamedTuple):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +27,6 @@ from edged.fleet.rules.admission import (
 )
 from edged.fleet.rules.layout import Layout
 from edged.mqtt import update_encoding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ID, BASE = "a" * 32, "b" * 64
 WEIGHTS = {"w": np.full((6, 4), 0.05, np.float32), "b": np.full(6, 0.05, np.float32)}

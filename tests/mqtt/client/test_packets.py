@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from edged.errors import BrokerError
 from edged.mqtt.client.message import MessageProperties, OutgoingMessage, ReceivedMessage
 from edged.mqtt.client.packets import PacketSocket, encode_publish
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOPIC = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30)
 PACKETS = st.lists(

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from tests.mqtt.inbox import PATIENCE, ConnectionGates, Gate, Inbox
 from tests.mqtt.oldbroker import OldBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.conftest import MakeBroker
     from tests.mqtt.conftest import Connect
     from tests.mqtt.inbox import Log

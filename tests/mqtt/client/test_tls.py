@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,9 +20,6 @@ from tests.certificates import DAY, Authority, weak_key
 from tests.mqtt.inbox import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from tests.conftest import MakeBroker
     from tests.mqtt.conftest import Connect
     from tests.mqtt.inbox import Log

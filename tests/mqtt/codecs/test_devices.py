@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cbor2
@@ -21,8 +22,6 @@ from tests.mqtt.inbox import Inbox
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.demo.broker import Mosquitto
     from tests.mqtt.conftest import Connect
 

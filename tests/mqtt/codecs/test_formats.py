@@ -6,7 +6,8 @@ import json
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import cbor2
 import msgpack
@@ -22,9 +23,6 @@ from edged.errors import ConfigError, RejectedSampleError
 from edged.lazy_imports import hidden
 from edged.mqtt.codecs import label_codec, sample_codec
 from tests.formats import SENML, STREAMS, TS, introductions, senml, stream, topic, written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ARRAYS = ["float32", "float16", "int16"]
 WITH_FIELDS = [name for name in STREAMS if name not in ARRAYS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +19,6 @@ from tests.mqtt.inbox import PATIENCE, Gate, Inbox
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from edged.workbench.demo.broker import Mosquitto
     from tests.mqtt.conftest import Connect
 

@@ -7,8 +7,10 @@ import shutil
 import stat
 import tarfile
 import zipfile
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +31,6 @@ from edged.storage.samples.log import SampleLog
 from tests.device.linear import samples
 from tests.storage.disks import PowerCutError, TestedDisk
 from tests.storage.stream import stored_inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SCHEMA = Schema((), 2, "classify", ("ok", "worn"))
 ABOUT = {"device": "press-7"}

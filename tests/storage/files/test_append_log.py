@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from edged.errors import CorruptError, StorageError
 from edged.storage.files.append_log import AppendLog
 from edged.storage.files.atomic import Disk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECORDS = [({"n": n}, bytes([n]) * (100 * n)) for n in range(5)]
 

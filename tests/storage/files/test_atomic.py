@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -26,9 +26,6 @@ from edged.storage.files.atomic import (
 )
 from edged.storage.files.checksummed_json import seal, unseal
 from tests.storage.disks import Fault, PowerCutError, TestedDisk, faults
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

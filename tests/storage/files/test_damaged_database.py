@@ -3,16 +3,13 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from edged.errors import StorageError
 from edged.storage.files.damaged_database import KEPT, damage, rename_damaged
 from tests.storage.disks import TestedDisk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENOUGH = 30.0
 NOW = 1_700_000_000.0

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from edged.errors import CorruptError, NewerStateError, RefusedError, StorageError
 from edged.storage.files.atomic import DISK, scratch
 from edged.storage.files.database import connect, migrate, require_version, transaction
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FIRST = ("CREATE TABLE t (a INTEGER)", "INSERT INTO t VALUES (1)")
 SECOND = ("ALTER TABLE t ADD COLUMN b INTEGER DEFAULT 5",)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +17,6 @@ from edged.storage.backup import backup as backups
 from edged.storage.backup import restore as restoring
 from edged.storage.files.atomic import DirectoryLock
 from tests.storage.backup.test_backup import ABOUT, contents, fill
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as another user")
 

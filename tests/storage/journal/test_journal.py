@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from edged.storage.files.database import connect, migrate
 from edged.storage.journal import journal
 from edged.storage.journal.journal import CommandRecord, CommandRetention
 from edged.storage.models.registry import Registry
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_values_outlive_the_process(tmp_path: Path) -> None:

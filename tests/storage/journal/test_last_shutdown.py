@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from edged.storage.journal import last_shutdown
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_first_start_is_known(tmp_path: Path) -> None:

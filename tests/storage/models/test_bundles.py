@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from edged.errors import BundleError, CorruptError
 from edged.storage.files.checksummed_json import seal as sealed
 from edged.storage.files.checksummed_json import unseal
 from edged.storage.models.bundles import Bundle, Tensor, publish, refuse_foreign, seal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONTENT = {"training_model.onnx": b"\x08\x08", "checkpoint": b"weights" * 1000}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +19,6 @@ from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.signatures import open_bundle, sign_bundle
 from tests.commands import edged
 from tests.damage import any_byte, damaged_copy, damaged_file, description, missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIMIT = 4 << 20
 SHORT, LONG = 70, 5000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -17,9 +17,6 @@ from edged.domain import protobuf
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle, seal
 from edged.storage.models.external_data import external_places
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WHOLE: bytes = mlp(4, 2, [8]).SerializeToString()
 

@@ -6,7 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -23,10 +24,6 @@ from edged.signing import new_pair, sign
 from edged.storage.models.bundles import Bundle, seal
 from edged.storage.models.signatures import open_bundle, sign_bundle
 from tests.commands import edged, write_config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

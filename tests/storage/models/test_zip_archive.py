@@ -6,15 +6,13 @@ import io
 import itertools
 import tracemalloc
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edged.errors import CorruptError
 from edged.storage.models.zip_archive import ArchiveReader, ArchiveWriter
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BLOCK = bytes(1 << 20)
 BLOCKS = 4097

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from edged.storage.outbox import queue as outbox_file
 from edged.storage.outbox.queue import DATABASE, Key, Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     Open = Callable[..., Outbox]
 
 ROOT = Path(__file__).parents[3]

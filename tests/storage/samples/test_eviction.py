@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,6 @@ from edged.storage.files.database import file_bytes
 from tests.storage.stream import START, batch, open_log
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.samples.log import SampleLog
 
 MIB = 1024**2

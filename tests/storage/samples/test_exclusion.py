@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,6 @@ from edged.domain.stream.holdout import is_holdout
 from tests.storage.stream import RECONSTRUCT, batch, open_log
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.storage.samples.log import SampleLog
 
 HOLDOUT = 0.3

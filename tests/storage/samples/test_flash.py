@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +11,6 @@ from edged.domain.stream.schema import Schema
 from edged.host.vitals import written_bytes
 from edged.storage.samples.log import SampleLog
 from tests.device.linear import samples
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WIDTH, PAYLOAD = 16, 241  # a JSON object of 16 named numbers and a time
 TOGETHER = 500  # five seconds of 100 samples each

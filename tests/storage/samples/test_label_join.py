@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -9,9 +11,6 @@ from edged.domain.stream.sample import LabelReading
 from tests.storage.stream import START, batch, find, open_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.storage.samples.log import SampleLog
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +13,6 @@ from edged.domain.stream.sample import LabelUpdate
 from tests.storage.stream import REGRESS_TWO, START, batch, open_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from edged.domain.stream.sample import LabelValue
     from edged.storage.samples.log import SampleLog
 

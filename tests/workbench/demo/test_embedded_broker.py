@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from edged.mqtt.client.session import Session
 from edged.workbench.demo import broker as broker_module
 from edged.workbench.demo.broker import HOST, EmbeddedBroker, Kind, Mosquitto, available, free_port
 from tests.mqtt.inbox import PATIENCE, Inbox
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("kind", ["mosquitto", "amqtt"])

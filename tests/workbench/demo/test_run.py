@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from edged.workbench.demo.plant import CLASSES, FEATURES, RATE, replayed, simula
 from edged.workbench.demo.run import run_demo
 from tests.commands import edged, two_classes
 from tests.streams import generated
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEYS = {"samples", "predictions", "dropped", "trainings", "swaps", "rollbacks", "frozen", "adapted", "engine"}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,6 @@ from edged.workbench.evaluation import run
 from edged.workbench.evaluation.forgetting import backward_transfer, forgetting, forward_transfer
 from edged.workbench.recordings.stream import LabelOptions
 from tests.commands import write_config
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 OPEN_GATE = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0, "holdout": 0.1}
 STRICT_GATE = {"min_gain": -0.05, "max_regret": 0.02, "holdout": 0.1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,6 @@ from edged.workbench.recordings.stream import LabelOptions, shape_stream
 from tests.streams import recording
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 FIRST = 6  # users of the pre-training

@@ -9,7 +9,8 @@ import json
 import subprocess
 import sys
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +31,6 @@ from tests.commands import edged, strict_json, two_classes, write_config
 from tests.device.linear import GOOD, write
 from tests.faults.tracing import require_strace
 from tests.streams import stream
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEYS = {
     "samples", "scored", "quarantined", "metric", "frozen", "no_change", "windows", "trainings",

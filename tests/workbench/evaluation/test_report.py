@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edged.charts.lines import ChartLine, Marks, line_chart, matrix
 from tests.commands import edged, strict_json, two_classes, write_config
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OPEN_GATE = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0}
 

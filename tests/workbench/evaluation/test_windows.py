@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from edged.workbench.recordings.stream import LabelOptions, shape_stream
 from tests.commands import write_config
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.recordings.stream import Stream
 
 SIZE, STRIDE, RATE = 16, 8, 20.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +12,6 @@ from edged.errors import ConfigError
 from edged.workbench.experiments.loading import load_recipes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edged.workbench.experiments.grid import Recipe
 
 STREAM = {"features": 4, "classes": 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from edged.workbench.experiments.job import BUNDLE, TrialOrder
 from edged.workbench.experiments.runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.workbench.experiments.job import EpochDone
     from edged.workbench.experiments.runner import TrialOutcome
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,6 @@ from tests.workbench.evaluation.test_report import Page
 from tests.zoo import ZOO
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     Array = np.ndarray[Any, Any]
 
 pytestmark = pytest.mark.faults

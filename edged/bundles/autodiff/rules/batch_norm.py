@@ -8,6 +8,7 @@ no trace in mean and variance, and so none in the other rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from edged.bundles.autodiff.registry import backward, forward
@@ -15,8 +16,6 @@ from edged.bundles.autodiff.tape import BATCH, Adjoint, untrainable
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints

@@ -8,6 +8,7 @@ weights added up from step to step. Nothing is then held for all steps but what 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +19,6 @@ from edged.bundles.autodiff.rules.recurrent import MANY, are_fewer, product, sum
 from edged.bundles.autodiff.tape import Adjoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints

@@ -12,6 +12,7 @@ and dx, which is the transposed convolution of ḡ with W by definition.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from edged.bundles.autodiff.tape import Adjoint
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints

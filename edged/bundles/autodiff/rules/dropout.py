@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,6 @@ from edged.bundles.autodiff.shapes import row_elements
 from edged.bundles.autodiff.tape import BATCH, Adjoint, untrainable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from onnx import TensorProto
@@ -11,8 +12,6 @@ from edged.bundles.autodiff.registry import backward
 from edged.bundles.autodiff.tape import Adjoint, broadcast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints

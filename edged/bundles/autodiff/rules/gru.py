@@ -7,6 +7,7 @@ PyTorch's form) or n = tanh(W·xₜ + b + R·q) with q = r∘hₜ₋₁ (`linear
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,8 +27,6 @@ from edged.bundles.autodiff.rules.recurrent import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints

@@ -7,6 +7,7 @@ rows, or a SoftmaxCrossEntropyLoss, becomes Σ wᵢ·lossᵢ/Σw; the loss of th
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,6 @@ from edged.bundles.graph.writer import attributes_of
 from edged.bundles.losses.cross_entropy import SMALL, row_weights, weights_of_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints

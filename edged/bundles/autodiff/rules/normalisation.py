@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edged.bundles.autodiff.registry import backward, forward
@@ -9,8 +10,6 @@ from edged.bundles.autodiff.tape import Adjoint, untrainable
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints

@@ -7,6 +7,7 @@ of what the gates compute before their activation.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edged.bundles.autodiff.control_flow import Body, write_choice
@@ -14,8 +15,6 @@ from edged.bundles.autodiff.tape import untrainable
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import onnx
 
     from edged.bundles.autodiff.tape import Adjoint, Tape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.bundles.autodiff.control_flow import Body, ScanState, write_scan
@@ -19,8 +20,6 @@ from edged.bundles.autodiff.tape import untrainable
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx
 
     from edged.bundles.autodiff.registry import Adjoints

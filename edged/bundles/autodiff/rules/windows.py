@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from edged.bundles.autodiff.tape import untrainable
 from edged.bundles.graph.writer import attributes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import onnx
 
     from edged.bundles.autodiff.control_flow import Body

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from edged.device.commands.answers import LocalCommand
@@ -20,8 +21,6 @@ from edged.domain.commands.rules import MAX_PAYLOAD, parse
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
     from starlette.responses import Response
 

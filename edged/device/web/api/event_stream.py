@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import Response, StreamingResponse
@@ -19,8 +20,6 @@ from edged.device.web.http.errors import HttpError
 from edged.domain.messages.encoding import json_ready
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -15,8 +16,6 @@ from edged.domain.federated.messages import LARGEST_JSON, RoundAnnouncement
 from edged.errors import EdgedError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
 
     from edged.device.fleet_member.local_transport import LocalTransport

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from edged.host.vitals import VitalsReader
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Mapping
 
     from starlette.requests import Request
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,6 @@ from edged.mqtt.codecs.json import parse
 from edged.mqtt.field_access import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edged.domain.judging.predictions import Predictions
     from edged.domain.stream.schema import Schema
 

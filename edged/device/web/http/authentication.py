@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edged.domain.commands.rules import TokenBucket
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from edged.clock import Clock
 
 Scope = Literal["read", "infer", "control", "scrape"]

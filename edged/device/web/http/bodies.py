@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect
@@ -11,8 +12,6 @@ from starlette.responses import Response
 from edged.device.web.http.errors import HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.types import Message, Receive, Scope
 
 GZIP_FROM = 512  # bytes of an answer: below, deflating takes longer than it saves

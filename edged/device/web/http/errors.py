@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from starlette.responses import Response
 
 from edged.errors import EdgedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 JSON = "application/json"
 

@@ -8,13 +8,12 @@ a foreign name was made to lead here, DNS rebinding), and what changes anything 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from edged.device.web.http.errors import HttpError, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
-
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 SAFE = ("GET", "HEAD")

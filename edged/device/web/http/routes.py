@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect, Request, cookie_parser
@@ -17,8 +18,6 @@ from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
     from starlette.types import Receive, Scope, Send
 
     from edged.device.web.http.authentication import Access, Pass

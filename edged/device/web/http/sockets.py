@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     import ssl
-    from pathlib import Path
 
     from edged.config import WebConfig
     from edged.config.web import WebTlsConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,6 @@ from edged.device.web.page.format import button, moment
 from edged.device.web.page.snapshot import PAUSABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edged.device.web.page.snapshot import Snapshot
     from edged.storage.models.registry import ModelRecord
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from edged.device.web.http.bodies import respond
 from edged.device.web.http.errors import JSON, HttpError, as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from starlette.requests import Request
 
     from edged.device.pipeline import LivePipeline

@@ -5,6 +5,7 @@ All text from outside is escaped.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -17,8 +18,6 @@ from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.text import happening, summary, when
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edged.device.web.page.history import Sensor
     from edged.device.web.page.snapshot import Snapshot
     from edged.storage.models.registry import ModelRecord

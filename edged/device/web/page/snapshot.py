@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.text import attention
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.web.http.authentication import Scope

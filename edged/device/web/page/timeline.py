@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.charts.svg import LEFT, TOP, Chart, extent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edged.charts.svg import Tell
     from edged.device.web.page.history import Mark, Point
 

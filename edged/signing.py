@@ -26,12 +26,8 @@ _MAKE = "make a pair with `edged keys new -o FILE`"
 def new_pair(path: Path) -> Path:
     """Write a private key to `path` (PKCS #8, PEM, mode 0600), its public key beside it; the path of that.
 
-    Raises
-    ------
-    ConfigError
-        When one of the files is there already, or cannot be written.
-    UnavailableError
-        Without the package cryptography, as all that signs or checks signatures.
+    Raises ConfigError when one of the files is there already, or cannot be written; UnavailableError without
+    the package cryptography, as all that signs or checks signatures.
     """
     _require()
     from cryptography.hazmat.primitives import serialization
@@ -65,10 +61,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 def sign(message: bytes, key: Path) -> bytes:
     """The signature of a message, 64 bytes.
 
-    Raises
-    ------
-    ConfigError
-        When `key` is no private key of Ed25519.
+    Raises ConfigError when `key` is no private key of Ed25519.
     """
     return _private(key).sign(message)
 
@@ -92,10 +85,7 @@ def sign_command(
 class Keys:
     """The public keys that a device trusts.
 
-    Raises
-    ------
-    ConfigError
-        When a file holds no public key of Ed25519.
+    Raises ConfigError when a file holds no public key of Ed25519.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:

@@ -8,10 +8,7 @@ from edged.errors import UnavailableError
 def require() -> None:
     """Check for the package onnx, before anything here is used.
 
-    Raises
-    ------
-    UnavailableError
-        When it is missing: installed without dependencies, or from an old list of them.
+    Raises UnavailableError when it is missing: installed without dependencies, or from an old list of them.
     """
     try:
         import onnx  # noqa: F401

@@ -106,10 +106,8 @@ def new_model(
     `hidden` are layer sizes such as `64,32`, those of the kind when absent; an autoencoder takes the last one
     as its code. `features` are names such as `statistics,spectrum`, of what an mlp sees instead of a window.
 
-    Raises
-    ------
-    ConfigError
-        When the kind is unknown, sizes are no numbers, `outputs` is missing, or the kind is for windows.
+    Raises ConfigError when the kind is unknown, sizes are no numbers, `outputs` is missing, or the kind is
+    for windows.
     """
     if kind not in HIDDEN:
         raise ConfigError(f"unknown kind {kind!r}", where="model new", remedy=f"one of {', '.join(HIDDEN)}")
@@ -183,10 +181,7 @@ def build_from_file(
     are read, where it has names, and the column `label`. `sequence` is the length of the axis, besides the
     batch, that the inputs leave open.
 
-    Raises
-    ------
-    EdgedError
-        One line on what cannot be built and why.
+    Raises EdgedError with one line on what cannot be built and why.
     """
     notes: list[str] = []
     given = _read(model, sequence, notes)
@@ -211,10 +206,7 @@ def build_from_file(
 def write_parameter(bundle: Path, name: str, out: Path | None) -> None:
     """Write one parameter of a bundle to the file `out` in numpy's format.
 
-    Raises
-    ------
-    ConfigError
-        Without a file, or when there is no such parameter.
+    Raises ConfigError without a file, or when there is no such parameter.
     """
     if out is None:
         raise ConfigError("a file is missing", where="-o", remedy="such as -o weight.npy")

@@ -41,10 +41,7 @@ def inspect(path: Path) -> dict[str, Any]:
     `parameters` is a table of `name`, `shape`, `size` (numbers) and `trainable`; `files` of `name` and
     `bytes`. A directory made by upstream is read too; its `edged` is empty.
 
-    Raises
-    ------
-    BundleError, CorruptError
-        When it cannot be read.
+    Raises BundleError or CorruptError when it cannot be read.
     """
     bundle = _open(path, verify=False)
     parameters = _parameters(bundle)
@@ -83,10 +80,8 @@ def verify(path: Path, *, threads: int = 1) -> dict[str, Any]:
     Every engine of the bundle that is installed here is tried. The result has `checks`, a list of
     `check` and `detail`, and `loss` before and after the steps.
 
-    Raises
-    ------
-    BundleError, CorruptError, ModelError, TrainingError, UnavailableError
-        At the first check that fails.
+    Raises BundleError, CorruptError, ModelError, TrainingError or UnavailableError at the first check that
+    fails.
     """
     bundle = _open(path, verify=True)
     fingerprint = bundle.fingerprint

@@ -32,14 +32,9 @@ def open_engine(
     `threads` are those of one training step, `providers` execution providers of the portable engine by
     onnxruntime's names, the preferred one first.
 
-    Raises
-    ------
-    UnavailableError
-        When this engine or provider is not available on this machine, or the engine not for this bundle.
-    ConfigError
-        When there is no engine or no execution provider of this name, or the two do not go together.
-    BundleError
-        When the bundle's artifacts cannot be loaded.
+    Raises UnavailableError when this engine or provider is not available on this machine, or the engine not
+    for this bundle; ConfigError when there is no engine or no execution provider of this name, or the two do
+    not go together; BundleError when the bundle's artifacts cannot be loaded.
     """
     if name not in ("auto", *ENGINES):
         raise ConfigError(

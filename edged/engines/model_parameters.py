@@ -32,12 +32,7 @@ def parameters_of(
     `folder` is a directory of the registry, or of a candidate that was trained from the bundle; `unpack`
     reads the file beside the model.
 
-    Raises
-    ------
-    UnavailableError
-        When there is neither.
-    StorageError
-        When a file cannot be read.
+    Raises UnavailableError when there is neither; StorageError when a file cannot be read.
     """
     try:
         if (folder / WEIGHTS_FILE).exists():

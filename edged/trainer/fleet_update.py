@@ -79,14 +79,8 @@ class FleetUpdateTrainer:
     def contribute(self, order: TrainRound) -> RoundResult:
         """Train in a round, whose settings hold what the device adds to them, and keep the update, durably.
 
-        Raises
-        ------
-        RefusedError
-            When the model is not one for this device.
-        CorruptError
-            When it is not the model that was announced.
-        NoDataError
-            When there is nothing to train on.
+        Raises RefusedError when the model is not one for this device; CorruptError when it is not the model
+        that was announced; NoDataError when there is nothing to train on.
         """
         started = time.monotonic()
         announced = order.round

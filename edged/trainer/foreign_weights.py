@@ -63,13 +63,8 @@ class WeightImporter:
     def import_weights(self, order: AdoptWeights) -> Candidate:
         """Make a candidate of the weights in a complete transfer.
 
-        Raises
-        ------
-        RefusedError
-            When the update does not fit this model, builds on weights that are not known here, or is worse
-            than the champion in every proportion.
-        CorruptError
-            When it is damaged.
+        Raises RefusedError when the update does not fit this model, builds on weights that are not known
+        here, or is worse than the champion in every proportion; CorruptError when it is damaged.
         """
         manifest, chunks = read_transfer(order.folder)
         blob = weight_encoding.join(manifest, chunks)
@@ -92,12 +87,8 @@ class WeightImporter:
     def import_model(self, order: AdoptModel) -> Candidate:
         """Make a candidate of the weights in a model file that a transfer holds, unmixed.
 
-        Raises
-        ------
-        RefusedError
-            When it is another network than the bundle's.
-        CorruptError
-            When it is no ONNX model.
+        Raises RefusedError when it is another network than the bundle's; CorruptError when it is no ONNX
+        model.
         """
         manifest, chunks = read_transfer(order.folder)
         names = (*self._task.bundle.trainable, *self._task.bundle.frozen)
@@ -114,12 +105,8 @@ class WeightImporter:
 
         Of the personal layers, the ones that the device's last round has trained are mixed like the rest.
 
-        Raises
-        ------
-        RefusedError
-            When it is not a model of this network.
-        CorruptError
-            When it is not the one that was announced.
+        Raises RefusedError when it is not a model of this network; CorruptError when it is not the one that
+        was announced.
         """
         own, window = self.own(), holdout_rows(self._holdout, self._task)
         other = self._of_fleet(order.model, order.hash, order, own)

@@ -67,14 +67,9 @@ class TrainingRun:
     def run(self, request: RunRequest) -> RunResult:
         """Carry out one run, on the learner that was restored from the newest checkpoint.
 
-        Raises
-        ------
-        NoDataError
-            When no labelled sample is new; a command is content with remembered ones.
-        InterruptedRunError
-            When asked to stop; a checkpoint has been published.
-        TrainingError
-            When the weights cannot be kept finite.
+        Raises NoDataError when no labelled sample is new; a command is content with remembered ones. Raises
+        InterruptedRunError when asked to stop; a checkpoint has been published. Raises TrainingError when the
+        weights cannot be kept finite.
         """
         started, learner = time.monotonic(), self._learner
         learner.begin(dry_run=request.options.dry_run)

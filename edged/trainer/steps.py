@@ -63,14 +63,8 @@ class TrainingLoop:
     def run(self) -> None:
         """Make all steps, with checkpoints on the way.
 
-        Raises
-        ------
-        InterruptedRunError
-            When asked to stop, after a checkpoint.
-        NoDataError
-            When no sample is left that has a finite loss.
-        NonFiniteError
-            When the weights are destroyed.
+        Raises InterruptedRunError when asked to stop, after a checkpoint; NoDataError when no sample is left
+        that has a finite loss; NonFiniteError when the weights are destroyed.
         """
         state, plan, training = self._state, self._plan, self._training
         total = plan.steps if training.schedule == "linear" else 0

@@ -150,10 +150,7 @@ def _read(source: Path, bundle: Path | None, unpack: Unpack) -> onnx.ModelProto:
 def choose_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
     """Let the model answer with these tensors, and compute nothing else.
 
-    Raises
-    ------
-    ConfigError
-        When no node computes one of them.
+    Raises ConfigError when no node computes one of them.
     """
     graph = model.graph
     computed = [name for node in graph.node for name in node.output if name]
@@ -186,10 +183,7 @@ def _prune(graph: onnx.GraphProto, wanted: set[str]) -> None:
 def halve(model: onnx.ModelProto) -> None:
     """Store float32 weights as float16, behind a Cast: every runtime computes with them as before.
 
-    Raises
-    ------
-    ConfigError
-        When a number does not fit.
+    Raises ConfigError when a number does not fit.
     """
     graph, casts = model.graph, []
     for tensor in graph.initializer:

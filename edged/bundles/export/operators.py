@@ -77,10 +77,7 @@ def config(path: Path, purpose: str = "all", *, types: bool = False) -> str:
     With `types` an operator is followed by the types that it needs, for those builds that leave out others;
     see `required` for the rest.
 
-    Raises
-    ------
-    UnavailableError
-        When onnxruntime's own reader of types cannot be used here.
+    Raises UnavailableError when onnxruntime's own reader of types cannot be used here.
     """
     names = (
         _with_types(path, purpose)

@@ -95,13 +95,9 @@ def put(
     A bundle is published again, its fingerprint another. Checkpoint and inference model are changed alike, so
     every engine begins with the new values.
 
-    Raises
-    ------
-    ConfigError
-        When a parameter is not known, has another shape, or a number is not finite, or a property is out of
-        range, or it is a generation of checkpoints, whose hashes would no longer fit.
-    BundleError, CorruptError, StorageError
-        When it cannot be read or written; what was there stays.
+    Raises ConfigError when a parameter is not known, has another shape, or a number is not finite, or a
+    property is out of range, or it is a generation of checkpoints, whose hashes would no longer fit;
+    BundleError, CorruptError or StorageError when it cannot be read or written; what was there stays.
     """
     held = held_in(path)
     ready = {name: _fitting(name, value, held) for name, value in values.items()}

@@ -35,12 +35,8 @@ def load(path: Path, most: int) -> onnx.ModelProto:
 
     Where they are larger than `most` bytes together, large parameters stay there, for `array_of` to read.
 
-    Raises
-    ------
-    BundleError
-        When such a file is missing, too short, or in another directory.
-    OSError, ValueError
-        And what else `onnx.load` raises for what is no model.
+    Raises BundleError when such a file is missing, too short, or in another directory; OSError or ValueError
+    and what else `onnx.load` raises for what is no model.
     """
     model = onnx.load(str(path), load_external_data=False)
     folder = path.parent.resolve()

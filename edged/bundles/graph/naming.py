@@ -55,10 +55,7 @@ class Naming:
     def put(self, bundle: Bundle) -> Bundle:
         """The bundle's description with these names.
 
-        Raises
-        ------
-        ConfigError
-            When there are more or fewer than the model has numbers.
+        Raises ConfigError when there are more or fewer than the model has numbers.
         """
         take, give = bundle.input, bundle.output
         for where, found in (("--features", self.features), ("--units", self.units)):

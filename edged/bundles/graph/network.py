@@ -30,10 +30,7 @@ class Network:
     Each takes what the one before it gave (`current`). Parameters are numbered in the order of the layers
     and initialised from `seed` after He et al. 2015.
 
-    Raises
-    ------
-    ConfigError
-        When a size is below 1 or the activation unknown.
+    Raises ConfigError when a size is below 1 or the activation unknown.
     """
 
     def __init__(self, seed: int, activation: str = "relu") -> None:

@@ -55,12 +55,8 @@ def generate(
     same blocks, but no value of a parameter passes through: models may be larger than a message.
     Of an optimizer that upstream has not, the optimizer's file is that of plain SGD.
 
-    Raises
-    ------
-    UnavailableError
-        Where onnxruntime-training is not installed.
-    BundleError
-        When an operator has no gradient, or the loss does not depend on a trainable parameter.
+    Raises UnavailableError where onnxruntime-training is not installed; BundleError when an operator has no
+    gradient, or the loss does not depend on a trainable parameter.
     """
     blocks = api.load("onnxblock")
     prepare_blocks()

@@ -49,10 +49,7 @@ class Optimizer:
     def of(cls, name: str, **options: float | None) -> Optimizer:
         """The optimizer `name`; options that are None keep its defaults.
 
-        Raises
-        ------
-        ConfigError
-            When there is no such optimizer, it has no such option, or a value is out of range.
+        Raises ConfigError when there is no such optimizer, it has no such option, or a value is out of range.
 
         Examples
         --------

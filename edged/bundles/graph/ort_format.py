@@ -68,10 +68,7 @@ def write_optimised(source: Path, out: Path, level: str, *, weights_change: bool
 def initializers(content: bytes) -> dict[str, tuple[int, int]]:
     """First byte and number of bytes of the values of every initializer of the main graph, by name.
 
-    Raises
-    ------
-    CorruptError
-        When it is not in ORT format.
+    Raises CorruptError when it is not in ORT format.
     """
     try:
         graph = _model(content).table(_GRAPH)

@@ -41,10 +41,7 @@ def mlp(
     With `features`, names out of `window_features.FEATURES`, it sees those instead, computed inside the
     graph from a `window` of `(rows, channels)`.
 
-    Raises
-    ------
-    ConfigError
-        When a size is below 1, the activation or a feature unknown, or a window missing.
+    Raises ConfigError when a size is below 1, the activation or a feature unknown, or a window missing.
     """
     network = Network(seed, activation)
     width = add_features(network, *(window or (1, inputs)), features) if features else inputs
@@ -65,10 +62,7 @@ def autoencoder(
     `hidden` are the encoder's layers, the decoder mirrors them; the code of `code` values is linear.
     Parameters are named and initialised as by `mlp`, numbered from the input on.
 
-    Raises
-    ------
-    ConfigError
-        When a size is below 1 or the activation unknown.
+    Raises ConfigError when a size is below 1 or the activation unknown.
     """
     network = Network(seed, activation)
     _chain(network, [inputs, *hidden, code], "code")
@@ -90,10 +84,7 @@ def cnn1d(
     largest of 4 moments while there are enough; then a dense layer of 64. Parameters are named and
     initialised as by `mlp`.
 
-    Raises
-    ------
-    ConfigError
-        When a size is below 1, or there are no filters.
+    Raises ConfigError when a size is below 1, or there are no filters.
     """
     if not filters:
         raise ConfigError("a cnn1d needs layers", where="--hidden", remedy="such as 32,64")
@@ -125,10 +116,7 @@ def cnn2d(
     each of `filters`, behind each the largest of 2 × 2 pixels while there are enough; then a dense layer of
     64. Parameters are named and initialised as by `mlp`.
 
-    Raises
-    ------
-    ConfigError
-        When a size is below 1, or there are no filters.
+    Raises ConfigError when a size is below 1, or there are no filters.
     """
     if not filters:
         raise ConfigError("a cnn2d needs layers", where="--hidden", remedy="such as 16,32")
@@ -163,10 +151,7 @@ def gru(
     the output is computed from. Parameters are `layer1.weight_ih`, `layer1.weight_hh` and `layer1.bias` in
     ONNX's order of gates.
 
-    Raises
-    ------
-    ConfigError
-        When a size is below 1, or there are no layers.
+    Raises ConfigError when a size is below 1, or there are no layers.
     """
     if not hidden:
         raise ConfigError("a gru needs layers", where="--hidden", remedy="such as 64")
@@ -200,10 +185,7 @@ def add_features(network: Network, size: int, channels: int, names: Sequence[str
     What a dense network cannot easily see by itself, in standard operators and constants: nothing of it is
     trained. It stands behind the standardisation that the build puts first, so every channel counts alike.
 
-    Raises
-    ------
-    ConfigError
-        When a name is unknown or there twice, or a window has fewer than 2 rows.
+    Raises ConfigError when a name is unknown or there twice, or a window has fewer than 2 rows.
     """
     unknown = [name for name in names if name not in FEATURES]
     if unknown or len(set(names)) < len(names):

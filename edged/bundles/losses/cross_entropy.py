@@ -87,12 +87,8 @@ class CrossEntropy:
     def label(self, output: Tensor) -> Tensor:
         """The label for a model output.
 
-        Raises
-        ------
-        BundleError
-            When the output is not one number a class.
-        ConfigError
-            When there are not as many classes.
+        Raises BundleError when the output is not one number a class; ConfigError when there are not as many
+        classes.
         """
         label, classes = label_of(self.name, output), output.width
         if self.weights is not None and len(self.weights) != classes:

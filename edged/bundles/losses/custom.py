@@ -24,10 +24,7 @@ _LABELS = {TensorProto.FLOAT: ("target", "float32"), TensorProto.INT64: ("labels
 class CustomLoss:
     """The loss in a model or in the file `source`.
 
-    Raises
-    ------
-    BundleError
-        When it cannot be read, or has other inputs and outputs than it must have.
+    Raises BundleError when it cannot be read, or has other inputs and outputs than it must have.
     """
 
     name = CUSTOM

@@ -71,12 +71,8 @@ class LossGraph(Writer):
 class FunctionLoss:
     """The loss that the function or block named by `source` writes.
 
-    Raises
-    ------
-    ConfigError
-        When there is no such module or function, or it cannot be a loss.
-    UnavailableError
-        When it is written with onnxruntime-training, and that is not installed.
+    Raises ConfigError when there is no such module or function, or it cannot be a loss; UnavailableError when
+    it is written with onnxruntime-training, and that is not installed.
     """
 
     name = CUSTOM
@@ -91,10 +87,7 @@ class FunctionLoss:
     def build(self, model: onnx.ModelProto, compared: Sequence[str]) -> BuiltLoss:
         """What it adds to `model`, called with the names of these tensors.
 
-        Raises
-        ------
-        BundleError
-            When it fails, changes the network, or gives no loss that can be trained on.
+        Raises BundleError when it fails, changes the network, or gives no loss that can be trained on.
         """
         base = _base(model, compared)
         try:

@@ -107,10 +107,7 @@ class Objective:
 
         `read` names the tensors that are read in place of labels.
 
-        Raises
-        ------
-        BundleError
-            When the model uses a name that is needed.
+        Raises BundleError when the model uses a name that is needed.
         """
         refuse_taken(graph, [OUTPUT])
         if len(self.terms) == 1 and self.terms[0].weight == 1:

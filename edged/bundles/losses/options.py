@@ -32,12 +32,8 @@ def parse(
     `class_weights` such as `1,2,0.5`, `ignore_index` and `label_smoothing` are for the one that is
     cross_entropy.
 
-    Raises
-    ------
-    ConfigError
-        When a text is no loss, or there is not one cross_entropy to weigh the classes of.
-    UnavailableError
-        For a block of onnxruntime-training, where that is not installed.
+    Raises ConfigError when a text is no loss, or there is not one cross_entropy to weigh the classes of;
+    UnavailableError for a block of onnxruntime-training, where that is not installed.
     """
     weighted = _weighted(texts, class_weights, ignore_index, label_smoothing)
     if len(texts) == 1 and "=" not in texts[0]:

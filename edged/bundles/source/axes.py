@@ -31,12 +31,7 @@ def fix_sequence(model: onnx.ModelProto, length: int, note: Note) -> None:
 
     Axes of one name have one length. If both first axes are open, a trial run decides which is the batch.
 
-    Raises
-    ------
-    ConfigError
-        When every length is fixed.
-    BundleError
-        When several are open, naming the axes.
+    Raises ConfigError when every length is fixed; BundleError when several are open, naming the axes.
     """
     places = _open(model.graph)
     batch = {symbol for (_, axis), symbol in places.items() if axis == 0}

@@ -55,10 +55,8 @@ class ModelContents:
 def held_in(path: Path) -> ModelContents:
     """What is in a bundle, a directory of upstream's, a generation of checkpoints, or a checkpoint file.
 
-    Raises
-    ------
-    BundleError, CorruptError
-        When it is none of them, cannot be read, or is a nominal checkpoint without its parameters.
+    Raises BundleError or CorruptError when it is none of them, cannot be read, or is a nominal checkpoint
+    without its parameters.
     """
     if (path / DESCRIPTION).is_file():
         return _of_bundle(Bundle.open(path))

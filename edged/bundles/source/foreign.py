@@ -45,12 +45,8 @@ def is_foreign(path: Path) -> bool:
 def describe(path: Path) -> Bundle:
     """What a `bundle.json` would say, derived from the graphs in `path`.
 
-    Raises
-    ------
-    BundleError
-        When a file is missing or the graphs are not of the usual form.
-    CorruptError
-        When a graph cannot be read.
+    Raises BundleError when a file is missing or the graphs are not of the usual form; CorruptError when a
+    graph cannot be read.
     """
     missing = [name for name in FILES if not (path / name).is_file()]
     if missing:

@@ -27,12 +27,7 @@ def write_out(
 ) -> onnx.ModelProto:
     """The model with every function, its own and those of the library, written out.
 
-    Raises
-    ------
-    ConfigError
-        When the library has no functions.
-    BundleError
-        When a function cannot be written out.
+    Raises ConfigError when the library has no functions; BundleError when a function cannot be written out.
     """
     if library is not None:
         _add(model, library)

@@ -53,10 +53,7 @@ def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelPr
 
     What of it is in other files, and more than `most` bytes, stays there.
 
-    Raises
-    ------
-    BundleError
-        When the file cannot be read as an ONNX model.
+    Raises BundleError when the file cannot be read as an ONNX model.
     """
     if not isinstance(source, (str, Path)):
         model = onnx.ModelProto()

@@ -227,10 +227,7 @@ RULES: Mapping[str, Callable[[onnx.NodeProto, Informed], None]] = {
 def express(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model, still of its own opset, without what the version converter cannot bring to opset 17.
 
-    Raises
-    ------
-    BundleError
-        When an operator cannot be expressed, naming its node.
+    Raises BundleError when an operator cannot be expressed, naming its node.
     """
     if opset_of(model) <= OPSET:
         return model

@@ -44,10 +44,7 @@ class Statistics:
     `target_mean` and `target_scale` `(k,)` are for regression targets. With `reconstruct` the target
     is the input, so it shares the input's statistics and follows them when they are overwritten.
 
-    Raises
-    ------
-    BundleError
-        When lengths differ, a value is not finite or a scale not positive.
+    Raises BundleError when lengths differ, a value is not finite or a scale not positive.
     """
 
     mean: Vector
@@ -119,10 +116,7 @@ def standardise_model(model: onnx.ModelProto, statistics: Statistics) -> None:
 
     The model has one input `(batch, d)` and one output `(batch, k)`, which keep their names.
 
-    Raises
-    ------
-    BundleError
-        When widths differ or names are taken.
+    Raises BundleError when widths differ or names are taken.
     """
     graph = model.graph
     _check_width(graph.input[0], statistics.mean, "input")

@@ -23,10 +23,7 @@ def in_inference_form(graph: onnx.GraphProto) -> list[str]:
 
     The names of the nodes that were in training mode are returned.
 
-    Raises
-    ------
-    BundleError
-        When a node reads the new statistics.
+    Raises BundleError when a node reads the new statistics.
     """
     read = {name for node in graph.node for name in node.input}
     turned: list[str] = []
@@ -47,10 +44,8 @@ def in_inference_form(graph: onnx.GraphProto) -> list[str]:
 def without_inactive(graph: onnx.GraphProto) -> None:
     """Turn every Dropout that is not in training mode into the identity.
 
-    Raises
-    ------
-    BundleError
-        When a mask is read, a ratio is out of range, or it is computed whether the node is in training mode.
+    Raises BundleError when a mask is read, a ratio is out of range, or it is computed whether the node is in
+    training mode.
     """
     values = constants(graph)
     for node in _dropouts(graph):

@@ -45,10 +45,7 @@ def check_outputs(
     axis, and an output of the second form may be inside the first one. Where this onnxruntime cannot run
     the given file, `note` is told so.
 
-    Raises
-    ------
-    BundleError
-        When an output differs by more than a thousandth of the largest, naming it.
+    Raises BundleError when an output differs by more than a thousandth of the largest, naming it.
     """
     in_inference_form(before.graph)
     batch_first(before, lambda _: None)

@@ -39,10 +39,7 @@ def unroll(model: onnx.ModelProto, note: Callable[[str], None]) -> set[str]:
     The others stay: a gradient that must pass one of them is refused. The names of the initialisers that
     written out nodes read are returned: all rounds share them.
 
-    Raises
-    ------
-    BundleError
-        When a loop would become more than `MOST` nodes, naming it.
+    Raises BundleError when a loop would become more than `MOST` nodes, naming it.
     """
     graph, shared, told = model.graph, set[str](), list[str]()
     while any(node.op_type in (*_LOOPS, *_MADE, *_TAKEN) for node in graph.node):

@@ -27,10 +27,7 @@ class AnomalyExclusion:
     def apply(self) -> int:
         """Exclude and include the samples that are due; return how many were included again.
 
-        Raises
-        ------
-        StorageError
-            When the disk refuses: call it again, nothing is forgotten.
+        Raises StorageError when the disk refuses: call it again, nothing is forgotten.
         """
         if self._anomalies is None:
             return 0

@@ -31,10 +31,7 @@ class RunQueue:
     def add(self, options: RunOptions, task: Task | None) -> None:
         """Add a run; tasks that ask for the same options get the same run.
 
-        Raises
-        ------
-        RefusedError
-            When too many wait.
+        Raises RefusedError when too many wait.
         """
         with self._lock:
             order = next((order for order in self._waiting if order.options == options), None)

@@ -125,10 +125,7 @@ class TrainingWorker:
 
         Those that ask for the same before it has begun get the same run.
 
-        Raises
-        ------
-        RefusedError
-            When too many runs wait.
+        Raises RefusedError when too many runs wait.
         """
         self._orders.add(options, task)
         self.wake()
@@ -187,10 +184,7 @@ class TrainingWorker:
     def want_checkpoint(self, task: Task) -> bool:
         """Have the present run written down, and `task` told; False where there is none.
 
-        Raises
-        ------
-        RefusedError
-            When the trainer cannot hear of it.
+        Raises RefusedError when the trainer cannot hear of it.
         """
         running = self._running
         if running is None or not self._under_way():

@@ -144,10 +144,7 @@ class CandidateStore:
     def open(self, version: int) -> ServedModel:
         """Load a version from the registry, verified and warmed up.
 
-        Raises
-        ------
-        EdgedError
-            When its files are damaged or it does not answer.
+        Raises EdgedError when its files are damaged or it does not answer.
         """
         record = self._registry.get(version)
         self._reader.breathe()

@@ -61,12 +61,8 @@ class ModelStore(CandidateStore):
 
         With `sha256`, its hash in hexadecimal, the bundle's own is not used where it is another file.
 
-        Raises
-        ------
-        ModelError
-            When not even the bundle's base model can be loaded.
-        ConfigError, UnavailableError
-            When no model can be loaded the way the configuration asks for. Nothing is changed then.
+        Raises ModelError when not even the bundle's base model can be loaded; ConfigError or UnavailableError
+        when no model can be loaded the way the configuration asks for. Nothing is changed then.
         """
         self._clear_candidates()
         self._base, self._base_hash = base_model, sha256
@@ -114,10 +110,7 @@ class ModelStore(CandidateStore):
     def install_base(self, base_model: Path, reason: str = "first model") -> ServedModel:
         """Make the bundle's own model the champion, under a new version.
 
-        Raises
-        ------
-        ModelError
-            When it cannot be loaded, or is not the file that was announced.
+        Raises ModelError when it cannot be loaded, or is not the file that was announced.
         """
         try:
             content = base_model.read_bytes()
@@ -164,10 +157,7 @@ class ModelStore(CandidateStore):
     def first_model(self) -> Model | None:
         """The bundle's own model, loaded; None where it is not known where that is.
 
-        Raises
-        ------
-        ModelError
-            When it cannot be loaded.
+        Raises ModelError when it cannot be loaded.
         """
         return None if self._base is None else self._reader.load(self._base)
 
@@ -176,10 +166,7 @@ class ModelStore(CandidateStore):
     def set_champion(self, version: int, reason: str) -> None:
         """Store an accepted model as the champion; call this before the swap.
 
-        Raises
-        ------
-        StorageError
-            When the pointer could not be published; the old champion stays.
+        Raises StorageError when the pointer could not be published; the old champion stays.
         """
         self._point_to(version, reason, outgoing=None)
         self.promotions += 1
@@ -216,10 +203,7 @@ class ModelStore(CandidateStore):
     def roll_back(self, failing: int, reason: str, to: int | None = None) -> ServedModel:
         """Go back to `to`, or to the newest loadable model before the failing one, or to the bundle's own.
 
-        Raises
-        ------
-        RefusedError
-            When `to` is what is served already, or no other model can be loaded.
+        Raises RefusedError when `to` is what is served already, or no other model can be loaded.
         """
         if to == failing:
             raise RefusedError(

@@ -128,12 +128,7 @@ class Rollout:
     def promote(self, to: int, *, watch: bool = True) -> ChampionChange:
         """Serve a stored model because somebody wants it, with `watch` on probation; what changed.
 
-        Raises
-        ------
-        RefusedError
-            When that version serves already.
-        EdgedError
-            When it cannot be loaded.
+        Raises RefusedError when that version serves already; EdgedError when it cannot be loaded.
         """
         champion = self._predictor.champion
         if to == champion.version:
@@ -254,10 +249,7 @@ class Rollout:
     def roll_back(self, reason: str, to: int | None = None) -> ChampionChange:
         """Serve `to` again, or the model that served before; what changed.
 
-        Raises
-        ------
-        RefusedError
-            When that version serves already, or none can be loaded.
+        Raises RefusedError when that version serves already, or none can be loaded.
         """
         with self._lock:
             failing, previous = self._predictor.champion.version, self._predictor.previous

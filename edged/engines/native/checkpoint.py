@@ -56,12 +56,8 @@ class TrainingCheckpoint:
 def read(path: Path) -> TrainingCheckpoint:
     """Read the checkpoint in a file, and in the one beside it where there is one.
 
-    Raises
-    ------
-    FormatError
-        When it is damaged or holds something else than float32 tensors.
-    OSError
-        When a file cannot be read.
+    Raises FormatError when it is damaged or holds something else than float32 tensors; OSError when a file
+    cannot be read.
     """
     data = path.with_name(path.name + DATA)
     return load(path.read_bytes(), np.memmap(data, np.uint8, "r") if data.is_file() else None)

@@ -41,12 +41,8 @@ class NativeEngine:
     Batches are handed over as numpy arrays: for one-time batches that is faster than making OrtValues
     of them. Gradients of several steps with `apply=False` are added up, not averaged.
 
-    Raises
-    ------
-    UnavailableError
-        When onnxruntime-training is not installed.
-    BundleError
-        When the artifacts cannot be loaded.
+    Raises UnavailableError when onnxruntime-training is not installed; BundleError when the artifacts cannot
+    be loaded.
     """
 
     name = "native"

@@ -41,10 +41,8 @@ def parameters_in(path: Path, names: Iterable[str]) -> dict[str, NDArray[np.floa
 def parameters_within(content: bytes, names: Iterable[str]) -> dict[str, NDArray[np.float32]]:
     """Those of the named parameters that a serialised model holds, as float32.
 
-    Raises
-    ------
-    CorruptError
-        When it is no ONNX model, or keeps its weights in another file, or in another form than floats.
+    Raises CorruptError when it is no ONNX model, or keeps its weights in another file, or in another form
+    than floats.
     """
     wanted = set(names)
     try:

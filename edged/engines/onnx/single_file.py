@@ -29,12 +29,8 @@ def whole_model(path: Path, instead: Mapping[str, NDArray[np.float32]] | None = 
     Those that are named in `instead` get these values. What is no model stays as it is: whoever loads it says
     so.
 
-    Raises
-    ------
-    BundleError
-        When a file is missing or cannot be read.
-    CorruptError
-        When the model names a file elsewhere, or places that are not there.
+    Raises BundleError when a file is missing or cannot be read; CorruptError when the model names a file
+    elsewhere, or places that are not there.
     """
     try:
         content = path.read_bytes()

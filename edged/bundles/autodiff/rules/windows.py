@@ -89,10 +89,7 @@ class Windows:
         Padding that the operator chooses (`auto_pad`), and windows that reach beyond it (`ceil_mode`), become
         plain padding.
 
-        Raises
-        ------
-        BundleError
-            When a size varies.
+        Raises BundleError when a size varies.
         """
         fixed, given = _fixed(node, sizes), attributes_of(node)
         ones = [1] * len(kernel)

@@ -14,11 +14,11 @@ from onnx import TensorProto, numpy_helper
 from edged.bundles.build import build
 from edged.bundles.export.export import ExportRequest, export
 from edged.bundles.export.forms import RequestedForms
-from edged.bundles.graph.ort_format import format_version
 from edged.bundles.graph.templates import cnn1d, mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.native import api
+from edged.engines.onnx.flatbuffer import root
 from edged.engines.runtime import ort
 from edged.errors import ConfigError
 from tests.commands import edged
@@ -104,7 +104,7 @@ def test_half_precision_halves_the_weights_and_rounds_them_once(bundle: Bundle, 
 def test_both_at_once_in_ort_format(bundle: Bundle, tmp_path: Path) -> None:
     told = made(bundle.path, tmp_path / "model.ort", int8=True, fp16=True, outputs=("logits", "layer3.relu"))
     assert 0 < told["difference"] < 0.05 * told["largest"]
-    assert format_version((tmp_path / "model.ort").read_bytes()) == "6"
+    assert root((tmp_path / "model.ort").read_bytes(), b"ORTM").text(0) == "6"
     assert len(run(tmp_path / "model.ort")) == 2
 
 

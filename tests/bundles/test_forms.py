@@ -13,7 +13,7 @@ from edged.bundles.build import build
 from edged.bundles.export import parameters
 from edged.bundles.export.forms import RequestedForms
 from edged.bundles.export.int8 import Quantiser, left_in_float32
-from edged.bundles.graph.ort_format import format_version, initializers
+from edged.bundles.graph.ort_format import initializers
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.inspect import inspect, verify
 from edged.bundles.source.standardise import Statistics
@@ -21,6 +21,7 @@ from edged.domain.protocols import LearningRate
 from edged.engines import model_parameters, open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.onnx.base_model import BaseModel
+from edged.engines.onnx.flatbuffer import root
 from edged.errors import BundleError, CorruptError, ModelError, UnavailableError
 from edged.storage.models.bundles import Bundle
 from tests.bundles.models import chain, model
@@ -187,11 +188,11 @@ def test_what_the_runtime_folds_is_left_open_so_that_weights_can_be_replaced(tmp
 
 def test_a_file_of_another_format_version_is_refused_with_what_to_do(bundle: Bundle, tmp_path: Path) -> None:
     content = bundle.inference_model.read_bytes()
-    assert format_version(content) == "6"
+    assert root(content, b"ORTM").text(0) == "6"
     start = content.index(b"\x01\x00\x00\x006\x00")
     other = tmp_path / "model.ort"
     other.write_bytes(content[: start + 4] + b"9" + content[start + 5 :])
-    assert format_version(other.read_bytes()) == "9"
+    assert root(other.read_bytes(), b"ORTM").text(0) == "9"
     with pytest.raises(ModelError, match="version") as refused:
         InferenceModel(other)
     assert "build the bundle with the version that runs it" in refused.value.line()

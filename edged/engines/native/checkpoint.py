@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.engines.onnx.flatbuffer import FlatTable, root
+
 IDENTIFIER = b"ODTC"
 VERSION = 2
 FLOAT = 1
@@ -75,20 +77,20 @@ def load(content: bytes, data: NDArray[np.uint8] | None = None) -> TrainingCheck
     if content[4:8] != IDENTIFIER:
         raise FormatError("it has another beginning")
     try:
-        return _checkpoint(_Table(content, struct.unpack_from("<I", content)[0]), data)
+        return _checkpoint(root(content, IDENTIFIER), data)
     except FormatError:
         raise
     except (struct.error, ValueError, IndexError) as problem:
         raise FormatError("it ends too early, or points outside of itself") from problem
 
 
-def _checkpoint(root: _Table, data: NDArray[np.uint8] | None) -> TrainingCheckpoint:
-    if root.number(0, "<i") != VERSION:
-        raise FormatError(f"its version is {root.number(0, '<i')}, not {VERSION}")
-    module = root.table(1)
+def _checkpoint(table: FlatTable, data: NDArray[np.uint8] | None) -> TrainingCheckpoint:
+    if table.number(0, "<i") != VERSION:
+        raise FormatError(f"its version is {table.number(0, '<i')}, not {VERSION}")
+    module = table.table(1)
     if module is None:
         raise FormatError("its parameters are missing")
-    nominal, groups = bool(module.number(2, "<B")), root.tables(2)
+    nominal, groups = bool(module.number(2, "<B")), table.tables(2)
     outside = bool(module.number(3, "<B"))
     if outside and data is None:
         raise FormatError(f"its parameters are in another file, which is missing: *{DATA}")
@@ -102,12 +104,12 @@ def _checkpoint(root: _Table, data: NDArray[np.uint8] | None) -> TrainingCheckpo
             for state in group.tables(3)
         },
         step=int(groups[0].number(1, "<q")) if groups else 0,
-        properties=_properties(root.table(3)),
+        properties=_properties(table.table(3)),
         nominal=nominal,
     )
 
 
-def _properties(bag: _Table | None) -> dict[str, Property]:
+def _properties(bag: FlatTable | None) -> dict[str, Property]:
     if bag is None:
         return {}
     found: dict[str, Property] = {item.text(0): int(item.number(1, "<q")) for item in bag.tables(0)}
@@ -115,11 +117,11 @@ def _properties(bag: _Table | None) -> dict[str, Property]:
     return found | {item.text(0): item.text(1) for item in bag.tables(2)}
 
 
-def _named(table: _Table) -> tuple[str, Floats]:
+def _named(table: FlatTable) -> tuple[str, Floats]:
     return table.text(0), np.empty(0, np.float32)
 
 
-def _tensor(table: _Table, data: NDArray[np.uint8] | None) -> tuple[str, Floats]:
+def _tensor(table: FlatTable, data: NDArray[np.uint8] | None) -> tuple[str, Floats]:
     name, shape = table.text(0), table.longs(2)
     size = 4 * math.prod(shape)
     raw: Any = table.raw(4)
@@ -129,61 +131,6 @@ def _tensor(table: _Table, data: NDArray[np.uint8] | None) -> tuple[str, Floats]
     if table.number(3, "<i") != FLOAT or len(raw) != size:
         raise FormatError(f"{name!r} is no whole float32 tensor")
     return name, np.frombuffer(raw, "<f4").astype(np.float32).reshape(shape)
-
-
-class _Table:
-    """A table at a position: field by field through its vtable."""
-
-    def __init__(self, content: bytes, at: int) -> None:
-        self._content, self._at = content, at
-        self._vtable = at - self._read("<i", at)
-        self._length = self._read("<H", self._vtable)
-
-    def _read(self, form: str, at: int) -> int:
-        if at < 0:
-            raise IndexError(at)
-        value: int = struct.unpack_from(form, self._content, at)[0]
-        return value
-
-    def _field(self, number: int) -> int | None:
-        entry = 4 + 2 * number
-        offset = self._read("<H", self._vtable + entry) if entry < self._length else 0
-        return self._at + offset if offset else None
-
-    def number(self, number: int, form: str) -> int:
-        at = self._field(number)
-        return 0 if at is None else self._read(form, at)
-
-    def table(self, number: int) -> _Table | None:
-        at = self._field(number)
-        return None if at is None else _Table(self._content, at + self._read("<I", at))
-
-    def _vector(self, number: int) -> tuple[int, int]:
-        """Position of the first element, and how many there are."""
-        at = self._field(number)
-        if at is None:
-            return 0, 0
-        start = at + self._read("<I", at)
-        length = self._read("<I", start)
-        if length > len(self._content):
-            raise IndexError(length)
-        return start + 4, length
-
-    def raw(self, number: int) -> bytes:
-        start, length = self._vector(number)
-        return self._content[start : start + length]
-
-    def text(self, number: int) -> str:
-        return self.raw(number).decode()
-
-    def longs(self, number: int) -> tuple[int, ...]:
-        start, length = self._vector(number)
-        return struct.unpack_from(f"<{length}q", self._content, start)
-
-    def tables(self, number: int) -> list[_Table]:
-        start, length = self._vector(number)
-        places = [start + 4 * i for i in range(length)]
-        return [_Table(self._content, at + self._read("<I", at)) for at in places]
 
 
 def dump(checkpoint: TrainingCheckpoint, places: Mapping[str, int] | None = None) -> bytes:
@@ -205,8 +152,7 @@ def dump(checkpoint: TrainingCheckpoint, places: Mapping[str, int] | None = None
         fields.append((2, "", writer.tables([_group(writer, checkpoint)])))
     if checkpoint.properties:
         fields.append((3, "", _property_bag(writer, checkpoint.properties)))
-    root = writer.table(fields)()
-    struct.pack_into("<I", writer.content, 0, root)
+    struct.pack_into("<I", writer.content, 0, writer.table(fields)())
     return bytes(writer.content)
 
 

@@ -35,11 +35,6 @@ class Ages:
     server; what it had stored until then is not older for that. Steps of more than `STEP` seconds
     forwards are noticed by the monotonic clock, at every question; a step back takes them back.
 
-    Parameters
-    ----------
-    clock
-        Of this device.
-
     >>> clock = VirtualClock(100.0); ages = Ages(clock)
     >>> clock.step(3600.0); ages.age(100.0, clock.now()), ages.age(3700.0, clock.now())
     (0.0, 0.0)

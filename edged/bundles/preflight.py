@@ -87,15 +87,7 @@ class Obstacle:
 
 
 def obstacles(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
-    """Everything that stands in the way of training these parameters, node by node, for either engine.
-
-    Parameters
-    ----------
-    model
-        A model that `conform` returned.
-    trainable
-        Names of the parameters that are to be trained.
-    """
+    """What stands in the way of training these parameters of a model that `conform` returned, by node."""
     found = {finding.node: finding for finding in unsafe(model, trainable)}
     for node in _way(model, trainable):
         if not _is_derived(node, model.graph) and node.name not in found:

@@ -38,17 +38,8 @@ _ARRAYS = {TensorProto.FLOAT: np.float32, TensorProto.INT64: np.int64}
 def examine(model: onnx.ModelProto, parameters: Iterable[str]) -> TensorInfo:
     """What is known of the tensors of a model whose inputs have the batch as first axis.
 
-    Parameters
-    ----------
-    model
-        The model, with the values of its parameters.
-    parameters
-        Names of initialisers whose values must not be taken for constants.
-
-    Raises
-    ------
-    BundleError
-        When onnxruntime cannot run the model.
+    Values of the initialisers in `parameters` are not taken for constants. Raises BundleError when
+    onnxruntime cannot run the model.
     """
     graph = model.graph
     kinds = kinds_of(model)

@@ -34,23 +34,10 @@ _NAME, _RAW = 0, 4
 
 
 def write_optimised(source: Path, out: Path, level: str, *, weights_change: bool = False) -> None:
-    """Write what this machine's onnxruntime makes of a graph, in the format that the ending of `out` says.
+    """Write what this machine's onnxruntime makes of an ONNX file, to a file that ends in `.onnx` or `.ort`.
 
-    Parameters
-    ----------
-    source
-        An ONNX file.
-    out
-        `.onnx` or `.ort`.
-    level
-        `none`, `basic`, `extended` or `all`.
-    weights_change
-        Nothing is computed from weights then.
-
-    Raises
-    ------
-    BundleError
-        When the runtime cannot load the graph.
+    `level` is one of `LEVELS`. With `weights_change` nothing is computed from weights. Raises BundleError
+    when the runtime cannot load the graph.
     """
     options = ort.session_options(1)
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])

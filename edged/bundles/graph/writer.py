@@ -42,14 +42,9 @@ class NodeWriter(ABC):
 class Writer(NodeWriter):
     """Collects standard nodes and the constants they read.
 
-    Parameters
-    ----------
-    taken
-        Names that must not be used again.
-    values
-        Constants of the graph that is written: indices, axes and the like.
-    shapes
-        Shapes of its tensors that are known; None is a size that varies, as the batch does.
+    `taken` are names that must not be used again, `values` the constants of the graph that is written
+    (indices, axes and the like), `shapes` those that are known of its tensors, with None for a size that
+    varies, as the batch does.
     """
 
     def __init__(

@@ -85,21 +85,11 @@ def conform(
     Input and outputs keep their names. Nodes without a name get one, so that errors can name them. Only
     dropout is left as a training export has it; `inference_form` is without.
 
-    Parameters
-    ----------
-    model
-        The model; it is changed.
-    library
-        A model with functions for operators that are not ONNX's own.
-    note
-        Told, in one line each, what was changed of what the network computes in or is stored as.
+    The model is changed. `library` is a model with functions for operators that are not ONNX's own; `note`
+    hears, in one line each, what was changed of what the network computes in or is stored as.
 
-    Raises
-    ------
-    BundleError
-        When it cannot be brought there, naming what stands in the way.
-    ConfigError
-        When the library has no functions.
+    Raises BundleError when it cannot be brought there, naming what stands in the way; ConfigError when the
+    library has no functions.
     """
     model = write_out(model, library, note)
     _weights_are_no_inputs(model.graph)

@@ -23,24 +23,14 @@ _FORMS = {"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 def select(
     graph: onnx.GraphProto, train: Sequence[str], freeze: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Names of trainable and frozen parameters.
+    """Names of trainable and frozen parameters of a forward graph.
 
-    Parameters
-    ----------
-    graph
-        The forward graph.
-    train
-        Globs, or `last:N` for the N last layers: only what matches is trained. Everything, when empty.
-    freeze
-        Globs, or `last:N`: what matches is not trained. Running statistics never are, nor those of a
-        standardisation that the model has from an earlier build.
+    Both lists hold globs, or `last:N` for the N last layers: only what matches `train` is trained, everything
+    when it is empty, but for what matches `freeze`. Running statistics never are, nor those of a
+    standardisation that the model has from an earlier build.
 
-    Raises
-    ------
-    BundleError
-        When there are no parameters.
-    ConfigError
-        When a glob matches nothing, there are not as many layers, or nothing is left to train.
+    Raises BundleError when there are no parameters; ConfigError when a glob matches nothing, there are not as
+    many layers, or nothing is left to train.
     """
     names = parameter_names(graph)
     if not names:

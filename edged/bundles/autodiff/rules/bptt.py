@@ -32,18 +32,9 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """What the loop reads, carries and leaves; `step` is what one round does.
+    """What the loop of a layer reads, carries and leaves; `step` is what one round does.
 
-    Parameters
-    ----------
-    layer
-        The layer.
-    to
-        Where the loop goes.
-    within
-        Whether everything is computed within the step.
-    of_x
-        Whether the gradient of the input is wanted.
+    `within` says that everything is computed within the step, `of_x` that the input's gradient is wanted.
     """
 
     def __init__(self, layer: RecurrentLayer, to: Body, *, within: bool, of_x: bool) -> None:

@@ -138,22 +138,9 @@ def write_forward(
     forms: tuple[Form, Form],
     to: Tape,
 ) -> None:
-    """Write a layer in two forms, of which the size of the batch chooses.
+    """Write the layer of a node in two `forms`, for batches of less than FEW rows and for larger ones.
 
-    Parameters
-    ----------
-    node
-        The training node, whose outputs are written.
-    layer
-        The layer.
-    kept
-        Names for what is kept for the gradient.
-    before
-        The one among them of hₜ₋₁.
-    forms
-        For batches of less than FEW rows, and for larger ones.
-    to
-        Where it goes.
+    `kept` are names for what is kept for the gradient, `before` the one among them of hₜ₋₁.
     """
     last = [to.name("last") for _ in layer.first]
     few, more = Body(to), Body(to)

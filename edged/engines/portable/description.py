@@ -21,8 +21,9 @@ from edged.errors import BundleError, CorruptError, TrainingError, UnavailableEr
 if TYPE_CHECKING:
     from edged.domain.bundle_contents import BundleContents
 
-# In the first one scalars had no axis, and a large parameter had no other tensor than the state's.
-FORMATS = (1, 2)
+# In the first one scalars had no axis, and a large parameter had no other tensor than the state's. In the
+# second all state tensors had the shape of their part.
+FORMATS = (1, 2, 3)
 # Multiply-adds for one row from which threads share an operator.
 SHARED_FROM = 1 << 16
 

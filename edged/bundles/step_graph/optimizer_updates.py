@@ -97,8 +97,8 @@ def adamw(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> None:
     """
     value, first, second = (part.tensor(kind) for kind in optimizer.kinds)
     new_value, new_first, new_second = (part.tensor(f"new_{kind}") for kind in optimizer.kinds)
-    decayed(first, optimizer.alpha / optimizer.beta**0.5, gradient, to, new_first)
     to.add("Add", [second, to.add("Mul", [gradient, gradient])], new_second)
+    decayed(first, optimizer.alpha / optimizer.beta**0.5, gradient, to, new_first)
     zero, one = (to.constant(np.full(1, value, np.float32)) for value in (0, 1))
     affine = [to.add("Sqrt", [new_second]), ROOT_SLOPE, ROOT_OFFSET, zero, one]
     move = to.add("Div", [new_first, to.add("BatchNormalization", affine, epsilon=0.0)])

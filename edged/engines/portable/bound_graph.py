@@ -95,10 +95,10 @@ class Program:
         for (buffer, shape, dtype), values in zip(self._wanted, (first, *rest), strict=True):
             if isinstance(values, float):
                 buffer.fill(values)
-                continue
-            if values.shape != shape or values.dtype != dtype:
+            elif values.shape == shape and values.dtype == dtype:
+                buffer[...] = values
+            else:
                 raise ValueError(f"expected {dtype}{list(shape)}, got {values.dtype}{list(values.shape)}")
-            buffer[...] = values
         self._session.run_with_iobinding(self._sides[side])
 
     def _resize(self, size: int) -> None:

@@ -46,7 +46,7 @@ def test_small_parameters_lie_together_and_aligned_ones_first() -> None:
     groups = grouped({"a": (3, 3), "b": (4, 8), "large": (ALONE,), "c": (16,)})
     assert [[name for name, _ in group.parameters] for group in groups] == [["b", "c", "a"], ["large"]]
     assert [group.joined for group in groups] == [True, False]
-    assert [group.shape for group in groups] == [(1, 1, 57), (1, 1, ALONE)]
+    assert [group.shape for group in groups] == [(1, 57), (1, ALONE)]
 
 
 def test_a_very_large_parameter_is_updated_in_parts_that_cover_it() -> None:

@@ -2,7 +2,7 @@
 
 `first_bundle` is from the first version with a portable engine. In `joined_bundle` and `single_bundle`, the
 last ones of format 1, parameters are read besides the state; in the second the only trainable one is the
-state itself.
+state itself. In `channel_bundle`, of format 2, every state tensor is one channel.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ def test_the_first_one_still_trains_as_it_did(tmp_path: Path) -> None:
     ("name", "losses"),
     [
         ("joined_bundle", [1.069187, 1.184425, 1.221315, 1.057705, 1.123336]),
+        ("channel_bundle", [1.069187, 1.184425, 1.221315, 1.057705, 1.123336]),
         ("single_bundle", [1.245032, 1.189307, 1.040293, 1.053369, 1.093991]),
     ],
 )
-def test_the_last_ones_of_format_1_still_train_as_they_did(
+def test_the_last_ones_of_formats_1_and_2_still_train_as_they_did(
     name: str, losses: list[float], tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(0)

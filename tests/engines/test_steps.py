@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
 from edged.bundles.build import build
 from edged.bundles.graph.optimizers import Optimizer
@@ -58,6 +59,22 @@ def test_every_optimizer(tmp_path: Path, optimizer: str) -> None:
     bundle = build(mlp(5, 3, (8,)), tmp_path / "b", loss="cross_entropy", optimizer=rule, engine="portable")
     together, alone = both_ways(bundle, batches(70, 4))
     assert state(together) == state(alone)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd_momentum"])
+def test_a_moment_without_gradients_ends_at_0_and_not_at_subnormal_numbers(
+    tmp_path: Path, optimizer: str
+) -> None:
+    made = batches(1000, 2)
+    for x, _ in made[1:]:
+        x[:, 0] = 0  # of an input that is 0, weights have no gradient
+    together, alone = both_ways(classifier(tmp_path / "b", optimizer=optimizer), made)
+    assert state(together) == state(alone)
+    alone.save(tmp_path)
+    kept = load((tmp_path / "state.safetensors").read_bytes())
+    moment = kept["first/layer1.weight" if optimizer == "adamw" else "momentum/layer1.weight"]
+    assert not moment[:, 0].any()
+    assert moment[:, 1:].any()
 
 
 def test_batches_of_several_sizes(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ class Part:
     size: int
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of the state tensors: flat, as one row of one channel (see `updates.adamw`)."""
-        return (1, 1, self.size)
+    def shape(self) -> tuple[int, int]:
+        """Shape of the state tensors: one row."""
+        return (1, self.size)
 
     def tensor(self, kind: str) -> str:
         """Name of a state tensor, or of its new value."""
@@ -48,9 +48,9 @@ class ParameterGroup:
         return len(self.parameters) > 1
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> tuple[int, int]:
         """Shape of the state tensors, all parts together."""
-        return (1, 1, sum(self.sizes))
+        return (1, sum(self.sizes))
 
     @property
     def parts(self) -> list[Part]:

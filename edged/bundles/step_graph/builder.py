@@ -117,7 +117,7 @@ class StepWriter:
             trainable=trainable,
             loss=LOSS if source.is_mean else "",
         )
-        self.outputs: Shapes = {OUTPUT: (1,), SQUARES: ()}
+        self.outputs: Shapes = {OUTPUT: (1, 1), SQUARES: ()}
         self._losses: list[str] = []
         self._adjoints = self._differentiate()
         self._update(self._gradients())
@@ -136,7 +136,7 @@ class StepWriter:
             inputs.append(_float(guidance.TEACHER, [batch, *self.source.row]))
             inputs += [_float(name, []) for name in guidance.SCALARS.values()]
             kinds = (*kinds, "anchor", "strength")
-        inputs += _states(self.source.groups, kinds)
+        inputs += self._states(kinds)
         if not self.inside:
             inputs += parameters(self.source.groups)
         return finish(self.to, self.source, inputs, self.outputs, self.source.constants)
@@ -163,7 +163,7 @@ class StepWriter:
             self._losses.append(LOSS)
             seeds = {LOSS: Adjoint(to.number(1), ())}
         else:
-            self._losses.append(to.add("Mul", [to.add("Reshape", [LOSS, to.sizes(1)]), to.row_sum]))
+            self._losses.append(to.add("Mul", [to.add("Reshape", [LOSS, to.sizes(1, 1)]), to.row_sum]))
             seeds = {LOSS: Adjoint(to.row_sum, ())}
         if self.guided:
             term, gradient = guidance.distillation(source, to)
@@ -217,8 +217,14 @@ class StepWriter:
             clipped = optimizer_updates.clipped(list(gradients.values()), SQUARES, to)
             gradients = dict(zip(gradients, clipped, strict=True))
         for part, gradient in gradients.items():
-            new = optimizer_updates.update(part, gradient, self.optimizer, to)
-            self.outputs |= dict.fromkeys(new, part.shape)
+            optimizer_updates.update(part, gradient, self.optimizer, to)
+            for kind in self.optimizer.kinds:
+                self.outputs[part.tensor(f"new_{kind}")] = optimizer_updates.shape(part, kind, self.optimizer)
+
+    def _states(self, kinds: Iterable[str]) -> list[onnx.ValueInfoProto]:
+        parts = [part for group in self.source.groups for part in group.parts]
+        shape = optimizer_updates.shape
+        return [_float(part.tensor(k), shape(part, k, self.optimizer)) for part in parts for k in kinds]
 
     def _remember(self) -> None:
         """Outputs with the new values of frozen parameters that follow the data: running statistics."""
@@ -250,12 +256,6 @@ def _evaluation_model(source: TrainingGraph, evaluation: onnx.ModelProto) -> onn
 
 def _float(name: str, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-
-
-def _states(groups: Iterable[ParameterGroup], kinds: Iterable[str]) -> list[onnx.ValueInfoProto]:
-    kept = tuple(kinds)
-    parts = [part for group in groups for part in group.parts]
-    return [_float(part.tensor(kind), part.shape) for part in parts for kind in kept]
 
 
 def parameters(groups: Iterable[ParameterGroup]) -> list[onnx.ValueInfoProto]:

@@ -38,7 +38,8 @@ def penalty(part: Part, gradient: str, to: Tape) -> tuple[str, str]:
     away = to.add("Sub", [part.tensor("value"), part.tensor("anchor")])
     pull = to.add("Mul", [to.add("Mul", [part.tensor("strength"), away]), PULL])
     loss = to.add("ReduceSum", [to.add("Mul", [pull, away])], keepdims=0)
-    return to.add("Mul", [loss, to.number(0.5)]), to.add("Add", [gradient, pull])
+    row = to.add("Reshape", [pull, to.sizes(*part.shape)])
+    return to.add("Mul", [loss, to.number(0.5)]), to.add("Add", [gradient, row])
 
 
 def distillation(source: TrainingGraph, to: Tape) -> tuple[str, str]:

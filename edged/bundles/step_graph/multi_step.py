@@ -31,7 +31,7 @@ def unpack(groups: Sequence[ParameterGroup], to: Tape) -> None:
         flat = [f"{name}.flat" for name, _ in group.parameters]
         if group.joined:
             sizes = to.sizes(*group.sizes)
-            to.copy(helper.make_node("Split", [state, sizes], flat, name=f"{group.name}.split", axis=2))
+            to.copy(helper.make_node("Split", [state, sizes], flat, name=f"{group.name}.split", axis=-1))
         else:
             flat = [state]
         for (name, shape), part in zip(group.parameters, flat, strict=True):

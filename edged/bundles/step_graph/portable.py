@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Shapes = Mapping[str, Sequence[int | str]]
 
-FORMAT = 2
+FORMAT = 3
 MODELS = {
     "step": "step_model.onnx",
     "carry": "step_carry_model.onnx",

@@ -22,12 +22,14 @@ _KEPT = 4
 def bind(session: Any, inputs: Arrays, outputs: Arrays, alive: list[Any]) -> Any:
     """Bind a session to these arrays; `alive` gets what must live as long as the binding.
 
-    On the CPU an OrtValue shares the memory of its array.
+    On the CPU an OrtValue shares the memory of its array, which it takes in the graph's shape.
     """
     binding = session.io_binding()
+    shapes = {item.name: item.shape for item in (*session.get_inputs(), *session.get_outputs())}
     for put, arrays in ((binding.bind_ortvalue_input, inputs), (binding.bind_ortvalue_output, outputs)):
         for name, array in arrays.items():
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+            shaped = array if array.ndim == len(shapes[name]) else array.reshape(shapes[name])
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(shaped)
             alive.append((array, value))
             put(name, value)
     return binding
@@ -92,10 +94,10 @@ class Program:
         for (buffer, shape, dtype), values in zip(self._wanted, (first, *rest), strict=True):
             if isinstance(values, float):
                 buffer.fill(values)
-                continue
-            if values.shape != shape or values.dtype != dtype:
+            elif values.shape == shape and values.dtype == dtype:
+                buffer[...] = values
+            else:
                 raise ValueError(f"expected {dtype}{list(shape)}, got {values.dtype}{list(values.shape)}")
-            buffer[...] = values
         self._session.run_with_iobinding(self._sides[side])
 
     def _resize(self, size: int) -> None:

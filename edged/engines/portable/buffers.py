@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from edged.engines.portable.description import Description, Noise
     from edged.engines.portable.guidance import Guide
 
+# Less than this is 0 in a swept moment: no weight moves by it, and more is still normal at the next sweep.
+NOTHING = 1e-30
+
 Floats = NDArray[np.float32]
 Arrays = dict[str, Floats]
 
@@ -39,14 +42,11 @@ class StateBuffers:
             if name not in told.remembered
         }
         self.carry, self._carried = self._groups(), self._groups()
-        # One behind the other, so that both are read at once.
-        self._told_back = np.zeros(2, np.float32)
+        # Loss and square sum of the gradients of the last step, one behind the other: both are read at once.
+        self.told_back = np.zeros(2, np.float32)
         self.judged = np.zeros((), np.float32)
-        # One behind the other, so that all are set at once.
-        self._scalars = np.zeros(len(told.scalars), np.float32)
-        self.scalars = {
-            what: self._scalars[i : i + 1].reshape(told.scalar) for i, what in enumerate(told.scalars)
-        }
+        # The scalars of the next update in the order of the description, so that all are set at once.
+        self.prepared = np.zeros(len(told.scalars), np.float32)
         self._before: Arrays | None = None
 
     def _groups(self) -> list[Floats]:
@@ -80,14 +80,14 @@ class StateBuffers:
         return [
             (
                 {
-                    **{name: self.scalars[what] for what, name in told.scalars.items()},
+                    **{name: self.prepared[i : i + 1] for i, name in enumerate(told.scalars.values())},
                     **self._frozen(side),
                     **self._parameters(side),
                     **self._named(self.states[side]),
                 },
                 {
-                    told.loss: self._told_back[:1],
-                    told.squares: self._told_back[1:].reshape(()),
+                    told.loss: self.told_back[:1],
+                    told.squares: self.told_back[1:],
                     **self._new(side),
                 },
             )
@@ -154,16 +154,7 @@ class StateBuffers:
             for name, part in _in_parts(parts, array)
         }
 
-    def prepare(self, scalars: Floats) -> None:
-        """Set the scalars of the next update, `(n,)` in the order of the description."""
-        self._scalars[...] = scalars
-
     # ---- what a step leaves ------------------------------------------------------------------
-
-    def outcome(self) -> tuple[float, float]:
-        """Loss of the last step, and the square sum of its gradients."""
-        loss, squares = self._told_back.tolist()
-        return loss, squares
 
     def accept(self) -> None:
         """Let what the last step wrote become the state."""
@@ -187,12 +178,20 @@ class StateBuffers:
             _copy(self._before, self.statistics[self.side])
             self._before = None
 
-    def renew(self, updates: int) -> None:
-        """Bring the moments back to their true scale when it is time."""
-        factors = self._told.rule.renewal(updates)
-        for kind, factor in zip(self._told.rule.kinds[1:], factors, strict=True) if factors else ():
-            for moment in self.states[self.side][kind]:
+    def tend(self, updates: int) -> None:
+        """Bring the moments back to their true scale when it is time; sweep what is left of old gradients.
+
+        A moment whose gradient stays 0 would shrink to subnormal numbers: most processors are slow with them.
+        """
+        rule, state = self._told.rule, self.states[self.side]
+        factors = rule.renewal(updates)
+        for kind, factor in zip(rule.kinds[1:], factors, strict=True) if factors else ():
+            for moment in state[kind]:
                 np.multiply(moment, np.float32(factor), out=moment)
+        for kind in rule.kinds[1:2]:
+            # What the next step overwrites serves as scratch.
+            for moment, spare in zip(state[kind], self.states[1 - self.side][kind], strict=True):
+                moment[np.abs(moment, out=spare) < NOTHING] = 0
 
     # ---- parameters --------------------------------------------------------------------------
 

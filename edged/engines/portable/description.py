@@ -21,8 +21,9 @@ from edged.errors import BundleError, CorruptError, TrainingError, UnavailableEr
 if TYPE_CHECKING:
     from edged.domain.bundle_contents import BundleContents
 
-# In the first one scalars had no axis, and a large parameter had no other tensor than the state's.
-FORMATS = (1, 2)
+# In the first one scalars had no axis, and a large parameter had no other tensor than the state's. In the
+# second all state tensors had the shape of their part.
+FORMATS = (1, 2, 3)
 # Multiply-adds for one row from which threads share an operator.
 SHARED_FROM = 1 << 16
 
@@ -68,7 +69,7 @@ class Description:
     `scalars` are the inputs for what changes from update to update, `remembered` frozen parameters which
     a step gives new values and the outputs that hold them.
     `direct` says that parameters are inputs of their own besides the state that holds them: none, joined
-    ones, or all. `scalar` is the shape of a scalar.
+    ones, or all.
     `parts` are, for every group, names and shapes of the tensors in the graph that together are its own.
     `many` is what the names of the graph of many steps begin with.
     `largest_product` are the multiply-adds of the largest operator for one row; None where nobody counted.
@@ -87,7 +88,6 @@ class Description:
     noise: Noise | None = None
     remembered: dict[str, str] = field(default_factory=dict)
     direct: Literal["none", "joined", "all"] = "none"
-    scalar: tuple[int, ...] = ()
     guidance: Guidance | None = None
     many: str | None = None
     parts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...] = ()
@@ -178,7 +178,6 @@ def _parse(data: Mapping[str, Any]) -> Description:
         noise=_noise(data.get("noise")),
         remembered={str(name): str(output) for name, output in data.get("remembered", {}).items()},
         direct="all" if data["format"] > 1 else "joined" if data.get("direct", False) else "none",
-        scalar=(1,) if data["format"] > 1 else (),
         guidance=None if data.get("guidance") is None else Guidance.from_json(data["guidance"]),
         many=data.get("many"),
         parts=tuple(_parts(group) for group in data["groups"]),

@@ -69,12 +69,15 @@ class PortableEngine:
     def __init__(self, bundle: BundleContents, *, threads: int = 1, providers: Sequence[str] = CPU) -> None:
         check(providers, "training.provider")
         self._bundle, self._row = bundle, bundle.input.row
+        self._flat = len(self._row) == 1
         self._told = Description.of(bundle)
         self._base = base_model(bundle, self._told)
         self._schedule = Schedule(LearningRate(1e-3))
         self._memory = StateBuffers(self._told)
         self._ahead = Prefetch(self._told.rule, list(self._told.scalars))
+        self._noise = self._told.noise
         self._updates = self._parts = 0
+        self._tended = self._told.rule.tended_after(0)
         self._guide: Guide | None = None
         self._put_all(self._base.parameters())
         self._graphs = Graphs(bundle, self._told, self._memory, threads, providers)
@@ -110,26 +113,25 @@ class PortableEngine:
         """
         del careful
         memory, graphs = self._memory, self._graphs
-        scale, scalars = self._ahead.of(self._updates + 1, self._schedule)
-        memory.prepare(scalars)
-        program = graphs.carry if self._parts or not apply else graphs.step
+        scale, memory.prepared[...] = self._ahead.of(self._updates + 1, self._schedule)
+        program = graphs.step if apply and not self._parts else graphs.carry
         try:
-            rows = [scale / (len(x) or 1) if weights is None else self._weights(weights, scale)]
-            if self._told.noise is not None:
-                rows.append(noise_of(self._told.noise, len(x), self._updates, self._parts))
+            rest = [scale / (len(x) or 1) if weights is None else self._weights(weights, scale)]
+            if self._noise is not None:
+                rest.append(noise_of(self._noise, len(x), self._updates, self._parts))
             if self._guide is not None or teacher is not None:
-                rows.append(self._taught(teacher, scale))
+                rest.append(self._taught(teacher, scale))
                 program = graphs.guided
-            self._run(program, x, y, rows)
+            self._run(program, x, y, rest)
         except TrainingError:
             self._forget_gradients()
             if np.isfinite(x).all() and memory.are_finite():
                 raise
             # The graph failed on numbers that are not finite: the largest of nothing but NaN is nowhere.
             return StepResult(math.nan, applied=False)
-        scaled, squares = memory.outcome()
+        scaled, squares = memory.told_back.tolist()
         loss = scaled / scale
-        if not (math.isfinite(loss) and math.isfinite(squares)):
+        if not math.isfinite(loss + squares):
             self._forget_gradients()
             return StepResult(loss, applied=False)
         if apply:
@@ -158,8 +160,8 @@ class PortableEngine:
         """How many of the batches can go together: all alike, not too large, and the moments in one scale."""
         if self._told.many is None or self._guide is not None or self._parts:
             return 1
-        rule, (x, y) = self._told.rule, batches[0]
-        most = rule.period - self._updates % rule.period if rule.scaled else len(batches)
+        x, y = batches[0]
+        most = self._tended - self._updates
         labels = labels_of(y)
         size = x.nbytes + sum(label.nbytes for label in labels)
         most = min(most, max(1, STACKED_BYTES // max(1, size)))
@@ -232,7 +234,7 @@ class PortableEngine:
 
     def _run(self, program: Program, x: Floats, y: Labels, rest: Sequence[Floats | float] = ()) -> None:
         try:
-            rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
+            rows = x if self._flat else x.reshape(-1, *self._row)
             program.run(self._memory.side, rows, *labels_of(y), *rest)
         except RUN_ERRORS as problem:
             raise ort.refused_batch(x, y, problem, self._graphs.path("step")) from problem
@@ -241,8 +243,9 @@ class PortableEngine:
         self._memory.accept()
         self._updates += updates
         self._schedule.step += updates
-        if self._updates % self._told.rule.period == 0:
-            self._memory.renew(self._updates)
+        if self._updates == self._tended:
+            self._memory.tend(self._updates)
+            self._tended = self._told.rule.tended_after(self._updates)
         if self._parts:
             self._forget_gradients()
 
@@ -327,6 +330,7 @@ class PortableEngine:
         saved = state.read(directory, self._told, updates)
         # Only now is anything changed.
         self._schedule, self._updates = schedule, saved.updates
+        self._tended = self._told.rule.tended_after(self._updates)
         self._ahead.forget()
         self._forget_gradients()
         self._put_all(saved.parameters)

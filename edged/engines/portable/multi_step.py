@@ -89,7 +89,7 @@ class ManySteps:
         )
         if not (np.isfinite(losses).all() and np.isfinite(squares).all()):
             return None
-        return [float(loss) / scale for loss, scale in zip(losses[:, 0], scales, strict=True)]
+        return [float(loss) / scale for loss, scale in zip(losses.reshape(-1), scales, strict=True)]
 
     def _fill(
         self, arrays: Arrays, scales: Sequence[float], scalars: np.ndarray, updates: int, rows: int

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LARGEST_SCALE = 1024.0
 SMALLEST_SIZE = 1e-30
 AHEAD = 128  # updates whose scalars are computed at once
+# Updates after which what is left of moments without gradients is taken for 0.
+SWEEP = 128
 
 Doubles = NDArray[np.float64]
 
@@ -60,6 +62,11 @@ class OptimizerInputs(Message):
         if not self.scaled:
             return 1
         return 1 + int(2 * math.log(LARGEST_SCALE) / -math.log(self.beta))
+
+    def tended_after(self, updates: int) -> int:
+        """The next number of updates at which moments are swept or brought back to their true scale."""
+        every = (SWEEP, self.period) if self.scaled else (SWEEP,)
+        return min((updates // each + 1) * each for each in every)
 
     def scales(self, updates: Doubles) -> Doubles:
         """What the gradient of each update is multiplied with, `(n,)`; updates are counted from 1."""

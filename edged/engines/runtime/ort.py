@@ -165,8 +165,11 @@ def session(model: str | bytes, threads: int = 1, providers: Sequence[str] = CPU
     """An inference session for a file name or a serialised model; raises one of ERRORS.
 
     What the providers cannot run, the CPU does; UnavailableError when one of them cannot be used at all.
+    Nodes run in the order of the file, as far as they can, and not in one of the runtime's choice.
     """
-    made = onnxruntime.InferenceSession(model, _options_for(model, threads), providers=with_cpu(providers))
+    options = _options_for(model, threads)
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    made = onnxruntime.InferenceSession(model, options, providers=with_cpu(providers))
     confirm(made, providers)
     return made
 

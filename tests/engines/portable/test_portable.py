@@ -311,7 +311,7 @@ def altered(bundle: Bundle, **changes: Any) -> Bundle:
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
-        ({"format": 3}, BundleError),
+        ({"format": 4}, BundleError),
         ({"groups": None}, CorruptError),
         ({"optimizer": {"name": "adamw"}}, CorruptError),
         ({"models": "step_model.onnx"}, CorruptError),

@@ -37,8 +37,8 @@ def mark(nodes: Sequence[onnx.NodeProto], rows: str, dims: Mapping[str, Dims]) -
 
 
 def _mean_of_rows(rows: str, weights: str, node: onnx.NodeProto, t: Tape) -> None:
-    """Σ wᵢ·rowᵢ/Σw in the shape of the node's output; without the division where it is the step's loss."""
-    weighted = t.add("MatMul", [rows, weights], node.output[0] if node.output[0] == t.loss else "")
+    """Σ wᵢ·rowᵢ/Σw in the shape of the node's output; Σ wᵢ·rowᵢ `(1, 1)` where it is the step's loss."""
+    weighted = t.add("Gemm", [rows, weights], node.output[0] if node.output[0] == t.loss else "", transA=1)
     if node.output[0] != t.loss:
         mean = t.add("Div", [weighted, t.row_sum])
         t.add("Reshape", [mean, t.sizes(*(1 for _ in t.dims(node.output[0], node)))], node.output[0])
@@ -49,7 +49,9 @@ def row_mean_forward(node: onnx.NodeProto, t: Tape) -> None:
     """Σ wᵢ·lossᵢ/Σw, where lossᵢ is the mean over what belongs to row i."""
     each = node.input[0]
     axes = list(range(1, len(t.dims(each, node))))
-    rows = t.add("ReduceMean", [each], axes=axes, keepdims=0) if axes else each
+    rows = t.add("ReduceMean", [each], axes=axes, keepdims=1) if axes else each
+    if len(axes) != 1:
+        rows = t.add("Reshape", [rows, t.sizes(-1, 1)])
     _mean_of_rows(rows, t.row_weights, node, t)
 
 
@@ -86,7 +88,7 @@ def cross_entropy_forward(node: onnx.NodeProto, t: Tape) -> None:
     named = node.output[1] if len(node.output) > 1 else ""
     said = t.add("LogSoftmax", [logits], named, axis=-1)
     wanted = _minus_one_hot(label, classes, t)
-    rows = t.add("ReduceSum", [t.add("Mul", [said, wanted]), t.sizes(1)], keepdims=0)
+    rows = t.add("ReduceSum", [t.add("Mul", [said, wanted]), t.sizes(1)], keepdims=1)
     weights = row_weights(label, *weights_of_classes(node, 2), t)
     t.saved[node.output[0]] = said, wanted, weights
     _mean_of_rows(rows, weights, node, t)

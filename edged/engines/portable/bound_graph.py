@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.engines.runtime import ort
-from edged.engines.runtime.ort import CPU, onnxruntime
+from edged.engines.runtime.ort import onnxruntime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     Arrays = Mapping[str, np.ndarray]
 
@@ -44,24 +42,15 @@ class Program:
 
     Raises
     ------
-    UnavailableError
-        When this machine cannot use one of the providers.
     ort.ERRORS
-        When the graph cannot be loaded or bound.
+        When the graph cannot be bound.
     ValueError
         When it has other inputs and outputs than these.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        threads: int,
-        rows: Sequence[str],
-        sides: Sequence[tuple[Arrays, Arrays]],
-        providers: Sequence[str] = CPU,
-    ) -> None:
-        self._session = ort.session(str(path), threads, providers)
-        inputs = {item.name: item for item in self._session.get_inputs()}
+    def __init__(self, session: Any, rows: Sequence[str], sides: Sequence[tuple[Arrays, Arrays]]) -> None:
+        self._session = session
+        inputs = {item.name: item for item in session.get_inputs()}
         if missing := [name for name in rows if name not in inputs]:
             raise ValueError(f"the graph has no input {missing[0]!r}")
         self._rows = {name: (tuple(inputs[name].shape[1:]), DTYPES[inputs[name].type]) for name in rows}

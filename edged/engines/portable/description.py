@@ -131,8 +131,12 @@ class Description:
         To hand out a share of a small product and wait for it takes longer than to compute it. Measured on
         batches of 1 to 256 rows (`benchmarks/engines.py`, docs/portable.md).
         """
-        small = self.largest_product is not None and self.largest_product < SHARED_FROM
-        return 1 if small else given
+        return 1 if self.small else given
+
+    @property
+    def small(self) -> bool:
+        """Whether all operators are known to be small."""
+        return self.largest_product is not None and self.largest_product < SHARED_FROM
 
     @property
     def joined(self) -> set[int]:

@@ -13,7 +13,6 @@ from edged.engines.runtime import ort
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from edged.domain.protocols import Labels
     from edged.engines.portable.description import Description
@@ -29,22 +28,16 @@ class ManySteps:
 
     `rows` are the names of the step's inputs for data and labels, `sides` the inputs and outputs that stay
     where they are, side by side.
-
-    Raises one of `ort.ERRORS` when the graph cannot be loaded.
     """
 
     def __init__(
         self,
-        path: Path,
+        session: Any,
         told: Description,
         rows: Sequence[str],
         sides: Sequence[tuple[Arrays, Arrays]],
-        *,
-        threads: int,
-        providers: Sequence[str],
     ) -> None:
-        self._session = ort.session(str(path), threads, providers)
-        self._told, self._sides = told, sides
+        self._session, self._told, self._sides = session, told, sides
         self._prefix = told.many or ""
         self._rows = [self._prefix + name for name in rows]
         self._kept: dict[tuple[int, int], StepBuffers] = {}

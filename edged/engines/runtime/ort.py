@@ -162,14 +162,17 @@ def remedy_for(path: Path | str, otherwise: str) -> str:
     )
 
 
-def session(model: str | bytes, threads: int = 1, providers: Sequence[str] = CPU) -> Any:
+def session(
+    model: str | bytes, threads: int = 1, providers: Sequence[str] = CPU, *, in_order: bool = False
+) -> Any:
     """An inference session for a file name or a serialised model; raises one of ERRORS.
 
     What the providers cannot run, the CPU does; UnavailableError when one of them cannot be used at all.
-    Nodes run in the order of the file, as far as they can, and not in one of the runtime's choice.
+    With `in_order` nodes run in the order of the file, as far as they can, instead of the runtime's own.
     """
     options = _options_for(model, threads)
-    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    if in_order:
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     made = onnxruntime.InferenceSession(model, options, providers=with_cpu(providers))
     confirm(made, providers)
     return made

@@ -39,10 +39,7 @@ def add_step_graph(
 
     `base` is the inference model; `seed` is what the engine draws the noise of the steps from.
 
-    Raises
-    ------
-    BundleError
-        When a runtime does not take a graph.
+    Raises BundleError when a runtime does not take a graph.
     """
     for key, model in made.models.items():
         _check(model, key)

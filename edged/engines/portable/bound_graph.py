@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.engines.runtime import ort
-from edged.engines.runtime.ort import CPU, onnxruntime
+from edged.engines.runtime.ort import onnxruntime
 
 if TYPE_CHECKING:
     Arrays = Mapping[str, np.ndarray]
@@ -41,26 +39,13 @@ class Program:
     `rows` are the inputs that come anew with every run, batch axis first. `sides` are inputs and outputs that
     stay where they are, side by side; arrays are written in place.
 
-    Raises
-    ------
-    UnavailableError
-        When this machine cannot use one of the providers.
-    ort.ERRORS
-        When the graph cannot be loaded or bound.
-    ValueError
-        When it has other inputs and outputs than these.
+    Raises ort.ERRORS when the graph cannot be bound; ValueError when it has other inputs and outputs than
+    these.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        threads: int,
-        rows: Sequence[str],
-        sides: Sequence[tuple[Arrays, Arrays]],
-        providers: Sequence[str] = CPU,
-    ) -> None:
-        self._session = ort.session(str(path), threads, providers)
-        inputs = {item.name: item for item in self._session.get_inputs()}
+    def __init__(self, session: Any, rows: Sequence[str], sides: Sequence[tuple[Arrays, Arrays]]) -> None:
+        self._session = session
+        inputs = {item.name: item for item in session.get_inputs()}
         if missing := [name for name in rows if name not in inputs]:
             raise ValueError(f"the graph has no input {missing[0]!r}")
         self._rows = {name: (tuple(inputs[name].shape[1:]), DTYPES[inputs[name].type]) for name in rows}
@@ -82,12 +67,8 @@ class Program:
     def run(self, side: int, first: np.ndarray, *rest: np.ndarray | float) -> None:
         """Run on one side with these rows, in the order of the names; a number stands for all of them.
 
-        Raises
-        ------
-        ValueError
-            When a row array has another shape or type than the graph takes.
-        ort.ERRORS
-            When the graph fails on them.
+        Raises ValueError when a row array has another shape or type than the graph takes; ort.ERRORS when the
+        graph fails on them.
         """
         if len(first) != self._size:
             self._resize(len(first))

@@ -97,14 +97,8 @@ class Description:
     def of(cls, bundle: BundleContents) -> Description:
         """Read it from the bundle.
 
-        Raises
-        ------
-        UnavailableError
-            When the bundle has no step graph.
-        BundleError
-            When it has one of another format.
-        CorruptError
-            When the description is not whole.
+        Raises UnavailableError when the bundle has no step graph; BundleError when it has one of another
+        format; CorruptError when the description is not whole.
         """
         where, data = str(bundle.path), bundle.portable
         if data is None:
@@ -131,8 +125,12 @@ class Description:
         To hand out a share of a small product and wait for it takes longer than to compute it. Measured on
         batches of 1 to 256 rows (`benchmarks/engines.py`, docs/portable.md).
         """
-        small = self.largest_product is not None and self.largest_product < SHARED_FROM
-        return 1 if small else given
+        return 1 if self.small else given
+
+    @property
+    def small(self) -> bool:
+        """Whether all operators are known to be small."""
+        return self.largest_product is not None and self.largest_product < SHARED_FROM
 
     @property
     def joined(self) -> set[int]:

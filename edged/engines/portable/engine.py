@@ -105,11 +105,8 @@ class PortableEngine:
         `(n,)` say how much each row counts against the others, 0 for one that is only padding. `teacher`
         are the outputs `(n, k)` of a teacher, in the units of the model's own; see `guide`.
 
-        Raises
-        ------
-        TrainingError
-            When the batch is empty or does not fit the graph, no row has a weight, or there are outputs
-            of a teacher without distillation, or the other way round.
+        Raises TrainingError when the batch is empty or does not fit the graph, no row has a weight, or there
+        are outputs of a teacher without distillation, or the other way round.
         """
         del careful
         memory, graphs = self._memory, self._graphs
@@ -208,12 +205,8 @@ class PortableEngine:
 
         Gradients that were only accumulated stay.
 
-        Raises
-        ------
-        UnavailableError
-            When the bundle has no graph for it.
-        TrainingError
-            When an anchor does not fit the trainable parameters, or a number is out of range.
+        Raises UnavailableError when the bundle has no graph for it; TrainingError when an anchor does not fit
+        the trainable parameters, or a number is out of range.
         """
         if anchor is None and distillation is None:
             self._guide = None

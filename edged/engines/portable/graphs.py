@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edged.engines.portable.bound_graph import Program
 from edged.engines.portable.guidance import Guide
@@ -30,12 +30,8 @@ RUN_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError)
 class Graphs:
     """The step in its forms, and the evaluation.
 
-    Raises
-    ------
-    UnavailableError
-        When this machine cannot use one of the execution providers.
-    BundleError
-        When a graph cannot be loaded; for the plain step that is at once, else when it is first used.
+    Raises UnavailableError when this machine cannot use one of the execution providers; BundleError when a
+    graph cannot be loaded; for the plain step that is at once, else when it is first used.
     """
 
     def __init__(
@@ -62,14 +58,15 @@ class Graphs:
         return self._folder / self._told.models[model]
 
     def _program(self, model: str, sides: Sides, rows: Sequence[str]) -> Program:
-        with self._loading(model) as path:
-            return Program(path, self._threads, rows, sides, self._providers)
+        with self._loading(model) as session:
+            return Program(session, rows, sides)
 
     @contextmanager
-    def _loading(self, model: str) -> Iterator[Path]:
+    def _loading(self, model: str) -> Iterator[Any]:
         path = self.path(model)
         try:
-            yield path
+            # Of graphs with large operators the runtime's order is the faster one.
+            yield ort.session(str(path), self._threads, self._providers, in_order=self._told.small)
         except RUN_ERRORS as problem:
             raise BundleError(
                 f"the step graph cannot be loaded: {ort.one_line(problem)}",
@@ -97,10 +94,8 @@ class Graphs:
     def many(self) -> ManySteps:
         """Several steps in one run."""
         sides = self._memory.many_sides(self._told.many or "")
-        with self._loading("many") as path:
-            return ManySteps(
-                path, self._told, self._rows, sides, threads=self._threads, providers=self._providers
-            )
+        with self._loading("many") as session:
+            return ManySteps(session, self._told, self._rows, sides)
 
     @cached_property
     def evaluation(self) -> Program:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,22 +27,16 @@ class ManySteps:
 
     `rows` are the names of the step's inputs for data and labels, `sides` the inputs and outputs that stay
     where they are, side by side.
-
-    Raises one of `ort.ERRORS` when the graph cannot be loaded.
     """
 
     def __init__(
         self,
-        path: Path,
+        session: Any,
         told: Description,
         rows: Sequence[str],
         sides: Sequence[tuple[Arrays, Arrays]],
-        *,
-        threads: int,
-        providers: Sequence[str],
     ) -> None:
-        self._session = ort.session(str(path), threads, providers)
-        self._told, self._sides = told, sides
+        self._session, self._told, self._sides = session, told, sides
         self._prefix = told.many or ""
         self._rows = [self._prefix + name for name in rows]
         self._kept: dict[tuple[int, int], StepBuffers] = {}

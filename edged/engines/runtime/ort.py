@@ -62,10 +62,7 @@ def check(providers: Sequence[str], where: str) -> None:
 
     onnxruntime itself would warn and take the CPU: whoever has paid for an accelerator wants to know.
 
-    Raises
-    ------
-    ConfigError
-        Naming those that there are.
+    Raises ConfigError naming those that there are.
     """
     there = onnxruntime.get_available_providers()
     for name in providers:
@@ -85,10 +82,7 @@ def with_cpu(providers: Sequence[str]) -> list[str]:
 def confirm(session: Any, providers: Sequence[str]) -> None:
     """Refuse a session that has silently gone without a provider, as when its driver is missing.
 
-    Raises
-    ------
-    UnavailableError
-        Naming the provider.
+    Raises UnavailableError naming the provider.
     """
     for name in providers:
         if name not in session.get_providers():
@@ -161,14 +155,17 @@ def remedy_for(path: Path | str, otherwise: str) -> str:
     )
 
 
-def session(model: str | bytes, threads: int = 1, providers: Sequence[str] = CPU) -> Any:
+def session(
+    model: str | bytes, threads: int = 1, providers: Sequence[str] = CPU, *, in_order: bool = False
+) -> Any:
     """An inference session for a file name or a serialised model; raises one of ERRORS.
 
     What the providers cannot run, the CPU does; UnavailableError when one of them cannot be used at all.
-    Nodes run in the order of the file, as far as they can, and not in one of the runtime's choice.
+    With `in_order` nodes run in the order of the file, as far as they can, instead of the runtime's own.
     """
     options = _options_for(model, threads)
-    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    if in_order:
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     made = onnxruntime.InferenceSession(model, options, providers=with_cpu(providers))
     confirm(made, providers)
     return made

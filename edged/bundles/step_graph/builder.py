@@ -52,21 +52,9 @@ class StepGraph:
 
 
 def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimizer: Optimizer) -> StepGraph:
-    """The step graphs of a network with its loss.
+    """The step graphs of a network with its loss; `evaluation` is the same without dropout.
 
-    Parameters
-    ----------
-    source
-        The network as it is trained.
-    evaluation
-        The same without dropout, for the loss alone.
-    optimizer
-        The optimizer.
-
-    Raises
-    ------
-    BundleError
-        When no gradient comes through an operator, naming its node.
+    Raises BundleError when no gradient comes through an operator, naming its node.
     """
     step = StepWriter(source, optimizer)
     models = {
@@ -84,18 +72,8 @@ def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimiz
 class StepWriter:
     """One training step, written node by node.
 
-    Parameters
-    ----------
-    source
-        The training graph.
-    optimizer
-        The optimizer.
-    carry
-        Whether gradients that earlier steps left come in, and the sum goes out.
-    guided
-        Whether anchor weights and a teacher pull besides the labels.
-    inside
-        Whether it is inside of a loop, where joined parameters have to be split.
+    With `carry` gradients that earlier steps left come in, and the sum goes out. With `guided` anchor weights
+    and a teacher pull besides the labels. `inside` of a loop joined parameters have to be split.
     """
 
     def __init__(

@@ -39,16 +39,10 @@ def unpack(groups: Sequence[ParameterGroup], to: Tape) -> None:
 
 
 def scan(step: onnx.GraphProto, state: Mapping[str, str], frozen: Sequence[str]) -> onnx.GraphProto:
-    """The graph of many steps.
+    """The graph of many steps, from the graph of one.
 
-    Parameters
-    ----------
-    step
-        The graph of one.
-    state
-        Its inputs that an iteration leaves to the next, and the outputs with their new values.
-    frozen
-        Its inputs that stay the same for all.
+    `state` are its inputs that an iteration leaves to the next, and the outputs with their new values;
+    `frozen` those that stay the same for all.
     """
     inputs = {str(value.name): value for value in step.input}
     outputs = {str(value.name): value for value in step.output}

@@ -27,6 +27,7 @@ from edged.bundles.autodiff.registry import BACKWARD
 
 PAGE = Path(__file__).with_name("portable.md")
 FAMILIES = (f"{rules.__name__}.",)
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 # The zoo is no part of the installed package.
 sys.path.insert(0, str(PAGE.parents[1]))
 
@@ -134,11 +135,11 @@ def models() -> str:
 
 
 def parameters(model: Any) -> int:
-    """Number of float32 values that the model holds."""
+    """Number of floating-point values that the model holds."""
     return sum(
         int(np.prod(tensor.dims))
         for tensor in model.graph.initializer
-        if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 0
+        if tensor.data_type in FLOATS and len(tensor.dims) > 0
     )
 
 

@@ -33,8 +33,9 @@ def _float(condition: str, t: Tape) -> str:
 
 @by_slope("Relu")
 def relu(node: onnx.NodeProto, t: Tape) -> str:
-    """ḡ where y > 0, else 0: ḡ·min(1, y·3e38), which is exact for every y that is not subnormal.
+    """ḡ where y > 0, else 0.
 
+    As ḡ·min(1, y·3e38), which is exact unless y is subnormal.
     The obvious form, Where(y > 0, ḡ, 0), takes two and a half times as long. Where ḡ is infinite and
     y = 0 this one gives NaN, not 0: a step that has overflowed is seen as such.
     """
@@ -57,7 +58,10 @@ def thresholded_relu(node: onnx.NodeProto, t: Tape) -> str:
 
 @backward("PRelu")
 def prelu(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of x where x > 0, else a·x with a learned slope a (He et al. 2015): ḡ or a·ḡ; for a, 0 or x·ḡ."""
+    """Of x where x > 0, else a·x: ḡ, else a·ḡ; for a: 0, else x·ḡ.
+
+    He et al. 2015; the slope a is learned.
+    """
     (x, slope), gradient, dims = node.input, gradients[0], t.dims(node.output[0], node)
     positive = _positive(x, t)
     found: Adjoints = [None, None]
@@ -106,7 +110,10 @@ def softsign(node: onnx.NodeProto, t: Tape) -> str:
 
 @by_slope("Elu")
 def elu(node: onnx.NodeProto, t: Tape) -> str:
-    """Of x where x > 0, else y = α·(eˣ − 1) (Clevert, Unterthiner and Hochreiter 2016): ḡ, else ḡ·(y + α)."""
+    """Of x where x > 0, else y = α·(eˣ − 1): ḡ, else ḡ·(y + α).
+
+    Clevert, Unterthiner and Hochreiter 2016.
+    """
     alpha = attributes_of(node).get("alpha", 1.0)
     low = t.add("Add", [node.output[0], t.number(alpha)])
     return t.add("Where", [_positive(node.input[0], t), t.number(1), low])
@@ -114,7 +121,10 @@ def elu(node: onnx.NodeProto, t: Tape) -> str:
 
 @by_slope("Selu")
 def selu(node: onnx.NodeProto, t: Tape) -> str:
-    """Of γ·x where x > 0, else y = γ·α·(eˣ − 1) (Klambauer et al. 2017): γ·ḡ, else ḡ·(y + γα)."""
+    """Of γ·x where x > 0, else y = γ·α·(eˣ − 1): γ·ḡ, else ḡ·(y + γα).
+
+    Klambauer et al. 2017.
+    """
     given = attributes_of(node)
     alpha, gamma = given.get("alpha", 1.6732632423543772), given.get("gamma", 1.0507009873554805)
     low = t.add("Add", [node.output[0], t.number(alpha * gamma)])
@@ -123,7 +133,10 @@ def selu(node: onnx.NodeProto, t: Tape) -> str:
 
 @by_slope("Celu")
 def celu(node: onnx.NodeProto, t: Tape) -> str:
-    """Of x where x > 0, else α·(exp(x/α) − 1) (Barron 2017): ḡ·exp(min(x, 0)/α)."""
+    """Of x where x > 0, else α·(exp(x/α) − 1): ḡ·exp(min(x, 0)/α).
+
+    Barron 2017.
+    """
     alpha = attributes_of(node).get("alpha", 1.0)
     low = t.add("Min", [node.input[0], t.number(0)])
     return t.add("Exp", [t.add("Mul", [low, t.number(1 / alpha)])])
@@ -131,7 +144,7 @@ def celu(node: onnx.NodeProto, t: Tape) -> str:
 
 @by_slope("HardSigmoid")
 def hard_sigmoid(node: onnx.NodeProto, t: Tape) -> str:
-    """Of αx + β, no less than 0 and no more than 1: αḡ between, else 0."""
+    """Of min(1, max(0, αx + β)): αḡ between the bounds, else 0."""
     alpha, y = attributes_of(node).get("alpha", 0.2), node.output[0]
     inside = t.add("And", [_positive(y, t), t.add("Less", [y, t.number(1)])])
     return t.add("Where", [inside, t.number(alpha), t.number(0)])
@@ -139,7 +152,10 @@ def hard_sigmoid(node: onnx.NodeProto, t: Tape) -> str:
 
 @by_slope("HardSwish")
 def hard_swish(node: onnx.NodeProto, t: Tape) -> str:
-    """Of x·min(1, max(0, x/6 + ½)) (Howard et al. 2019): 0 up to −3, x/3 + ½, 1 from 3 on, times ḡ."""
+    """Of x·min(1, max(0, x/6 + ½)): ḡ·(x/3 + ½) between −3 and 3; 0 below, ḡ above.
+
+    Howard et al. 2019.
+    """
     x = node.input[0]
     line = t.add("Add", [t.add("Mul", [x, t.number(1 / 3)]), t.number(0.5)])
     low = t.add("Where", [t.add("Greater", [x, t.number(-3)]), line, t.number(0)])
@@ -188,7 +204,7 @@ def quick_gelu(node: onnx.NodeProto, t: Tape) -> str:
 
 @backward("Softmax")
 def softmax(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = softmax x: p − y·Σp with p = ḡ·y, the sum along the axis of the softmax."""
+    """Of y = softmax x: p − y·Σp with p = ḡ·y, summed along its axis."""
     y = node.output[0]
     product = t.add("Mul", [gradients[0].name, y])
     total = t.add("ReduceSum", [product, t.sizes(attributes_of(node).get("axis", -1))], keepdims=1)
@@ -197,7 +213,7 @@ def softmax(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjo
 
 @backward("LogSoftmax")
 def log_softmax(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = log softmax x: ḡ − eʸ·Σḡ, the sum along the axis of the softmax."""
+    """Of y = log softmax x: ḡ − eʸ·Σḡ, summed along its axis."""
     y, gradient = node.output[0], t.whole(gradients[0], node)
     total = t.add("ReduceSum", [gradient, t.sizes(attributes_of(node).get("axis", -1))], keepdims=1)
     return [Adjoint(t.add("Sub", [gradient, t.add("Mul", [t.add("Exp", [y]), total])]), t.dims(y, node))]

@@ -102,7 +102,7 @@ def _remember(node: onnx.NodeProto, mean: str, variance: str, positions: int, to
 
 @backward("BatchNormalization")
 def batch_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """dβ = Σ ḡ, dγ = Σ ḡ·x̂ and dx = γ·r·(ḡ − wᵢ/m·(dβ + x̂·dγ)), sums over rows and positions.
+    """dβ = Σ ḡ, dγ = Σ ḡ·x̂, dx = γ·r·(ḡ − wᵢ/m·(dβ + x̂·dγ)), sums over rows and positions.
 
     With equal weights wᵢ/m is one over the number of summands: section 3 of the paper. Where it is frozen,
     dx = ḡ·γ·r with the running variance in r; other layers may compute γ and β.

@@ -48,9 +48,9 @@ def convolution(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> 
 
 @backward("ConvTranspose")
 def transposed_convolution(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = ConvTranspose(x, W), which is the input gradient of a convolution with W from y to x.
+    """Of y = ConvTranspose(x, W): dx = Conv(ḡ, W), dW as of Conv with input ḡ and gradient x.
 
-    So dx = Conv(ḡ, W), and dW is that convolution's, for which ḡ is the input and x the gradient.
+    It is the input gradient of a convolution with W from y to x.
     """
     (x, filters), y = node.input[:2], node.output[0]
     layer = ConvolutionLayer.between(node, y, x, filters, t)

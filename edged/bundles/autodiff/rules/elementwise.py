@@ -181,7 +181,7 @@ def cosine(node: onnx.NodeProto, t: Tape) -> str:
 
 @backward("Min", "Max")
 def extreme(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of the least or largest of the operands: ḡ shared equally by those that are equal to it."""
+    """ḡ, shared equally by the operands that equal the result."""
     y, dims = node.output[0], t.dims(node.output[0], node)
     if len(node.input) == 1:
         return [gradients[0]]
@@ -197,7 +197,7 @@ def extreme(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjo
 
 @backward("Clip")
 def clip(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of min(max(x, low), high): ḡ for x where it is not beyond a bound, else for the bound."""
+    """Of min(max(x, low), high): ḡ for x within the bounds, else for the bound."""
     x, low, high = [*node.input, "", ""][:3]
     dims, found = t.dims(x, node), list[Adjoint | None]([None, None, None])
     bounds = zip(("GreaterOrEqual", "LessOrEqual"), (low, high), strict=True)
@@ -224,7 +224,7 @@ def _where(condition: str, gradient: Adjoint, dims: Dims, t: Tape) -> Adjoint:
 
 @backward("Mod")
 def remainder(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of a − b·trunc(a/b), which is the remainder of numbers that are not whole: ḡ and −ḡ·trunc(a/b)."""
+    """Of a − b·trunc(a/b): ḡ and −ḡ·trunc(a/b)."""
     (a, b), gradient = node.input, gradients[0]
     first = to_operand(node, 0, gradient, t) if t.wants(node, 0) else None
     if not t.wants(node, 1):
@@ -236,7 +236,10 @@ def remainder(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Ad
 
 @backward("Where")
 def where(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """ḡ for the operand that was chosen, 0 for the other; chosen and not multiplied, so that ∞ stays out."""
+    """ḡ for the chosen operand, 0 for the other.
+
+    Chosen and not multiplied, so that ∞ stays out.
+    """
     condition, zero = node.input[0], t.number(0)
     name, dims = gradients[0].name, broadcast(gradients[0].dims, t.dims(condition, node))
     found: Adjoints = [None]
@@ -263,7 +266,7 @@ def cast(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoint
 
 @backward("CumSum")
 def cumulative_sum(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of sums of what is before an element: the sums of what is behind it, ḡ added up the other way."""
+    """The cumulative sum of ḡ in the other direction."""
     given = {item.name: item.i for item in node.attribute}
     turned = {"reverse": 1 - given.get("reverse", 0), "exclusive": given.get("exclusive", 0)}
     whole = t.whole(gradients[0], node)

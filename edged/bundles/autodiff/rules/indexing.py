@@ -73,13 +73,13 @@ def _add_along(indices: str, gradient: str, shape: str, form: tuple[int, int, in
 
 @backward("GatherElements")
 def gather_elements(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """ḡ added to zeros at the places it was taken from, element by element."""
+    """ḡ added to zeros at each element it was taken from."""
     return [_scattered(node, gradients[0], node.input[1], attributes_of(node).get("axis", 0), t)]
 
 
 @backward("TopK")
 def largest(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> Adjoints:
-    """Of the k largest or least: ḡ where they were; the places themselves have no gradient."""
+    """ḡ at the positions of the k values; the indices have no gradient."""
     if gradients[0] is None:
         return [None]
     places = node.output[1] or _places(node, t)
@@ -110,7 +110,7 @@ def gather_nd(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Ad
 
 @backward("ScatterElements")
 def scatter_elements(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """For what was placed ḡ at its place; for the data ḡ, but 0 where something took its place."""
+    """For the updates: ḡ at their positions; for the data: ḡ, 0 where replaced."""
     given, places = attributes_of(node), node.input[1]
     gradient, axis = t.whole(gradients[0], node), given.get("axis", 0)
     found, kind = list[Adjoint | None]([None, None, None]), _kind(node)
@@ -128,7 +128,7 @@ def scatter_elements(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape
 
 @backward("ScatterND")
 def scatter_nd(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """For what was placed ḡ at its place; for the data ḡ, but 0 where something took its place."""
+    """For the updates: ḡ at their positions; for the data: ḡ, 0 where replaced."""
     places, gradient = node.input[1], t.whole(gradients[0], node)
     found, kind = list[Adjoint | None]([None, None, None]), _kind(node)
     if t.wants(node, 0):

@@ -57,7 +57,7 @@ def row_mean_forward(node: onnx.NodeProto, t: Tape) -> None:
 
 @backward(ROW_MEAN)
 def row_mean(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """wᵢ/k for every one of the k numbers of row i; times ḡ/Σw where it is not the step's loss."""
+    """wᵢ/k for each of the k numbers of row i; times ḡ/Σw unless it is the step's loss."""
     dims = t.dims(node.input[0], node)
     width = math.prod(size for size in dims[1:] if isinstance(size, int))
     if any(isinstance(size, str) for size in dims[1:]):
@@ -96,7 +96,7 @@ def cross_entropy_forward(node: onnx.NodeProto, t: Tape) -> None:
 
 @backward("SoftmaxCrossEntropyLoss")
 def cross_entropy(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> Adjoints:
-    """wᵢ·(p − onehot(labelᵢ)); times ḡ/Σw where it is not the step's loss.
+    """wᵢ·(p − onehot(labelᵢ)); times ḡ/Σw unless it is the step's loss.
 
     Weights of classes, and one that is ignored, are in wᵢ: see `cross_entropy.row_weights`.
     """

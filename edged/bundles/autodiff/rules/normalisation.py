@@ -29,10 +29,10 @@ def layer_norm_forward(node: onnx.NodeProto, t: Tape) -> None:
 
 @backward("LayerNormalization")
 def layer_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> Adjoints:
-    """Of y = γ·x̂ + β with x̂ = (x − μ)·r, where r = 1/σ (Ba, Kiros and Hinton 2016, section 3).
+    """Of y = γ·x̂ + β: with g = ḡγ, dx = r·(g − mean g − x̂·mean(g x̂)), dγ = Σ ḡx̂, dβ = Σ ḡ.
 
-    With g = ḡγ: dx = r·(g − mean g − x̂·mean(g x̂)), means over the normalised axes;
-    dγ = Σ ḡx̂ and dβ = Σ ḡ over the other axes.
+    Ba, Kiros and Hinton 2016, section 3: x̂ = (x − μ)·r with r = 1/σ; means over the normalised axes, sums
+    over the others.
     """
     if gradients[0] is None or any(gradients[1:]):
         raise untrainable(node, "its mean or deviation is read")
@@ -51,7 +51,10 @@ def layer_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tap
 
 @backward("InstanceNormalization")
 def instance_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """As of a LayerNormalization over everything behind the channel (Ulyanov et al. 2016), γ by channel."""
+    """As LayerNormalization over all axes behind the channel, γ per channel.
+
+    Ulyanov et al. 2016.
+    """
     x, gamma, _ = node.input
     dims, gradient = t.dims(x, node), t.whole(gradients[0], node)
     inner = list(range(2, len(dims)))
@@ -94,9 +97,9 @@ def _of_affine(node: onnx.NodeProto, gradient: str, normal: str, outer: list[int
 
 @backward("LpNormalization")
 def lp_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = x/n with n the sum of |x|, or the root of the sum of x², along an axis: (ḡ − s·Σ(ḡ·y))/n.
+    """Of y = x/n with n = Σ|x| or √Σx²: (ḡ − s·Σ(ḡ·y))/n with s = sign x or y.
 
-    s is sign x, or y; where n is 0, ḡ is taken as it is divided by 1.
+    Sums along an axis; where n is 0, ḡ is divided by 1.
     """
     x, y, given = node.input[0], node.output[0], attributes_of(node)
     axis, gradient = given.get("axis", -1), t.whole(gradients[0], node)

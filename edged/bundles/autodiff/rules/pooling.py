@@ -75,7 +75,7 @@ def _back_by_rows(gradient: str, saved: tuple[str, str], windows: Windows, dims:
 
 @backward("MaxPool")
 def max_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """ḡ at the position of every window's maximum, added up where windows share one.
+    """ḡ at the position of each window's maximum, added up where windows share it.
 
     The forward operator gives the positions, counted through batch, channels and axes alike, which is
     how MaxUnpool and ScatterElements on the flat tensor take them.
@@ -104,7 +104,7 @@ def _apart(windows: Windows) -> bool:
 
 @backward("AveragePool")
 def average_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """ḡ divided by the number of values in its window, at every position of it, added up.
+    """ḡ over the size of its window, added up at each position.
 
     That is the transposed convolution with a filter of ones, every channel for itself; where windows
     neither overlap nor leave anything out, it is a mere repetition.
@@ -121,7 +121,7 @@ def average_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) ->
 
 @backward("LpPool")
 def norm_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = (Σ|x|ᵖ)^(1/p) over a window: ḡ·y^(1−p) added up over its positions, times |x|ᵖ⁻¹·sign x."""
+    """Of y = (Σ|x|ᵖ)^(1/p) over a window: ḡ·y^(1−p) added up per position, times |x|ᵖ⁻¹·sign x."""
     x, y, dims = node.input[0], node.output[0], t.dims(node.input[0], node)
     p, windows = attributes_of(node).get("p", 2), _windows(node, dims)
     positive = t.add("Greater", [y, t.number(0)])

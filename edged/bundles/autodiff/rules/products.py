@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @backward("Gemm")
 def gemm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of α·A′B′ + β·C, where ′ transposes or not: dA′ = α·ḡB′ᵀ, dB′ = α·A′ᵀḡ, dC = β·ḡ."""
+    """Of α·A′B′ + β·C, transposed or not: dA′ = α·ḡB′ᵀ, dB′ = α·A′ᵀḡ, dC = β·ḡ."""
     given, (a, b) = attributes_of(node), node.input[:2]
     first, second = given.get("transA", 0), given.get("transB", 0)
     alpha = {"alpha": alpha} if (alpha := given.get("alpha", 1.0)) != 1 else {}
@@ -85,7 +85,7 @@ def _exchanged(dims: Dims) -> Dims:
 
 @backward("MatMul")
 def matmul(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of A·B: ḡ·Bᵀ and Aᵀ·ḡ, summed over the axes along which an operand was repeated.
+    """Of A·B: ḡ·Bᵀ and Aᵀ·ḡ, summed over broadcast axes.
 
     A matrix on the right takes the rows of all axes in one product.
     """
@@ -162,7 +162,7 @@ def _transposed(name: str, rank: int, t: Tape) -> str:
 
 @backward("Einsum")
 def einsum(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of a sum of products: ḡ takes the place of the operand, and the operand's letters that of the result's.
+    """The same sum with ḡ for the operand, and the operand's letters for the result's.
 
     A letter that only the operand has was summed: along it the adjoint is the same everywhere.
     """

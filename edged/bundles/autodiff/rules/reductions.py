@@ -81,13 +81,13 @@ def _shared(gradient: Adjoint, node: onnx.NodeProto, axes: list[int], t: Tape) -
 
 @backward("ReduceMax", "ReduceMin")
 def extreme(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of the largest or least element: ḡ shared equally by those that are equal to it."""
+    """ḡ, shared equally by the elements that equal the result."""
     return [_to_equal(node, _result(node, t), _gradient(node, gradients, t), t.sizes(*axes_of(node, t)), t)]
 
 
 @backward("GlobalMaxPool")
 def global_max(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of the largest element behind the channel: ḡ for the first that is equal to it."""
+    """ḡ for the first of the largest elements."""
     x, dims = node.input[0], t.dims(node.input[0], node)
     flat = t.add("Reshape", [x, t.sizes(0, 0, -1)])
     place = t.add("ArgMax", [flat], axis=2, keepdims=0)

@@ -32,7 +32,7 @@ _HALF = np.float32(0.5)
 
 @backward("Resize")
 def resize(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """ḡ by the shares that each input has in each output, axis by axis; summed where it was only copied."""
+    """ḡ by the share of each input in each output, axis by axis; summed over copies."""
     given, x = attributes_of(node), node.input[0]
     coarse, fine = t.dims(x, node), t.dims(node.output[0], node)
     scales = _scales(node, coarse, fine, t)

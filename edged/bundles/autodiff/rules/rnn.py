@@ -71,8 +71,9 @@ def rnn_forward(node: onnx.NodeProto, t: Tape) -> None:
 
 @backward("RNN")
 def rnn(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> Adjoints:
-    """Backpropagation through time (Werbos 1990): ḡ = dh∘f′ and for the step before dh = ∂loss/∂hₜ₋₁ + ḡ·R.
+    """Backpropagation through time (Werbos 1990), from the last step to the first.
 
+    ḡ = dh∘f′, and for the step before dh = ∂loss/∂hₜ₋₁ + ḡ·R.
     f′ is 1 − hₜ² of the hyperbolic tangent, 1 where hₜ > 0 of Relu.
     """
     layer, kept, activation = t.saved[node.name]

@@ -64,7 +64,7 @@ def split(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) ->
 
 @backward("Slice")
 def cut(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """ḡ with zeros in front and behind; for steps other than 1, added to zeros where it was taken from."""
+    """ḡ padded with zeros; for steps other than 1, added to zeros where it was taken from."""
     dims, left = t.dims(node.input[0], node), t.dims(node.output[0], node)
     starts, ends, given, steps = (
         t.integers(name, node, "bounds, axes and steps") if name else []
@@ -102,7 +102,7 @@ def _spread(gradient: str, taken: range, length: int, axis: int, rank: int, t: T
 
 @backward("Pad")
 def pad(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """The part of ḡ that the input fills; where the padding repeats it, ḡ of the repetitions is added."""
+    """The part of ḡ that the input fills, plus ḡ of where the padding repeats it."""
     if t.wants(node, 2):
         raise untrainable(node, "the number that it fills with is computed")
     dims = t.dims(node.input[0], node)

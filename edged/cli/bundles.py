@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from edged import bundles
 from edged.cli import output
-from edged.cli.output import AsJson, print_json
+from edged.cli.json_output import AsJson, print_json
 from edged.errors import ConfigError
 
 artifacts_app = typer.Typer(

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group
-from rich.text import Text
 from typer import Argument, Option
 
 from edged.cli import output
@@ -234,6 +232,9 @@ class DeviceWatch:
         status = None if device is None else status_of(self._newest.get(device, {}))
         if device is None or status is None:
             return self._table()
+        from rich.console import Group
+        from rich.text import Text
+
         return Group(output.pairs(device, summary(status)), "", *map(Text, self._told.get(device, ())))
 
     def _table(self) -> Table:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from edged.cli.output import AsJson, print_json
+from edged.cli.json_output import AsJson, print_json
 from edged.errors import ConfigError
 
 fleet_app = typer.Typer(

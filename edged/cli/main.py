@@ -21,7 +21,7 @@ from edged.cli import output
 from edged.cli.bundles import artifacts_app, keys_app, model_app
 from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
-from edged.cli.output import AsJson, print_json
+from edged.cli.json_output import AsJson, print_json
 from edged.cli.recipes import recipe_app
 from edged.cli.state import backup, restore, weights_app
 from edged.errors import ConfigError, EdgedError

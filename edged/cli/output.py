@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
+import threading
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Any
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
-from typer import Option
 
-from edged.domain.messages.encoding import json_ready
 from edged.domain.text import number as _number
 from edged.domain.text import summary
 from edged.domain.text import when as _when
@@ -22,6 +22,7 @@ from edged.domain.text import when as _when
 if TYPE_CHECKING:
     from edged.cli.doctor import CheckResult
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
+    from edged.workbench.experiments.job import EpochDone, TrialOrder
 
 ALARMS_SHOWN = 8
 EVALUATED = (
@@ -293,9 +294,62 @@ class ReplayProgress(Bars):
         self._progress.update(self._task, total=total, completed=position, note=f"model {version}")
 
 
-AsJson = Annotated[bool, Option("--json", help="one JSON object on stdout")]
+class RecipeProgress(Bars):
+    """A bar over all trainings, and one for each that is going on."""
+
+    def __init__(self) -> None:
+        super().__init__("{task.description}", "{task.completed:.0f}/{task.total:.0f}", "{task.fields[note]}")
+        self._tasks: dict[tuple[str, int], Any] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, orders: Sequence[TrialOrder]) -> None:
+        """Know how many trainings there are."""
+        self._whole = self._progress.add_task("trainings", total=len(orders), note="")
+
+    def advanced(self, order: TrialOrder, point: EpochDone) -> None:
+        """Show the epoch of a training and its validation metric."""
+        key = (order.recipe.name, order.seed)
+        with self._lock:
+            if key not in self._tasks:
+                name = f"  {escape(order.recipe.name)}, seed {order.seed}"
+                self._tasks[key] = self._progress.add_task(name, total=point.epochs, note="")
+            value = point.validation_metric
+            note = f"{order.metric.replace('_', ' ')} {f'{value:.4g}' if isfinite(value) else '-'}"
+            self._progress.update(self._tasks[key], completed=point.epoch, note=note)
+
+    def ended(self, order: TrialOrder) -> None:
+        """Remove the bar of a training, and count it."""
+        with self._lock:
+            task = self._tasks.pop((order.recipe.name, order.seed), None)
+            if task is not None:
+                self._progress.remove_task(task)
+            self._progress.advance(self._whole)
 
 
-def print_json(values: Any) -> None:
-    """Print a JSON object on stdout, in one line."""
-    sys.stdout.write(json.dumps(json_ready(values), separators=(",", ":"), default=str) + "\n")
+def show_recipes(report: Mapping[str, Any], page: Path) -> None:
+    """Print the ranking of `edged recipe run`, what failed, and what was written."""
+    metric = report["metric"]
+    figures = (metric.replace("_", " "), "± 95 %", "test", "step µs", "memory MB", "bundle kB")
+    table = new_table("ranking", ("", "recipe", *figures))
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in report["ranking"]:
+        found, test, peak = row["validation"][metric], row["test"], row["peak_bytes"]
+        table.add_row(
+            str(row["rank"]),
+            escape(row["name"]),
+            f"{found['mean']:.4f}",
+            f"{found['high'] - found['mean']:.4f}" if report["seeds"] > 1 else "-",
+            f"{test[metric]['mean']:.4f}" if test else "-",
+            f"{row['step_us']:,.0f}",
+            f"{peak / 1e6:.0f}" if peak else "-",
+            f"{row['bundle_bytes'] / 1e3:,.0f}",
+        )
+    out.print(table)
+    for row in report["failed"]:
+        for reason in row["reasons"]:
+            seeds = ", ".join(map(str, reason["seeds"]))
+            say(f"failed: {row['name']}, seed {seeds}: {reason['reason']}")
+    say(f"report: {page}")
+    if report["written"]:
+        say(f"written: {report['written']['config']}, {report['written']['bundle']}")

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from edged.cli import output
-from edged.cli.output import AsJson, print_json
+from edged.cli.json_output import AsJson, print_json
 
 
 def backup(

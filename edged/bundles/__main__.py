@@ -10,14 +10,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from edged.bundles import require
-from edged.domain.training.standard_bundle import StandardBundleOrder
+from edged.domain.standard_bundle import StandardBundleOrder
 from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.source.standardise import Statistics
-    from edged.domain.training.standard_bundle import StandardNetwork
+    from edged.domain.standard_bundle import StandardNetwork
 
 
 def build_standard(order: StandardBundleOrder) -> None:
@@ -29,12 +29,11 @@ def build_standard(order: StandardBundleOrder) -> None:
     from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.losses.cross_entropy import CrossEntropy
 
-    network, smoothing = order.network, order.label_smoothing
+    network = order.network
     build(
         network_of(network),
         order.out,
-        loss=CrossEntropy(smoothing=smoothing) if network.task == "classify" and smoothing
-        else "cross_entropy" if network.task == "classify" else "mse",
+        loss=CrossEntropy(smoothing=order.label_smoothing) if network.task == "classify" else "mse",
         optimizer=Optimizer.of(order.optimizer, **(order.options or {})),
         standardise=_statistics(order),
         seed=network.seed,

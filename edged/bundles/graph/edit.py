@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -84,16 +84,23 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
+def needed_nodes(nodes: Iterable[onnx.NodeProto], names: Iterable[str]) -> list[onnx.NodeProto]:
+    """The nodes on which these tensors depend, in their order."""
+    read, kept = set(names), list[onnx.NodeProto]()
+    for item in reversed(list(nodes)):
+        if not read.isdisjoint(item.output):
+            read.update(reads(item))
+            kept.append(item)
+    return kept[::-1]
+
+
 def leave_only(graph: onnx.GraphProto, names: Sequence[str]) -> None:
     """Remove nodes and initialisers that these tensors do not depend on."""
-    needed, nodes = set(names), list[onnx.NodeProto]()
-    for item in reversed(graph.node):
-        if not needed.isdisjoint(item.output):
-            needed.update(reads(item))
-            nodes.append(item)
-    tensors = [tensor for tensor in graph.initializer if tensor.name in needed]
+    nodes = needed_nodes(graph.node, names)
+    read = set(names).union(*map(reads, nodes))
+    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.node[:], graph.initializer[:]
-    graph.node.extend(reversed(nodes))
+    graph.node.extend(nodes)
     graph.initializer.extend(tensors)
 
 

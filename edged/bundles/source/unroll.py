@@ -16,7 +16,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edged.bundles.autodiff.shapes import WHOLE
-from edged.bundles.graph.edit import reads, rename_inputs, shortened
+from edged.bundles.graph.edit import needed_nodes, reads, rename_inputs, shortened
 from edged.bundles.graph.writer import attributes_of
 from edged.bundles.source.initialisers import is_zero
 from edged.bundles.source.known import Informed, folded
@@ -78,18 +78,15 @@ class _Unroller(Informed):
 
     def put_into(self, graph: onnx.GraphProto) -> None:
         """Replace the nodes of the graph, without those that nothing reads."""
-        read, nodes = {value.name for value in graph.output}, list[onnx.NodeProto]()
-        for node in reversed([*self._front, *self.nodes]):
-            if not read.isdisjoint(node.output):
-                read |= reads(node)
-                nodes.append(node)
+        nodes = needed_nodes([*self._front, *self.nodes], (value.name for value in graph.output))
+        read = {value.name for value in graph.output}.union(*map(reads, nodes))
         # A state that begins at zero is none that is trained.
         zeros = {t.name: t for t in graph.initializer if t.name in self._begun and is_zero(t)}
-        nodes += [helper.make_node("Constant", [], [name], name=name, value=t) for name, t in zeros.items()]
+        begun = [helper.make_node("Constant", [], [name], name=name, value=t) for name, t in zeros.items()]
         kept = [t for t in graph.initializer if t.name not in zeros]
         added = [t for t in (*self._tensors.values(), *self.constants) if t.name in read]
         del graph.node[:], graph.initializer[:], graph.value_info[:]
-        graph.node.extend(reversed(nodes))
+        graph.node.extend([*reversed(begun), *nodes])
         graph.initializer.extend([*kept, *added])
 
     def write_whole(self, node: onnx.NodeProto) -> None:

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 from edged.bundles.autodiff.reverse import write_backward, write_forward
 from edged.bundles.autodiff.rules.losses import ROW_MEAN
 from edged.bundles.autodiff.tape import NOISE, WEIGHTS, Adjoint, Tape
-from edged.bundles.graph.edit import reads, rename_inputs, value_info
+from edged.bundles.graph.edit import needed_nodes, reads, rename_inputs, value_info
 from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.losses.builtin import OUTPUT
 from edged.bundles.step_graph import guidance, optimizer_updates
@@ -249,7 +249,7 @@ def finish(
     initializers: Iterable[onnx.TensorProto],
 ) -> onnx.ModelProto:
     """A model of what was written, as far as the wanted outputs depend on it."""
-    nodes = _needed(_without_identities(to.nodes, wanted), wanted)
+    nodes = needed_nodes(_without_identities(to.nodes, wanted), wanted)
     read = {name for item in nodes for name in reads(item)}
     frozen = [_float(name, shape) for name, shape in source.frozen.items()]
     tensors = [tensor for tensor in (*initializers, *to.constants) if tensor.name in read]
@@ -296,16 +296,6 @@ def _named_as_wanted(nodes: list[onnx.NodeProto], wanted: Collection[str]) -> li
         rename_inputs(item, same)
         item.output[:] = [same.get(name, name) for name in item.output]
     return kept
-
-
-def _needed(nodes: list[onnx.NodeProto], wanted: Iterable[str]) -> list[onnx.NodeProto]:
-    """The nodes on which the wanted tensors depend, in their order."""
-    read, kept = set(wanted), []
-    for item in reversed(nodes):
-        if not read.isdisjoint(item.output):
-            read.update(reads(item))
-            kept.append(item)
-    return kept[::-1]
 
 
 def _describe(source: TrainingGraph, optimizer: Optimizer, to: Tape) -> dict[str, Any]:

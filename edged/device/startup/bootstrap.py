@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.model_files import INT8
-from edged.domain.training.standard_bundle import StandardBundleOrder, StandardNetwork
+from edged.domain.standard_bundle import StandardBundleOrder, StandardNetwork
 from edged.errors import BundleError, StorageError, UnavailableError
 from edged.host.child_process import run_module
 from edged.logs import get_logger
@@ -22,7 +22,7 @@ from edged.storage.samples.log import SampleLog
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
-    from edged.domain.training.standard_bundle import NetworkKind
+    from edged.domain.standard_bundle import NetworkKind
 
 log = get_logger("edged.bootstrap")
 

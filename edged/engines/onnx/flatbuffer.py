@@ -41,7 +41,7 @@ class FlatTable:
         return 0 if at is None else self._read(form, at)
 
     def table(self, number: int) -> FlatTable | None:
-        """Another table."""
+        """A field that is another table."""
         at = self._field(number)
         return None if at is None else FlatTable(self._content, at + self._read("<I", at))
 
@@ -62,7 +62,7 @@ class FlatTable:
         return self._content[start : start + length]
 
     def text(self, number: int) -> str:
-        """A string."""
+        """A field that is a string."""
         return self.raw(number).decode()
 
     def longs(self, number: int) -> tuple[int, ...]:

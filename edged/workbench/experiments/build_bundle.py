@@ -22,8 +22,8 @@ from edged.bundles.graph.network import UNTRAINED
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics
+from edged.domain.standard_bundle import StandardNetwork
 from edged.domain.stream.running_statistics import RunningMoments, scale_of
-from edged.domain.training.standard_bundle import StandardNetwork
 from edged.errors import BundleError
 from edged.workbench.experiments.job import BundleBuilt, TrialOrder, carry_out, load_data
 

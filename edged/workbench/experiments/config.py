@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from edged.config.stream import StreamConfig
 from edged.config.values import Name, Section, unique
+from edged.domain.standard_bundle import NetworkKind
 from edged.domain.training.optimizers import OPTIONS, misfit
 
 MOST_TRIALS = 2000
@@ -55,7 +56,6 @@ _Momentum = Annotated[float, Field(ge=0, lt=1)]
 _Beta2 = Annotated[float, Field(gt=0, lt=1)]
 _Epsilon = Annotated[float, Field(gt=0)]
 _Replay = Annotated[float, Field(ge=0, lt=1)]
-_Network = Literal["mlp", "cnn1d", "gru", "autoencoder"]
 _Loss = Literal["cross_entropy", "bce_with_logits", "mse", "l1"]
 _Optimizer = Literal["adamw", "adamw_pytorch", "sgd", "sgd_momentum"]
 _Schedule = Literal["constant", "linear"]
@@ -65,7 +65,7 @@ class RecipeConfig(Section):
     """One recipe; a list of values stands for as many recipes, and several lists for all combinations."""
 
     name: Name | None = Field(None, description="what it is called; made of what differs when absent")
-    network: _Few[_Network] | None = Field(
+    network: _Few[NetworkKind] | None = Field(
         None, description="kind of a standard network; the task's own when absent"
     )
     model: _Few[Path] | None = Field(

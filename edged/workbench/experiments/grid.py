@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.device.startup.bootstrap import HIDDEN, STANDARD
+from edged.domain.standard_bundle import NetworkKind  # noqa: TC001  pydantic reads the annotations
 from edged.domain.training.optimizers import OPTIONS
-from edged.domain.training.standard_bundle import NetworkKind  # noqa: TC001  pydantic reads the annotations
 from edged.errors import ConfigError
 from edged.workbench.experiments.config import MOST_TRIALS
 

@@ -1,11 +1,10 @@
 """Time and memory of a training step: both engines' loops, the bare training API's, and PyTorch's.
 
 Loops take turns on the same batches in one run, so a ratio means more than a time. `ratio` is native to
-portable (above 1 the portable engine is faster), `together_ratio` the same where the portable engine gets
-several steps in one call, as a training run gives them; `torch_ratio` is PyTorch's eager step to the
-portable engine's, `native_to_bare` the bare API's to the native engine's. Times are medians over the
-turns, in microseconds per step. Memory is the peak of the resident set, the whole of it and its growth
-over what it is after the imports, each engine in a process of its own, one thread, portable to native.
+portable (above 1 the portable engine is faster); `torch_ratio` is PyTorch's eager step to the portable
+engine's, `native_to_bare` the bare API's to the native engine's. Times are medians over the turns, in
+microseconds per step. Memory is the peak of the resident set, the whole of it and its growth over what it
+is after the imports, each engine in a process of its own, one thread, portable to native.
 
 `python benchmarks/engines.py [--torch PYTHON] [--models mlp,lstm] [--seconds S] [--json] [--out FILE]`
 """
@@ -113,20 +112,6 @@ def timed(data: Data, step: Callable[[np.ndarray, np.ndarray], object]) -> Loop:
         began = time.perf_counter()
         for x, y in islice(cycle(data), steps):
             step(x, y)
-        return time.perf_counter() - began
-
-    return loop
-
-
-def together_loop(bundle: Bundle, data: Data, threads: int) -> Loop:
-    """The portable engine's loop as a training run makes it: several steps in one call where it can."""
-    engine = open_engine("portable", bundle, threads)
-    engine.begin(LearningRate(1e-3))
-
-    def loop(steps: int) -> float:
-        began, rest = time.perf_counter(), islice(cycle(data), steps)
-        while chunk := list(islice(rest, engine.together)):
-            engine.steps(chunk)
         return time.perf_counter() - began
 
     return loop
@@ -241,8 +226,6 @@ def engine_loops(case: Case, bundle: Bundle | None, data: Data) -> tuple[dict[st
                 loops[name] = loop
         except EdgedError as problem:
             problems[name] = problem.line()
-    if bundle is not None and "portable" in loops:
-        loops["together"] = together_loop(bundle, data, case.threads)
     if bundle is not None and "native" in loops:
         loops["bare"] = bare_loop(bundle, data, case.threads)
     return loops, problems
@@ -275,8 +258,6 @@ def row_of(case: Case, times: dict[str, list[float]], memory: Row, refused: dict
         "native_us": us.get("native"),
         "portable_us": us.get("portable"),
         "ratio": ratio(times, "native", "portable"),
-        "together_us": us.get("together"),
-        "together_ratio": ratio(times, "native", "together"),
         "torch_us": us.get("torch"),
         "torch_ratio": ratio(times, "torch", "portable"),
         "bare_us": us.get("bare"),
@@ -303,7 +284,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
 
 COLUMNS = {
     "batch": 5, "threads": 7, "optimizer": 9, "native_us": 9, "portable_us": 11, "ratio": 6,
-    "together_us": 11, "together_ratio": 14, "torch_us": 9, "torch_ratio": 11, "native_to_bare": 14,
+    "torch_us": 9, "torch_ratio": 11, "native_to_bare": 14,
     "growth_ratio": 12, "peak_ratio": 10,
 }  # fmt: skip
 

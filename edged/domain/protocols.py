@@ -84,10 +84,6 @@ class Engine(Protocol):
 
     name: str
 
-    @property
-    def together(self) -> int:
-        """How many steps it is worth to make in one call of `steps`; 1 where that gains nothing."""
-
     def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
         """Start a learning-rate schedule, `at_step` steps into it when a run is resumed."""
 
@@ -98,14 +94,6 @@ class Engine(Protocol):
 
         A non-finite loss changes nothing (`applied` False). With `careful` the gradients are
         looked at too, before they are applied; without it a bad gradient is noticed by `check`.
-        """
-
-    def steps(
-        self, batches: Sequence[tuple[NDArray[np.float32], Labels]], *, careful: bool = False
-    ) -> list[StepResult]:
-        """The same as one `step` with update after the other, perhaps faster.
-
-        It stops after the first step that changed nothing, so the result may be shorter than `batches`.
         """
 
     def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:

@@ -25,8 +25,6 @@ Floats = NDArray[np.float32]
 BUDGET = 0.4
 TURN = 0.002
 TURNS = (4, 100)
-# Steps together take no longer than this: with slow ones it does not matter how they are handed over.
-LONGEST = 0.05
 # So small that random labels cannot drive the weights anywhere.
 RATE = 1e-6
 
@@ -86,19 +84,15 @@ class _Turn:
 
     def __init__(self, engine: Engine, x: Floats, y: NDArray[Any], work: Workload) -> None:
         self._engine, self._x, self._y, self._accumulate = engine, x, y, work.accumulate
-        self._size = work.accumulate if work.accumulate > 1 else engine.together
         # One thread's processor time is its time on a machine that is idle, whoever else is at work.
         self._clock = time.process_time if work.threads == 1 else time.perf_counter
         self.best = float("inf")
-        self._groups = 1
+        self._updates = 1
         engine.begin(LearningRate(RATE))
 
     def warm_up(self) -> None:
         """Allocate memory with the first steps, and find how many make a turn."""
-        if self._accumulate == 1:
-            together, self._size = self._size, 1
-            self._size = max(1, min(together, int(LONGEST / self._seconds())))
-        self._groups = max(1, int(TURN / (self._seconds() * self._size)))
+        self._updates = max(1, int(TURN / (self._seconds() * self._accumulate)))
         self.best = float("inf")
 
     def _seconds(self) -> float:
@@ -111,18 +105,15 @@ class _Turn:
     def measure(self) -> None:
         """One turn; keeps the best time of a step in seconds."""
         began = self._clock()
-        for _ in range(self._groups):
-            self._take_group()
-        self.best = min(self.best, (self._clock() - began) / (self._groups * self._size))
+        for _ in range(self._updates):
+            self._update()
+        self.best = min(self.best, (self._clock() - began) / (self._updates * self._accumulate))
 
-    def _take_group(self) -> None:
-        batch = self._x, self._y
-        if self._accumulate > 1:
-            steps = [self._engine.step(*batch, apply=part == self._size - 1) for part in range(self._size)]
-        else:
-            steps = self._engine.steps([batch] * self._size)
-        if not steps[-1].applied:
-            raise TrainingError(f"a trial step on random rows gives a loss of {steps[-1].loss}", where="step")
+    def _update(self) -> None:
+        for part in range(1, self._accumulate + 1):
+            step = self._engine.step(self._x, self._y, apply=part == self._accumulate)
+        if not step.applied:
+            raise TrainingError(f"a trial step on random rows gives a loss of {step.loss}", where="step")
 
 
 def rows_for(bundle: BundleContents, engine: Engine, count: int) -> tuple[Floats, NDArray[Any]]:

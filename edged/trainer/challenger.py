@@ -88,12 +88,10 @@ class Challenger:
         self.engine.begin(LearningRate(plan.learning_rate))
         done = 0
         while done < steps and not throttle.stopping:
-            count = min(self.engine.together, steps - done)
-            rows = [pool.draw(training.batch, mix, self.state.rng) for _ in range(count)]
-            made = self.engine.steps([(pool.x[i], pool.y[i]) for i in rows], careful=True)
-            if not made[-1].applied:
+            rows = pool.draw(training.batch, mix, self.state.rng)
+            if not self.engine.step(pool.x[rows], pool.y[rows], careful=True).applied:
                 return False
-            done += len(made)
+            done += 1
         self.state.total_steps += done
         return True
 

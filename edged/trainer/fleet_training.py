@@ -144,9 +144,10 @@ class RoundTrainer:
         engine.begin(LearningRate(config.learning_rate))
         while made < total and (made == 0 or time.monotonic() < until):
             began = time.monotonic()
-            group = [next(batches) for _ in range(min(engine.together, total - made))]
+            chosen = next(batches)
             # A batch that makes no finite loss changes nothing, and counts as made.
-            made += len(engine.steps([(rows.x[i], labels[i]) for i in group]))
+            engine.step(rows.x[chosen], labels[chosen])
+            made += 1
             self._throttle.throttle(time.monotonic() - began)
             if self._throttle.stopping:
                 raise InterruptedRunError("asked to stop", where=f"step {made} of {total} of a round")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 CHECK_EVERY = 32
 AVERAGE_EVERY = 8  # steps between two looks at the weights; a run's last ones count, too
 PROGRESS_SECONDS = 0.5
+# Time between two looks at orders and the pace: each costs a part of a small step.
+LOOK_SECONDS = 0.005
 
 
 class InterruptedRunError(TrainingError):
@@ -98,56 +101,42 @@ class TrainingLoop:
         self._control.report(RunProgress(self._plan.run, self._state.step, self._plan.steps, finite))
 
     def _advance(self) -> None:
-        """Make the next step, or several where the engine makes them faster together."""
+        """Make steps until something else is due, `LOOK_SECONDS` have passed, or the run is to stop."""
         state, before = self._state, self._state.step
-        if self._training.accumulate > 1 or (self._guide is not None and self._guide.teaching):
-            losses = self._accumulate()
-        else:
-            losses = self._steps_together()
-        self.losses += losses
-        state.step += len(losses)
-        state.total_steps += len(losses)
+        until = time.monotonic() + LOOK_SECONDS
+        for _ in range(self._next_steps()):
+            self.losses.append(self._make_step())
+            state.step += 1
+            state.total_steps += 1
+            if self._control.stopping or time.monotonic() > until:
+                break
         self._follow_average(before)
-        if state.step // CHECK_EVERY > before // CHECK_EVERY:
+        if state.step % CHECK_EVERY == 0:
             self._engine.check()
-
-    def _steps_together(self) -> list[float]:
-        state, pool = self._state, self.pool
-        count = self._next_steps()
-        start = state.rng.bit_generator.state
-        indices = [self._draw() for _ in range(count)]
-        done = self._engine.steps([(pool.x[i], pool.y[i]) for i in indices], careful=self._careful)
-        if len(done) < count:
-            # What comes next depends on this: the batches that were not used are not drawn yet.
-            state.rng.bit_generator.state = start
-            indices = [self._draw() for _ in done]
-        if not np.isfinite(done[-1].loss) or (self._careful and not done[-1].applied):
-            self._exclude(indices[-1])
-        return [step.loss for step in done]
 
     def _next_steps(self) -> int:
         """Steps up to the next point at which something else is due."""
         step, training = self._state.step, self._training
         dues = (CHECK_EVERY, training.checkpoint_every, AVERAGE_EVERY if training.average else CHECK_EVERY)
         left = self._plan.steps - step
-        return min(left, self._engine.together, *(due - step % due for due in dues))
+        return min(left, *(due - step % due for due in dues))
 
     def _draw(self) -> NDArray[np.int64]:
         chosen, training = self._plan.new_share, self._training
         mix = BatchMix(training.new_share if chosen is None else chosen, training.recent_share)
         return self.pool.draw(training.batch, mix, self._state.rng)
 
-    def _accumulate(self) -> list[float]:
-        """Make one step whose batch comes in parts."""
+    def _make_step(self) -> float:
+        """Learn one batch, which may come in parts, and return its loss."""
         loss, parts = 0.0, self._training.accumulate
         for part in range(parts):
             index, last = self._draw(), part == parts - 1
             step = self._step(index, apply=last)
             loss += step.loss / parts
-            if not np.isfinite(step.loss) or (self._careful and not step.applied and last):
+            if not math.isfinite(step.loss) or (self._careful and not step.applied and last):
                 self._exclude(index)
                 break
-        return [loss]
+        return loss
 
     def _step(self, index: NDArray[np.int64], *, apply: bool) -> StepResult:
         x, y = self.pool.x, self.pool.y

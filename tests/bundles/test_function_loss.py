@@ -97,20 +97,19 @@ def test_the_commands_of_the_page(examples: Path, capsys: pytest.CaptureFixture[
         assert verify(examples / "bundle")["ok"]
 
 
-def test_adamw_steps_rows_of_weight_0_and_many_steps_at_once(examples: Path) -> None:
-    """The scale of AdamW's moments, padding and the loop over steps know such a loss too."""
+def test_adamw_steps_and_rows_of_weight_0(examples: Path) -> None:
+    """The scale of AdamW's moments, and padding know such a loss too."""
     bundle = build(mlp(5, 3, (8,)), examples / "b", loss=FunctionLoss(f"{examples / 'losses.py'}:huber"))
-    one, other, many = (open_engine(name, bundle) for name in ("auto", "portable", "portable"))
+    one, other = (open_engine(name, bundle) for name in ("auto", "portable"))
     padded = PortableEngine(bundle)
     short = (
         np.concatenate([X, np.full((4, 5), 7, np.float32)]),
         np.concatenate([Y, np.zeros((4, 3), np.float32)]),
     )
-    for engine in (one, other, many, padded):
+    for engine in (one, other, padded):
         engine.begin(LearningRate(0.02))
     losses = [one.step(X, Y).loss for _ in range(20)]
     assert [other.step(X, Y).loss for _ in range(20)] == pytest.approx(losses, rel=1e-4)
-    assert [step.loss for step in many.steps([(X, Y)] * 20)] == pytest.approx(losses, rel=1e-4)
     weights = (np.arange(13) < 9).astype(np.float32)
     assert [padded.step(*short, weights=weights).loss for _ in range(20)] == pytest.approx(losses, rel=1e-4)
     assert losses[-1] < losses[0]

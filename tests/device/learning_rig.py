@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,9 +24,8 @@ from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.learner import Learner
 from edged.trainer.local_models import LocalModels
 from edged.trainer.run import TrainingRun
-from edged.trainer.steps import AVERAGE_EVERY
 from edged.trainer.task import EngineFactory, LearningTask
-from tests.installed import USUAL, UsualEngine
+from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine, StepResult
@@ -39,8 +38,6 @@ Floats = NDArray[np.float32]
 M = TypeVar("M", bound="Message")
 
 LIMIT = 1024**2
-# Steps that the engine makes in one call, up to where something else is due.
-GROUP = 1 if USUAL == "native" else AVERAGE_EVERY
 CLASSIFY = Schema((), 5, "classify", ("low", "mid", "high"))
 
 
@@ -74,12 +71,6 @@ class RecordingEngine(UsualEngine):
     def step(self, x: Floats, y: Any, *, apply: bool = True, careful: bool = False) -> StepResult:
         self.seen.append(x.copy())
         return super().step(x, y, apply=apply, careful=careful)
-
-    def steps(self, batches: Sequence[tuple[Floats, Any]], *, careful: bool = False) -> list[StepResult]:
-        before = len(self.seen)
-        done = super().steps(batches, careful=careful)
-        self.seen[before:] = [x.copy() for x, _ in batches[: len(done)]]
-        return done
 
     def trained_on(self) -> set[bytes]:
         """The distinct rows so far; then forgets them."""
@@ -192,9 +183,9 @@ class Workshop:
         return [message for message in self.reports if isinstance(message, kind)]
 
 
-def after(steps: int) -> Callable[[], bool]:
-    """A wish to stop that comes after so many steps, in the portable engine after whole groups of them."""
-    left = iter(range(max(steps // GROUP, 1) - 1))
+def after(looks: int) -> Callable[[], bool]:
+    """A wish to stop, seen at this look: there is one after each step, and one between groups of them."""
+    left = iter(range(looks - 1))
     return lambda: next(left, None) is None
 
 

@@ -14,7 +14,7 @@ from edged.bundles.source.standardise import Statistics
 from edged.domain.training.trainer_messages import DamagedCheckpoint, Note
 from edged.errors import NonFiniteError
 from edged.trainer.steps import InterruptedRunError
-from tests.device.learning_rig import GROUP, Workshop, after, model_bytes, task, weights
+from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
 from tests.installed import USUAL, UsualEngine
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_a_checkpoint_of_an_earlier_version_with_options_that_are_gone_is_taken_
 def test_a_resumed_run_is_known_by_its_new_number(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(150))
-    with pytest.raises(InterruptedRunError, match=f"step {20 - 20 % GROUP} of 60"):
+    with pytest.raises(InterruptedRunError, match=r"step 1\d of 60"):
         shop.trainee(stopping=after(20)).run(shop.request())
     result = shop.trainee().run(shop.request("schedule"))
     assert (result.run, result.trigger, result.steps) == (2, "schedule", 60)
@@ -102,10 +102,9 @@ class OnceNotFinite(UsualEngine):
             raise NonFiniteError("weights are no longer finite: layer1.weight")
         super().check()
 
-    def steps(self, batches: Any, *, careful: bool = False) -> list[StepResult]:
-        done = super().steps(batches, careful=careful)
-        self.careful += [careful] * len(done)
-        return done
+    def step(self, x: Any, y: Any, *, apply: bool = True, careful: bool = False) -> StepResult:
+        self.careful.append(careful)
+        return super().step(x, y, apply=apply, careful=careful)
 
 
 def test_destroyed_weights_send_the_run_back_to_its_checkpoint(tmp_path: Path, bundle: Bundle) -> None:

@@ -25,7 +25,6 @@ from edged.bundles.graph.edit import needed_nodes, reads, rename_inputs, value_i
 from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.losses.builtin import OUTPUT
 from edged.bundles.step_graph import guidance, optimizer_updates
-from edged.bundles.step_graph.multi_step import PREFIX, scan, unpack
 from edged.bundles.step_graph.training_graph import LOSS, TrainingGraph
 from edged.errors import BundleError
 
@@ -43,8 +42,7 @@ class StepGraph:
     """The graphs of the portable engine by name, and what has to be known to run them.
 
     `step` updates; `carry` does the same with gradients that earlier steps left, and gives them out;
-    `guided` is `carry` with a penalty and a distillation term; `many` makes several steps, one after the
-    other; `evaluation` computes the loss alone.
+    `guided` is `carry` with a penalty and a distillation term; `evaluation` computes the loss alone.
     """
 
     models: dict[str, onnx.ModelProto]
@@ -62,8 +60,6 @@ def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimiz
         "carry": StepWriter(source, optimizer, carry=True).model(),
         "evaluation": _evaluation_model(source, evaluation),
     }
-    if source.small:
-        models["many"] = StepWriter(source, optimizer, inside=True).many()
     if source.guidable:
         models["guided"] = StepWriter(source, optimizer, carry=True, guided=True).model()
     return StepGraph(models, _describe(source, optimizer, step.to))
@@ -73,7 +69,7 @@ class StepWriter:
     """One training step, written node by node.
 
     With `carry` gradients that earlier steps left come in, and the sum goes out. With `guided` anchor weights
-    and a teacher pull besides the labels. `inside` of a loop joined parameters have to be split.
+    and a teacher pull besides the labels.
     """
 
     def __init__(
@@ -83,9 +79,7 @@ class StepWriter:
         *,
         carry: bool = False,
         guided: bool = False,
-        inside: bool = False,
     ) -> None:
-        self.inside = inside
         self.source, self.optimizer, self.carry, self.guided = source, optimizer, carry, guided
         trainable = [name for group in source.groups for name, _ in group.parameters]
         self.to = Tape(
@@ -115,27 +109,12 @@ class StepWriter:
             inputs += [_float(name, []) for name in guidance.SCALARS.values()]
             kinds = (*kinds, "anchor", "strength")
         inputs += self._states(kinds)
-        if not self.inside:
-            inputs += parameters(self.source.groups)
+        inputs += parameters(self.source.groups)
         return finish(self.to, self.source, inputs, self.outputs, self.source.constants)
-
-    def many(self) -> onnx.ModelProto:
-        """The finished graph as the body of a loop over batches."""
-        state = {
-            part.tensor(kind): part.tensor(f"new_{kind}")
-            for group in self.source.groups
-            for part in group.parts
-            for kind in self.optimizer.kinds
-        }
-        state |= {name: _renewed(name) for name in self.to.remembered}
-        frozen = [name for name in self.source.frozen if name not in state]
-        return as_model(scan(self.model().graph, state, frozen))
 
     def _differentiate(self) -> dict[str, Adjoint]:
         """Write forward and backward pass; the parameters' gradients, scaled by the weights of the rows."""
         to, source = self.to, self.source
-        if self.inside:
-            unpack(source.groups, to)
         write_forward(source.nodes, to)
         if source.is_mean:
             self._losses.append(LOSS)
@@ -305,7 +284,6 @@ def _describe(source: TrainingGraph, optimizer: Optimizer, to: Tape) -> dict[str
         "weights": WEIGHTS,
         "scalars": optimizer_updates.scalars(optimizer),
         "optimizer": optimizer.describe(),
-        "many": PREFIX if source.small else None,
         "groups": [
             {
                 "name": group.name,

@@ -27,7 +27,6 @@ MODELS = {
     "step": "step_model.onnx",
     "carry": "step_carry_model.onnx",
     "guided": "step_guided_model.onnx",
-    "many": "step_many_model.onnx",
     "evaluation": "step_eval_model.onnx",
 }
 

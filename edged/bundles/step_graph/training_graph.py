@@ -91,11 +91,6 @@ class TrainingGraph:
         self.groups = grouped({name: shapes[name] for name in trainable})
 
     @property
-    def small(self) -> bool:
-        """Whether the state is small enough to go through a loop, which copies it."""
-        return all(len(group.parts) == 1 for group in self.groups)
-
-    @property
     def guidable(self) -> bool:
         """Whether a gradient comes through the output, so that a teacher's can join it."""
         return self.output in self.active

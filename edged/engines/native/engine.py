@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import input_names
 from edged.engines.onnx.single_file import LARGEST, whole_model
 from edged.engines.runtime import ort
-from edged.engines.runtime.lr_schedule import Schedule, until_refused
+from edged.engines.runtime.lr_schedule import Schedule
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
 
@@ -46,7 +46,6 @@ class NativeEngine:
     """
 
     name = "native"
-    together = 1
 
     def __init__(self, bundle: BundleContents, *, threads: int = 1) -> None:
         self._api = api.load("api")
@@ -80,10 +79,6 @@ class NativeEngine:
     def begin(self, rate: LearningRate, *, at_step: int = 0) -> None:
         """Start a learning-rate schedule, `at_step` updates into it when a run is resumed."""
         self._schedule = Schedule(rate, at_step)
-
-    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = False) -> list[StepResult]:
-        """One step after the other. See `Engine.steps`."""
-        return until_refused(self.step(x, y, careful=careful) for x, y in batches)
 
     def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:
         """Raise UnavailableError for anything but nothing: upstream's training graph has no place for it."""

@@ -99,16 +99,6 @@ class StateBuffers:
         carry, carried = self._named({"carry": self.carry}), self._named({"carried": self._carried})
         return [({**takes, **carry}, {**gives, **carried}) for takes, gives in self.step_sides()]
 
-    def many_sides(self, prefix: str) -> list[tuple[Arrays, Arrays]]:
-        """Inputs and outputs of many steps at once, as far as they are no stacks."""
-        return [
-            (
-                self.fixed | _prefixed(prefix, self.statistics[side] | self._named(self.states[side])),
-                _prefixed(prefix, self._new(side)),
-            )
-            for side in range(2)
-        ]
-
     def guided_sides(self, guide: Guide) -> list[tuple[Arrays, Arrays]]:
         """The same with what guides the step."""
         more = self._named({"anchor": guide.anchor, "strength": guide.strength})

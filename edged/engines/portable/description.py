@@ -71,7 +71,6 @@ class Description:
     `direct` says that parameters are inputs of their own besides the state that holds them: none, joined
     ones, or all.
     `parts` are, for every group, names and shapes of the tensors in the graph that together are its own.
-    `many` is what the names of the graph of many steps begin with.
     `largest_product` are the multiply-adds of the largest operator for one row; None where nobody counted.
     """
 
@@ -89,7 +88,6 @@ class Description:
     remembered: dict[str, str] = field(default_factory=dict)
     direct: Literal["none", "joined", "all"] = "none"
     guidance: Guidance | None = None
-    many: str | None = None
     parts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...] = ()
     largest_product: int | None = None
 
@@ -177,7 +175,6 @@ def _parse(data: Mapping[str, Any]) -> Description:
         remembered={str(name): str(output) for name, output in data.get("remembered", {}).items()},
         direct="all" if data["format"] > 1 else "joined" if data.get("direct", False) else "none",
         guidance=None if data.get("guidance") is None else Guidance.from_json(data["guidance"]),
-        many=data.get("many"),
         parts=tuple(_parts(group) for group in data["groups"]),
         largest_product=None if data.get("largest_product") is None else int(data["largest_product"]),
     )

@@ -18,7 +18,7 @@ from edged.engines.portable.graphs import RUN_ERRORS, Graphs
 from edged.engines.portable.optimizer import Prefetch
 from edged.engines.portable.state import SavedState
 from edged.engines.runtime import ort
-from edged.engines.runtime.lr_schedule import Schedule, until_refused
+from edged.engines.runtime.lr_schedule import Schedule
 from edged.engines.runtime.ort import CPU, check
 from edged.errors import TrainingError
 
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Anchor, Distillation, Labels
     from edged.engines.portable.bound_graph import Program
     from edged.engines.portable.guidance import Guide
-
-TOGETHER = 32
-# Fewer are faster one by one: a loop has a cost of its own.
-FEWEST = 16
-# Rows of steps that are made together are stacked: where they are large, that costs memory and gains nothing.
-STACKED_BYTES = 1 << 20
 
 Floats = NDArray[np.float32]
 
@@ -138,54 +132,6 @@ class PortableEngine:
             memory.keep_gradients()
         return StepResult(loss, apply)
 
-    def steps(self, batches: Sequence[tuple[Floats, Labels]], *, careful: bool = True) -> list[StepResult]:
-        """One step after the other, together in one run of a graph where that can be. See `Engine.steps`."""
-        done: list[StepResult] = []
-        while len(done) < len(batches) and (not done or done[-1].applied):
-            rest = batches[len(done) :]
-            chunk = rest[: self._reach(rest)]
-            alone = (self.step(x, y, careful=careful) for x, y in chunk)
-            done += self._together(chunk) or until_refused(alone)
-        return done
-
-    @property
-    def together(self) -> int:
-        """Steps that it is worth to make in one call: `TOGETHER` where the bundle has a graph for them."""
-        return 1 if self._told.many is None else TOGETHER
-
-    def _reach(self, batches: Sequence[tuple[Floats, Labels]]) -> int:
-        """How many of the batches can go together: all alike, not too large, and the moments in one scale."""
-        if self._told.many is None or self._guide is not None or self._parts:
-            return 1
-        x, y = batches[0]
-        most = self._tended - self._updates
-        labels = labels_of(y)
-        size = x.nbytes + sum(label.nbytes for label in labels)
-        most = min(most, max(1, STACKED_BYTES // max(1, size)))
-        shapes = [label.shape for label in labels]
-        for i, (other, label) in enumerate(batches[:most]):
-            if other.shape != x.shape or [each.shape for each in labels_of(label)] != shapes:
-                return i
-        return min(most, len(batches))
-
-    def _together(self, batches: Sequence[tuple[Floats, Labels]]) -> list[StepResult]:
-        """The steps in one run; nothing when they must be made one by one.
-
-        So when one of them was not finite, or the graph failed: nothing has changed then, and the steps
-        one by one show which it was.
-        """
-        if len(batches) < FEWEST:
-            return []
-        told = self._ahead.several(self._updates + 1, self._schedule, len(batches))
-        try:
-            losses = self._graphs.many.run(self._memory.side, batches, *told, self._updates)
-        except ort.ERRORS:
-            return []
-        if losses is None:
-            return []
-        self._accept(len(batches))
-        return [StepResult(loss, applied=True) for loss in losses]
-
     def _taught(self, teacher: Floats | None, scale: float) -> Floats | float:
         """What only a guided step takes: a teacher's outputs, or 0 without one."""
         if self._guide is None:
@@ -232,10 +178,10 @@ class PortableEngine:
         except RUN_ERRORS as problem:
             raise ort.refused_batch(x, y, problem, self._graphs.path("step")) from problem
 
-    def _accept(self, updates: int = 1) -> None:
+    def _accept(self) -> None:
         self._memory.accept()
-        self._updates += updates
-        self._schedule.step += updates
+        self._updates += 1
+        self._schedule.step += 1
         if self._updates == self._tended:
             self._memory.tend(self._updates)
             self._tended = self._told.rule.tended_after(self._updates)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.engines.portable.bound_graph import Program
 from edged.engines.portable.guidance import Guide
-from edged.engines.portable.multi_step import ManySteps
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
@@ -58,15 +56,11 @@ class Graphs:
         return self._folder / self._told.models[model]
 
     def _program(self, model: str, sides: Sides, rows: Sequence[str]) -> Program:
-        with self._loading(model) as session:
-            return Program(session, rows, sides)
-
-    @contextmanager
-    def _loading(self, model: str) -> Iterator[Any]:
         path = self.path(model)
         try:
             # Of graphs with large operators the runtime's order is the faster one.
-            yield ort.session(str(path), self._threads, self._providers, in_order=self._told.small)
+            session = ort.session(str(path), self._threads, self._providers, in_order=self._told.small)
+            return Program(session, rows, sides)
         except RUN_ERRORS as problem:
             raise BundleError(
                 f"the step graph cannot be loaded: {ort.one_line(problem)}",
@@ -89,13 +83,6 @@ class Graphs:
         """The step with gradients that earlier ones left, anchor weights and a teacher."""
         guide = self.guide
         return self._program("guided", self._memory.guided_sides(guide), [*self._inputs, guide.teacher])
-
-    @cached_property
-    def many(self) -> ManySteps:
-        """Several steps in one run."""
-        sides = self._memory.many_sides(self._told.many or "")
-        with self._loading("many") as session:
-            return ManySteps(session, self._told, self._rows, sides)
 
     @cached_property
     def evaluation(self) -> Program:

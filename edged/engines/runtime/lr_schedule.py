@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edged.domain.protocols import LearningRate
 from edged.errors import CorruptError
-
-if TYPE_CHECKING:
-    from edged.domain.protocols import StepResult
 
 POSITION_FILE = "engine.json"
 
@@ -31,16 +26,6 @@ def rate_at(rate: LearningRate, step: int) -> float:
     if rate.total == 0:
         return rate.initial
     return rate.initial * (max(0, rate.total - step) / max(1, rate.total - rate.warmup))
-
-
-def until_refused(steps: Iterable[StepResult]) -> list[StepResult]:
-    """The steps up to the first that changed nothing, which is the last one then."""
-    done: list[StepResult] = []
-    for step in steps:
-        done.append(step)
-        if not step.applied:
-            break
-    return done
 
 
 @dataclass

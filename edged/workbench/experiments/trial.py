@@ -90,29 +90,21 @@ class Trial:
 
     def _epoch(self, batches: Batches, epoch: int) -> float:
         """Mean loss of the steps of one epoch."""
-        losses: list[float] = []
-        before = self._stepping
-        waiting: list[tuple[NDArray[np.float32], NDArray[Any]]] = []
-        for index in batches.epoch(epoch):
-            waiting.append((self._data.x[index], self._labels.of(self._data.y[index])))
-            if len(waiting) == self._engine.together:
-                losses += self._steps(waiting, epoch)
-                waiting = []
-        if waiting:
-            losses += self._steps(waiting, epoch)
+        before, (x, y) = self._stepping, (self._data.x, self._data.y)
+        losses = [self._step(x[i], self._labels.of(y[i]), epoch) for i in batches.epoch(epoch)]
         self._engine.check()
         self._step_seconds = min(self._step_seconds, (self._stepping - before) / len(losses))
         return float(np.mean(losses))
 
-    def _steps(self, waiting: list[tuple[NDArray[np.float32], NDArray[Any]]], epoch: int) -> list[float]:
+    def _step(self, x: NDArray[np.float32], y: NDArray[Any], epoch: int) -> float:
         began = time.perf_counter()
-        done = [step.loss for step in self._engine.steps(waiting)]
+        loss = self._engine.step(x, y).loss
         self._stepping += time.perf_counter() - began
-        if not all(map(math.isfinite, done)):
+        if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is no longer finite in epoch {epoch + 1}", remedy="lower learning_rate"
             )
-        return done
+        return loss
 
     def _look(self, epoch: int, loss: float) -> None:
         """Judge the model as it is now."""

@@ -78,13 +78,6 @@ def test_two_engines_have_the_same_noise_and_every_step_another(bundle: Bundle) 
     assert np.mean(moved) == pytest.approx(0.5 * (1 - MOMENTUM), abs=0.03)
 
 
-def test_steps_together_have_the_noise_of_steps_one_by_one(bundle: Bundle) -> None:
-    one, other = opened(bundle), opened(bundle)
-    made = ROWS * 3
-    assert other.steps(made) == [one.step(x, y) for x, y in made]
-    assert state(one) == state(other)
-
-
 def test_a_resumed_run_has_the_noise_it_would_have_had(bundle: Bundle, tmp_path: Path) -> None:
     engine, resumed = opened(bundle), opened(bundle)
     for x, y in ROWS[:4]:

@@ -36,24 +36,29 @@ def bind(session: Any, inputs: Arrays, outputs: Arrays, alive: list[Any]) -> Any
 class Program:
     """One session with several bindings of the same names to different memory, its sides.
 
-    `rows` are the inputs that come anew with every run, batch axis first. `sides` are inputs and outputs that
-    stay where they are, side by side; arrays are written in place.
+    `rows` are the inputs that come anew with every run, batch axis first; `weights` is one more, `(n, 1)`, if
+    there is one. `sides` are inputs and outputs that stay where they are, side by side; arrays are written in
+    place.
 
     Raises ort.ERRORS when the graph cannot be bound; ValueError when it has other inputs and outputs than
     these.
     """
 
-    def __init__(self, session: Any, rows: Sequence[str], sides: Sequence[tuple[Arrays, Arrays]]) -> None:
+    def __init__(
+        self, session: Any, rows: Sequence[str], sides: Sequence[tuple[Arrays, Arrays]], weights: str = ""
+    ) -> None:
         self._session = session
         inputs = {item.name: item for item in session.get_inputs()}
-        if missing := [name for name in rows if name not in inputs]:
+        names = [*rows, weights] if weights else rows
+        if missing := [name for name in names if name not in inputs]:
             raise ValueError(f"the graph has no input {missing[0]!r}")
-        self._rows = {name: (tuple(inputs[name].shape[1:]), DTYPES[inputs[name].type]) for name in rows}
+        self._rows = {name: (tuple(inputs[name].shape[1:]), DTYPES[inputs[name].type]) for name in names}
         self._alive: list[Any] = []
         self._sides = [self._bound(*side) for side in sides]
         self._kept: dict[int, tuple[list[np.ndarray], list[Any]]] = {}
         self._size = -1
         self._wanted: list[tuple[np.ndarray, tuple[int, ...], np.dtype[Any]]] = []
+        self._weighted, self._weights = bool(weights), np.empty(0, np.float32)
 
     def _bound(self, inputs: Arrays, outputs: Arrays) -> Any:
         # The runtime notices a wrong name only when it runs.
@@ -64,21 +69,23 @@ class Program:
                 raise ValueError(f"{min(different)!r} is not both in the graph and in its description")
         return bind(self._session, inputs, outputs, self._alive)
 
-    def run(self, side: int, first: np.ndarray, *rest: np.ndarray | float) -> None:
-        """Run on one side with these rows, in the order of the names; a number stands for all of them.
+    def run(self, side: int, weights: np.ndarray | float, *rows: np.ndarray) -> None:
+        """Run on one side with these rows, in the order of the names; a number weighs all of them.
+
+        Behind a run of the graph little of Python is left in the processor's caches: each line here is felt.
 
         Raises ValueError when a row array has another shape or type than the graph takes; ort.ERRORS when the
         graph fails on them.
         """
-        if len(first) != self._size:
-            self._resize(len(first))
-        for (buffer, shape, dtype), values in zip(self._wanted, (first, *rest), strict=True):
-            if isinstance(values, float):
-                buffer.fill(values)
-            elif values.shape == shape and values.dtype == dtype:
-                buffer[...] = values
-            else:
+        if len(rows[0]) != self._size:
+            self._resize(len(rows[0]))
+        for (buffer, shape, dtype), values in zip(self._wanted, rows, strict=True):
+            if values.shape != shape or values.dtype != dtype:
                 raise ValueError(f"expected {dtype}{list(shape)}, got {values.dtype}{list(values.shape)}")
+            buffer[...] = values
+        if isinstance(weights, np.ndarray) and weights.shape != self._weights.shape:
+            raise ValueError(f"expected weights {list(self._weights.shape)}, got {list(weights.shape)}")
+        self._weights[...] = weights
         self._session.run_with_iobinding(self._sides[side])
 
     def _resize(self, size: int) -> None:
@@ -93,5 +100,7 @@ class Program:
         for binding in self._sides:
             for name, value in zip(self._rows, values, strict=True):
                 binding.bind_ortvalue_input(name, value)
+        if self._weighted:
+            *buffers, self._weights = buffers
         self._wanted = [(each, each.shape, each.dtype) for each in buffers]
         self._size = size

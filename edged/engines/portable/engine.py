@@ -25,8 +25,9 @@ from edged.errors import TrainingError
 if TYPE_CHECKING:
     from edged.domain.bundle_contents import BundleContents
     from edged.domain.protocols import Anchor, Distillation, Labels
-    from edged.engines.portable.bound_graph import Program
     from edged.engines.portable.guidance import Guide
+
+STEP_ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, TrainingError)
 
 Floats = NDArray[np.float32]
 
@@ -73,6 +74,7 @@ class PortableEngine:
         self._updates = self._parts = 0
         self._tended = self._told.rule.tended_after(0)
         self._guide: Guide | None = None
+        self._plain = self._flat and self._noise is None
         self._put_all(self._base.parameters())
         self._graphs = Graphs(bundle, self._told, self._memory, threads, providers)
 
@@ -103,21 +105,19 @@ class PortableEngine:
         are outputs of a teacher without distillation, or the other way round.
         """
         del careful
-        memory, graphs = self._memory, self._graphs
+        memory = self._memory
         scale, memory.prepared[...] = self._ahead.of(self._updates + 1, self._schedule)
-        program = graphs.step if apply and not self._parts else graphs.carry
+        plain = self._plain and apply and weights is None and teacher is None and not self._parts
         try:
-            rest = [scale / (len(x) or 1) if weights is None else self._weights(weights, scale)]
-            if self._noise is not None:
-                rest.append(noise_of(self._noise, len(x), self._updates, self._parts))
-            if self._guide is not None or teacher is not None:
-                rest.append(self._taught(teacher, scale))
-                program = graphs.guided
-            self._run(program, x, y, rest)
-        except TrainingError:
+            if plain and isinstance(y, np.ndarray):
+                # Most steps are like this, and each further call would cost a small one 1 % of its time.
+                self._graphs.step.run(memory.side, scale / (len(x) or 1), x, y)
+            else:
+                self._run_other(x, y, apply, weights, teacher, scale)
+        except STEP_ERRORS as problem:
             self._forget_gradients()
             if np.isfinite(x).all() and memory.are_finite():
-                raise
+                raise self._refused(x, y, problem) from problem
             # The graph failed on numbers that are not finite: the largest of nothing but NaN is nowhere.
             return StepResult(math.nan, applied=False)
         scaled, squares = memory.told_back.tolist()
@@ -125,14 +125,50 @@ class PortableEngine:
         if not math.isfinite(loss + squares):
             self._forget_gradients()
             return StepResult(loss, applied=False)
-        if apply:
-            self._accept()
-        else:
+        if not apply:
             self._parts += 1
             memory.keep_gradients()
-        return StepResult(loss, apply)
+            return StepResult(loss, applied=False)
+        memory.accept()
+        self._schedule.step += 1
+        self._updates = updates = self._updates + 1
+        if updates == self._tended:
+            memory.tend(updates)
+            self._tended = self._told.rule.tended_after(updates)
+        if self._parts:
+            self._forget_gradients()
+        return StepResult(loss, True)
 
-    def _taught(self, teacher: Floats | None, scale: float) -> Floats | float:
+    def _run_other(
+        self,
+        x: Floats,
+        y: Labels,
+        apply: bool,
+        weights: Floats | None,
+        teacher: Floats | None,
+        scale: float,
+    ) -> None:
+        """Run a step in parts, or one with weights, noise, an anchor, a teacher, or several labels."""
+        graphs, guided = self._graphs, self._guide is not None or teacher is not None
+        weight = scale / (len(x) or 1) if weights is None else self._weights(weights, scale)
+        rows = self._rows(x, y)
+        if self._noise is not None:
+            rows.append(noise_of(self._noise, len(x), self._updates, self._parts))
+        if guided:
+            rows.append(self._taught(len(x), teacher, scale))
+        program = graphs.guided if guided else graphs.step if apply and not self._parts else graphs.carry
+        program.run(self._memory.side, weight, *rows)
+
+    def _rows(self, x: Floats, y: Labels) -> list[np.ndarray]:
+        """Data and labels in the shape that the graphs take."""
+        return [x if self._flat else x.reshape(-1, *self._row), *labels_of(y)]
+
+    def _refused(self, x: Floats, y: Labels, problem: Exception) -> TrainingError:
+        if isinstance(problem, TrainingError):
+            return problem
+        return ort.refused_batch(x, y, problem, self._graphs.path("step"))
+
+    def _taught(self, rows: int, teacher: Floats | None, scale: float) -> Floats:
         """What only a guided step takes: a teacher's outputs, or 0 without one."""
         if self._guide is None:
             raise self._untaught("there is no distillation that they are for")
@@ -141,7 +177,7 @@ class PortableEngine:
             raise self._untaught(
                 "the distillation needs them" if teacher is None else "there is no distillation"
             )
-        return 0.0 if teacher is None else teacher
+        return np.zeros((rows, *self._bundle.output.row), np.float32) if teacher is None else teacher
 
     def _untaught(self, why: str) -> TrainingError:
         return TrainingError(f"outputs of a teacher: {why}", where="teacher", remedy="see Engine.guide")
@@ -154,12 +190,12 @@ class PortableEngine:
         Raises UnavailableError when the bundle has no graph for it; TrainingError when an anchor does not fit
         the trainable parameters, or a number is out of range.
         """
-        if anchor is None and distillation is None:
-            self._guide = None
-            return
-        made = self._graphs.guide
-        made.set(anchor, distillation)
-        self._guide = made
+        guide = None
+        if anchor is not None or distillation is not None:
+            guide = self._graphs.guide
+            guide.set(anchor, distillation)
+        self._guide = guide
+        self._plain = self._flat and self._noise is None and guide is None
 
     def _weights(self, weights: Floats, scale: float) -> Floats:
         """How much of the loss each row is, `(n, 1)`, together `scale`."""
@@ -171,23 +207,6 @@ class PortableEngine:
             )
         return (given * (scale / total)).astype(np.float32)
 
-    def _run(self, program: Program, x: Floats, y: Labels, rest: Sequence[Floats | float] = ()) -> None:
-        try:
-            rows = x if self._flat else x.reshape(-1, *self._row)
-            program.run(self._memory.side, rows, *labels_of(y), *rest)
-        except RUN_ERRORS as problem:
-            raise ort.refused_batch(x, y, problem, self._graphs.path("step")) from problem
-
-    def _accept(self) -> None:
-        self._memory.accept()
-        self._updates += 1
-        self._schedule.step += 1
-        if self._updates == self._tended:
-            self._memory.tend(self._updates)
-            self._tended = self._told.rule.tended_after(self._updates)
-        if self._parts:
-            self._forget_gradients()
-
     def _forget_gradients(self) -> None:
         if self._parts:
             self._parts = 0
@@ -195,7 +214,10 @@ class PortableEngine:
 
     def evaluate(self, x: Floats, y: Labels) -> float:
         """Loss without any update; raises TrainingError when the batch does not fit."""
-        self._run(self._graphs.evaluation, x, y)
+        try:
+            self._graphs.evaluation.run(self._memory.side, 1.0, *self._rows(x, y))
+        except RUN_ERRORS as problem:
+            raise self._refused(x, y, problem) from problem
         return float(self._memory.judged)
 
     def check(self) -> None:

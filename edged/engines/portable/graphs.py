@@ -46,21 +46,19 @@ class Graphs:
         portable = bundle.portable or {}
         labels = portable.get("labels", [portable["label"]])
         self._rows = (str(portable["data"]), *map(str, labels))
-        self._inputs = [*self._rows, told.weights]
-        if told.noise is not None:
-            self._inputs.append(told.noise.name)
-        self.step = self._program("step", memory.step_sides(), self._inputs)
+        self._inputs = [*self._rows, told.noise.name] if told.noise is not None else [*self._rows]
+        self.step = self._program("step", memory.step_sides(), self._inputs, told.weights)
 
     def path(self, model: str) -> Path:
         """The file of a graph."""
         return self._folder / self._told.models[model]
 
-    def _program(self, model: str, sides: Sides, rows: Sequence[str]) -> Program:
+    def _program(self, model: str, sides: Sides, rows: Sequence[str], weights: str = "") -> Program:
         path = self.path(model)
         try:
             # Of graphs with large operators the runtime's order is the faster one.
             session = ort.session(str(path), self._threads, self._providers, in_order=self._told.small)
-            return Program(session, rows, sides)
+            return Program(session, rows, sides, weights)
         except RUN_ERRORS as problem:
             raise BundleError(
                 f"the step graph cannot be loaded: {ort.one_line(problem)}",
@@ -71,7 +69,7 @@ class Graphs:
     @cached_property
     def carry(self) -> Program:
         """The step with gradients that earlier ones left."""
-        return self._program("carry", self._memory.carry_sides(), self._inputs)
+        return self._program("carry", self._memory.carry_sides(), self._inputs, self._told.weights)
 
     @cached_property
     def guide(self) -> Guide:
@@ -82,7 +80,8 @@ class Graphs:
     def guided(self) -> Program:
         """The step with gradients that earlier ones left, anchor weights and a teacher."""
         guide = self.guide
-        return self._program("guided", self._memory.guided_sides(guide), [*self._inputs, guide.teacher])
+        rows = [*self._inputs, guide.teacher]
+        return self._program("guided", self._memory.guided_sides(guide), rows, self._told.weights)
 
     @cached_property
     def evaluation(self) -> Program:

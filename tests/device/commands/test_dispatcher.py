@@ -76,7 +76,8 @@ class Panel:
         self.clock = VirtualClock(NOW)
         self.registry = Registry.open(state)
         config = CommandsConfig.model_validate({"rate": 10_000, "burst": 10_000} | settings)
-        self.inbox = CommandInbox(config, self.clock, recorded, self.running)
+        authority = command_authority("d", config, self.registry, self.clock)
+        self.inbox = CommandInbox(config, self.clock, recorded, self.running, authority)
         self.control = CommandDispatcher(
             {
                 "echo": Handler(self._echo),
@@ -84,7 +85,7 @@ class Panel:
                 "crash": Handler(self._crash),
                 "odd": Handler(self._odd),
                 "wait": Handler(self._wait),
-                "read": Handler(self._echo, effect=False),
+                "ping": Handler(self._echo),
                 "label": Handler(self._echo),
                 "wipe": Handler(self._echo),
                 "errand": Handler(self._errand, "aside"),
@@ -94,7 +95,7 @@ class Panel:
             clock=self.clock,
             journal=self.registry,
             answers=recorded,
-            authority=command_authority("d", config, self.registry, self.clock),
+            authority=authority,
             running=self.running,
         )
 
@@ -197,7 +198,7 @@ def test_an_unknown_command_is_told_the_known_ones() -> None:
         answer = panel.ask("launch")
     assert (answer["status"], answer["reason"]) == ("error", "failed")
     assert "launch" in answer["error"]
-    assert "crash, echo, errand, label, odd, read, refuse, run, wait, wipe" in answer["error"]
+    assert "crash, echo, errand, label, odd, ping, refuse, run, wait, wipe" in answer["error"]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_correlation_data_names_a_command_that_has_no_transaction(tmp_path: Path
 def test_what_only_reads_is_answered_anew(tmp_path: Path) -> None:
     with running(tmp_path) as panel:
         for _ in range(2):
-            panel.ask("read", '{"transaction": "t"}')
+            panel.ask("ping", '{"transaction": "t"}')
         assert len(panel.done) == 2
         assert panel.registry.commands() == []
 

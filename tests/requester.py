@@ -49,7 +49,7 @@ class Requester:
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         correlation = getattr(message.properties, "CorrelationData", None)
         with self._changed:
-            self.came.append((message.topic, message.payload.decode(), correlation))
+            self.came.append((message.topic, message.payload.decode(errors="replace"), correlation))
             self._changed.notify_all()
 
     def send(

@@ -26,7 +26,7 @@ class Listener:
     """A plain paho client that keeps every message under the device's root."""
 
     def __init__(self, port: int, root: str) -> None:
-        self.root = root
+        self.root, self.port = root, port
         self.messages: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.raw: dict[str, list[bytes]] = defaultdict(list)
         self._changed = threading.Condition()
@@ -102,6 +102,7 @@ class Device:
             "stream": {"topic": "sensors/#", "key": "topic:1"} | stream,
             "report": {"every": "1s"},
         } | sections
+        self.values = values
         self.path.write_text(yaml.safe_dump(values), encoding="utf-8")
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -389,6 +389,46 @@ def test_what_exceeds_the_rate_is_refused_and_counted() -> None:
         assert (panel.running.counts["limited"], panel.running.counts["unanswered"]) == (37, 27)
 
 
+def test_a_requester_that_floods_leaves_half_of_the_rate_to_the_others() -> None:
+    with running(rate=1, burst=8) as panel:
+
+        def burst(requester: str) -> None:
+            for _ in range(20):
+                asked = delivery("echo", json.dumps({"by": requester}), mid=0)
+                asked.properties = MessageProperties(f"edged/d/response/{requester}")
+                panel.inbox.receive(asked)
+
+        burst("flood")
+        wait_until(lambda: len(panel.done) == 8)
+        panel.clock.advance_to(NOW + 4)
+        burst("flood")
+        burst("other")
+        wait_until(lambda: len(panel.acknowledged) == 60)
+        assert [request["by"] for request in panel.done] == ["flood"] * 10 + ["other"] * 2
+
+
+def test_each_signer_has_a_queue_and_a_rate_of_its_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        new_pair(tmp_path / name)
+    with running(tmp_path, keys=[tmp_path / "a.pub", tmp_path / "b.pub"], rate=1, burst=3) as panel:
+        panel.inbox.receive(delivery("ping", mid=0))
+        for number, signer in enumerate("aaaaab"):
+            fields, key = {"n": number}, tmp_path / signer
+            payload = sign_command("echo", "d", fields, key, now=NOW, transaction=str(number))
+            panel.inbox.receive(delivery("echo", payload, mid=number + 1))
+        wait_until(lambda: len(panel.acknowledged) == 7)
+        assert sorted(request["n"] for request in panel.done if request) == [0, 1, 2, 5]
+        assert panel.running.counts["limited"] == 2
+
+
+@pytest.mark.parametrize("payload", ['{"ts": %s}', '{"expires": %s}', '{"signature": "AAAA", "ts": %s}'])
+def test_a_number_beyond_all_bounds_is_no_request(payload: str, tmp_path: Path) -> None:
+    new_pair(tmp_path / "a")
+    with running(tmp_path, keys=[tmp_path / "a.pub"]) as panel:
+        answer = panel.ask("ping", payload % ("1" * 400))
+    assert (answer["reason"], "not JSON" in answer["error"]) == ("failed", True)
+
+
 def test_what_is_not_allowed_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
     new_pair(tmp_path / "key")
     fields = {"confirm": "d"}

@@ -278,3 +278,9 @@ def test_signatures_that_nobody_could_make_are_an_error_of_the_configuration(tmp
     path = write_config(tmp_path, {"features": 2, "classes": 2}, commands={"require_signed": "all"})
     with pytest.raises(ConfigError, match="keys"):
         load(path, {})
+
+
+def test_a_file_with_the_earlier_default_stays_valid(tmp_path: Path) -> None:
+    earlier = ["wipe", "bundle.install", "config.set"]
+    path = write_config(tmp_path, {"features": 2, "classes": 2}, commands={"require_signed": earlier})
+    assert load(path, {}).commands.unsigned() == set(REQUESTS)

@@ -104,9 +104,9 @@ class CommandInbox:
             self._running.count("cleared")  # the retained command on this topic was deleted
             self._answers.acknowledge(delivery)
             return
-        source, now = self._source(delivery), self._clock.monotonic()
+        now = self._clock.monotonic()
         with self._changed:
-            lane = self._lanes.setdefault(source, Lane(self._config))
+            lane = self._lanes.setdefault(self._source(delivery), Lane(self._config))
             reason = lane.put(delivery, now)
             answered = bool(reason) and lane.refusals.try_acquire(now)
             self._changed.notify()

@@ -189,8 +189,8 @@ class Authority:
 
     def authorise(
         self, command: str, request: dict[str, Any], payload: bytes, *, token: bool = False
-    ) -> Path | None:
-        """Return the key that has signed a command that may be executed; call it once, just before that.
+    ) -> str | None:
+        """Return the name of the key that has signed a command, if it may be executed; call it once.
 
         None if the command needs no signature and has none. `token`: it came with a token for control.
         Raises RefusedError when it must be signed and is not; or is signed, but not by a trusted key, for
@@ -222,7 +222,7 @@ class Authority:
         if not self._spent.accept(transaction, ts, now):
             remedy = "sign a new one with another transaction"
             raise RefusedError("this signed command was accepted before", where=command, remedy=remedy)
-        return signer
+        return signer.name
 
     def _signer(self, command: str, signature: str, payload: bytes) -> Path | None:
         keys, parts = self._policy.trusted(command), without_signature(payload, signature)

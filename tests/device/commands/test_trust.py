@@ -49,6 +49,7 @@ topic read homeassistant/status
 topic readwrite spBv1.0/#
 """
 ELSEWHERE = "homeassistant/device/stove/config"
+ANNOUNCED, BIRTH = "homeassistant/device/rig/config", "spBv1.0/plant/NBIRTH/rig"
 CHUNK = {"bytes": 1, "sha256": "0" * 64}
 WEIGHTS: dict[str, Any] = {"transfer": "t", "manifest": {**CHUNK, "chunks": [CHUNK]}}
 
@@ -109,6 +110,7 @@ def plant(make_brokers: MakeBroker, tmp_path_factory: pytest.TempPathFactory) ->
         Requester(broker.port, "spBv1.0/#", "homeassistant/#") as hosts,
         running(device, broker.port) as listener,
     ):
+        hosts.wait(lambda: {ANNOUNCED, BIRTH} <= {topic for topic, _, _ in hosts.came}, 60)
         yield Plant(folder, device, listener, hosts)
 
 
@@ -201,13 +203,11 @@ def test_over_http_the_scope_control_stands_for_a_signature(plant: Plant) -> Non
 
 
 def test_other_systems_are_offered_only_what_needs_no_signature(plant: Plant) -> None:
-    place, birth = "homeassistant/device/rig/config", "spBv1.0/plant/NBIRTH/rig"
-    plant.hosts.wait(lambda: {place, birth} <= {topic for topic, _, _ in plant.hosts.came})
     told = {topic: payload for topic, payload, _ in plant.hosts.came}
-    announced = json.loads(told[place])["components"].values()
+    announced = json.loads(told[ANNOUNCED])["components"].values()
     assert "button" not in {component["platform"] for component in announced}
-    assert "Node Control/Rebirth" in told[birth]
-    assert "Node Control/Train" not in told[birth]
+    assert "Node Control/Rebirth" in told[BIRTH]
+    assert "Node Control/Train" not in told[BIRTH]
 
 
 # ---- floods ------------------------------------------------------------------------------------

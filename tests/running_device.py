@@ -26,7 +26,7 @@ class Listener:
     """A plain paho client that keeps every message under the device's root."""
 
     def __init__(self, port: int, root: str) -> None:
-        self.root, self.port = root, port
+        self.root = root
         self.messages: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.raw: dict[str, list[bytes]] = defaultdict(list)
         self._changed = threading.Condition()

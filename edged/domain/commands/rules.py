@@ -27,9 +27,6 @@ AHEAD = 300.0
 
 MAX_PAYLOAD = 64 * 1024
 MOST_CLIENTS = 64  # that share a bucket and are told apart
-MOST_DIGITS = 300
-"""Of a whole number: it then is a float, too."""
-
 LONGEST_TRANSACTION = 256
 """Characters of a transaction, as JSON."""
 
@@ -47,7 +44,8 @@ def parse(payload: bytes) -> Request:
     if not payload.strip():
         return {}
     try:
-        fields = json.loads(payload, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
+        fields = json.loads(payload, parse_constant=_no_number, parse_float=_finite, parse_int=_integer)
+        json.dumps(fields, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as problem:
         raise ConfigError("the command is not JSON", remedy='send {} or {"transaction": "1"}') from problem
     if not isinstance(fields, dict):
@@ -67,10 +65,11 @@ def _finite(text: str) -> float:
     return value
 
 
-def _whole(text: str) -> int:
-    if len(text) > MOST_DIGITS:
-        raise ValueError("it is out of range")
-    return int(text)
+def _integer(text: str) -> int:
+    value = int(text)
+    if abs(value) >= 2**63:
+        raise ValueError(f"{text[:20]} is out of range")
+    return value
 
 
 def _check_transaction(request: Request) -> None:

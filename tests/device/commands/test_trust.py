@@ -59,7 +59,7 @@ class Plant:
 
     def __init__(self, folder: Path, device: Device, listener: Listener, hosts: Requester) -> None:
         self.folder, self.device, self.listener, self.hosts = folder, device, listener, hosts
-        self.port = listener.port
+        self.port = int(device.values["mqtt"]["port"])
 
     def signed(self, command: str, root: str = "edged", key: str = "key", **fields: Any) -> bytes:
         now, transaction = time.time(), os.urandom(8).hex()

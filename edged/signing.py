@@ -67,19 +67,26 @@ def sign(message: bytes, key: Path) -> bytes:
 
 
 def sign_command(
-    command: str, device: str, request: dict[str, Any], key: Path, *, now: float, transaction: str
+    command: str,
+    device: str,
+    request: dict[str, Any],
+    key: Path,
+    *,
+    now: float,
+    transaction: str,
+    root: str = "edged",
 ) -> bytes:
     """The payload of a signed command: publish exactly these bytes.
 
-    It is good for this command and the device with this id, and for nothing else. `ts` (`now`, Unix seconds)
-    and `transaction` are added to the fields of the request where they are absent. ConfigError when the file
-    `key` holds no private key of Ed25519.
+    It is good for this command and the device with this id below this root, and for nothing else. `ts`
+    (`now`, Unix seconds) and `transaction` are added to the fields of the request where they are absent.
+    ConfigError when the file `key` holds no private key of Ed25519.
     """
     fields = {"ts": round(now, 3), "transaction": transaction} | request
     fields.pop(signatures.FIELD, None)
     # The last field is the empty one, also where a field within another has that name.
     payload = json.dumps({**fields, signatures.FIELD: ""}, separators=(",", ":")).encode()
-    return signatures.with_signature(payload, sign(signatures.message(device, command, payload), key))
+    return signatures.with_signature(payload, sign(signatures.message(root, device, command, payload), key))
 
 
 class Keys:

@@ -65,6 +65,16 @@ def make_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeBroker
 
     Each can be stopped, killed and started again on the same port.
     """
+    yield from _brokers(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def make_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeBroker]:
+    """Brokers as those of `make_broker`, for all tests of a module."""
+    yield from _brokers(tmp_path_factory)
+
+
+def _brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeBroker]:
     if find_mosquitto() is None:
         pytest.fail("mosquitto is not installed: run the tests with `make test`, which installs it")
     running: list[Mosquitto] = []

@@ -102,6 +102,7 @@ class Device:
             "stream": {"topic": "sensors/#", "key": "topic:1"} | stream,
             "report": {"every": "1s"},
         } | sections
+        self.values = values
         self.path.write_text(yaml.safe_dump(values), encoding="utf-8")
         self.process: subprocess.Popen[bytes] | None = None
 

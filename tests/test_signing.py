@@ -16,6 +16,8 @@ import pytest
 from edged.clock import SystemClock
 from edged.config.loader import load
 from edged.device.commands.dispatcher import command_authority
+from edged.domain.commands.signatures import with_signature
+from edged.domain.messages.requests import REQUESTS
 from edged.errors import ConfigError, RefusedError
 from edged.signing import Keys, new_pair, sign, sign_command
 from edged.storage.models.registry import Registry
@@ -46,7 +48,9 @@ class Device:
     def check(self, payload: bytes, **commands: Any) -> None:
         self.checker(**commands)(payload)
 
-    def checker(self, **commands: Any) -> Callable[[bytes], None]:
+    def checker(
+        self, command: str = "wipe", *, root: str = "edged", makers: list[Path] | None = None, **commands: Any
+    ) -> Callable[[bytes], object]:
         path = write_config(
             self.folder,
             {"features": 2, "classes": 2},
@@ -54,9 +58,11 @@ class Device:
             commands={"keys": [str(self.folder / "a.pub")]} | commands,
         )
         config = load(path, {})
-        authority = command_authority(config.device.id, config.commands, self._registry, SystemClock())
+        authority = command_authority(
+            config.device.id, config.commands, self._registry, SystemClock(), root=root, makers=makers or []
+        )
         assert authority is not None
-        return lambda payload: authority.authorise("wipe", json.loads(payload), payload)
+        return lambda payload: authority.authorise(command, json.loads(payload), payload)
 
 
 @pytest.fixture
@@ -69,7 +75,16 @@ def device(tmp_path: Path) -> Iterator[Device]:
 
 
 def by_edged(key: Path, command: str, device: str, **fields: Any) -> bytes:
-    return sign_command(command, device, fields, key, now=time.time(), transaction=os.urandom(8).hex())
+    root, _, name = device.rpartition("/")
+    return sign_command(
+        command,
+        name,
+        fields,
+        key,
+        now=time.time(),
+        transaction=os.urandom(8).hex(),
+        root=root or "edged",
+    )
 
 
 def by_script(key: Path, command: str, device: str, **fields: Any) -> bytes:
@@ -206,12 +221,66 @@ def test_what_needs_no_signature_passes_without_one_but_not_with_a_wrong_one(dev
         device.check(b"{}", require_signed="all")
 
 
-def test_dangerous_commands_need_a_signature_as_soon_as_there_are_keys(device: Device) -> None:
-    with pytest.raises(RefusedError, match="wipe: this command must be signed"):
-        device.check(b'{"confirm": "press-7"}')
+@pytest.mark.parametrize("command", sorted(REQUESTS))
+def test_every_command_but_those_that_read_needs_a_signature_as_soon_as_there_are_keys(
+    device: Device, command: str
+) -> None:
+    check = device.checker(command)
+    if command in {"capabilities", "config.get", "ping", "status"}:
+        check(b"{}")
+        return
+    with pytest.raises(RefusedError, match=f"{command}: this command must be signed"):
+        check(b"{}")
+    check(by_edged(device.folder / "a", command, "press-7"))
+
+
+@pytest.mark.parametrize("other", ["pause", "weights.apply"])
+def test_a_list_narrows_what_must_be_signed(device: Device, other: str) -> None:
+    device.checker(other, require_signed=["wipe"])(b"{}")
+    with pytest.raises(RefusedError, match="must be signed"):
+        device.checker(require_signed=["wipe"])(b"{}")
+
+
+def test_weights_come_in_by_the_keys_of_models_where_there_are_any(device: Device) -> None:
+    maker = pair(device.folder, "maker")
+    makers = [device.folder / "maker.pub"]
+    settings: list[dict[str, Any]] = [{}, {"require_signed": []}, {"keys": []}]
+    for rules in settings:
+        check = device.checker("weights.apply", makers=makers, **rules)
+        with pytest.raises(RefusedError, match=r"must be signed.*model\.keys"):
+            check(b"{}")
+        with pytest.raises(RefusedError, match=r"does not fit.*model\.keys"):
+            check(by_edged(device.folder / "a", "weights.apply", "press-7"))
+        check(by_edged(maker, "weights.apply", "press-7"))
+    device.checker("pause", makers=makers, keys=[])(b"{}")
+    with pytest.raises(RefusedError, match="does not fit"):
+        device.checker("pause", makers=makers)(by_edged(maker, "pause", "press-7"))
+
+
+@pytest.mark.parametrize("make", [by_edged, by_script])
+def test_a_signature_counts_below_its_root_alone(device: Device, make: Callable[..., bytes]) -> None:
+    key = device.folder / "a"
+    payload = make(key, "wipe", "plant/b/press-7", confirm="press-7")
+    for root in ("edged", "plant/a", "plant"):
+        with pytest.raises(RefusedError, match="does not fit: of another key, root"):
+            device.checker(root=root)(payload)
+    device.checker(root="plant/b")(payload)
+
+
+def test_a_signature_of_the_earlier_form_is_refused_with_what_to_do(device: Device) -> None:
+    payload = f'{{"ts":{time.time()},"transaction":"t","signature":""}}'.encode()
+    earlier = b"edged-command-1\npress-7\nwipe\n" + payload
+    with pytest.raises(RefusedError, match=r"edged-command-1, which names no root \(sign it with the `edged"):
+        device.check(with_signature(payload, sign(earlier, device.folder / "a")))
 
 
 def test_signatures_that_nobody_could_make_are_an_error_of_the_configuration(tmp_path: Path) -> None:
     path = write_config(tmp_path, {"features": 2, "classes": 2}, commands={"require_signed": "all"})
     with pytest.raises(ConfigError, match="keys"):
         load(path, {})
+
+
+def test_a_file_with_the_earlier_default_stays_valid(tmp_path: Path) -> None:
+    earlier = ["wipe", "bundle.install", "config.set"]
+    path = write_config(tmp_path, {"features": 2, "classes": 2}, commands={"require_signed": earlier})
+    assert load(path, {}).commands.unsigned() == set(REQUESTS)

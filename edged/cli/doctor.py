@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edged import logs
 from edged.config import loader
+from edged.domain.messages.requests import READS
 from edged.domain.model_files import INT8
 from edged.engines import candidates, open_engine
 from edged.engines.inference import InferenceModel
@@ -122,6 +123,13 @@ def _keys(config: Config) -> Iterator[CheckResult]:
         yield _error("keys", problem.line())
         return
     yield _ok("keys", f"{len(files)} public keys can be used")
+    open_to_all = sorted(config.commands.unsigned() - READS)
+    if config.commands.keys and open_to_all:
+        told = f"commands.require_signed leaves these to everybody: {', '.join(open_to_all)}"
+        yield CheckResult("commands", "warning", told, "remove it, or set it to changes")
+    if config.model.keys and config.fleet is not None and config.fleet.adopt:
+        told = "models of a fleet are not signed: with model.keys they are evaluated and never served"
+        yield CheckResult("fleet", "warning", told, "remove model.keys, or set fleet.adopt to false")
 
 
 def _web(config: Config) -> Iterator[CheckResult]:

@@ -6,10 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from edged.config.values import Duration, FilePath, Section, Size, unique
+from edged.config.values import Duration, FilePath, Filter, Section, Size, unique
+from edged.domain.messages.requests import READS, REQUESTS
 
-DANGEROUS = ["wipe", "bundle.install", "config.set"]
+EARLIER_DEFAULT = ["wipe", "bundle.install", "config.set"]
 CommandName = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z]+)*$")]
+
+CommandNames = Annotated[list[CommandName], AfterValidator(unique)]
 
 
 class CommandsConfig(Section):
@@ -18,7 +21,13 @@ class CommandsConfig(Section):
     max_age: Duration | None = Field(
         86400.0, gt=0, description="a command whose `ts` is older is refused; null for any age"
     )
-    rate: float = Field(50.0, gt=0, le=10_000, description="commands a second; what exceeds it is refused")
+    rate: float = Field(
+        50.0,
+        gt=0,
+        le=10_000,
+        description="commands per second of each key, of HTTP, and of all that is unsigned; what exceeds it"
+        " is refused",
+    )
     burst: int = Field(200, ge=1, le=100_000, description="commands that may come at once")
     keep: int = Field(
         1000, ge=10, le=1_000_000, description="commands that are remembered, so that none is done twice"
@@ -27,25 +36,37 @@ class CommandsConfig(Section):
     keys: list[FilePath] = Field(
         [], description="public keys (made by `edged keys new`) whose signatures on commands count"
     )
-    require_signed: Literal["all"] | Annotated[list[CommandName], AfterValidator(unique)] = Field(
-        DANGEROUS, description="commands that are refused without a signature, once there are keys"
+    require_signed: Literal["all", "changes"] | CommandNames = Field(
+        "changes",
+        description="commands that are refused without a signature, once there are keys; changes: every"
+        " command but those that only read",
     )
     signed_window: Duration = Field(
         300.0, gt=0, description="how far the time of a signed command may be from this device's clock"
     )
+    answer_to: list[Filter] = Field(
+        [],
+        description="topics outside the device's own response/ on which a requester may have the answer (MQTT"
+        " 5 response topic)",
+    )
 
     @model_validator(mode="after")
     def _somebody_who_can(self) -> CommandsConfig:
-        if not self.keys and self.require_signed not in (DANGEROUS, []):
+        if not self.keys and self.require_signed not in ("changes", EARLIER_DEFAULT, []):
             raise ValueError("require_signed without keys would refuse everybody: name public keys in keys")
         return self
 
-    @property
-    def must_be_signed(self) -> frozenset[str] | None:
-        """Names of commands that need a signature; None for all."""
+    def unsigned(self, *, token: bool = False) -> frozenset[str]:
+        """Commands that need no signature; with `token` those that came with the scope control of HTTP.
+
+        The scope is accepted in place of a signature unless `require_signed` names the command, or all.
+        """
+        every = frozenset(REQUESTS)
         if not self.keys:
-            return frozenset()
-        return None if self.require_signed == "all" else frozenset(self.require_signed)
+            return every
+        if self.require_signed == "changes":
+            return every if token else READS
+        return frozenset() if self.require_signed == "all" else every - frozenset(self.require_signed)
 
 
 LOOPBACK = (

@@ -182,11 +182,21 @@ class Assembly:
         connection = CommandConnection(
             config.mqtt,
             self.session,
-            self.topics.requests,
+            (self.topics.requests, self.topics.slashed_requests),
             client_id=f"{config.client_id}-commands",
         )
-        answers = CommandAnswers(self.session, self.topics, connection, self.running)
-        self.inbox = CommandInbox(config.commands, self.clock, answers, self.running)
+        answers = CommandAnswers(
+            self.session, self.topics, connection, self.running, config.commands.answer_to
+        )
+        authority = command_authority(
+            config.device.id,
+            config.commands,
+            self.registry,
+            self.clock,
+            root=config.mqtt.root,
+            makers=config.model.keys,
+        )
+        self.inbox = CommandInbox(config.commands, self.clock, answers, self.running, authority)
         self.pauses = PauseCommands(
             pipeline,
             paused=self.paused,
@@ -212,7 +222,7 @@ class Assembly:
             clock=self.clock,
             journal=self.registry,
             answers=answers,
-            authority=command_authority(config.device.id, config.commands, self.registry, self.clock),
+            authority=authority,
             running=self.running,
         )
 
@@ -240,12 +250,12 @@ class Assembly:
             "export": Handler(models.export, "aside"),
             "label": Handler(LabelCommands(pipeline).label),
             "wipe": Handler(WipeCommands(pipeline, events).wipe, "aside"),
-            "config.get": Handler(settings.get, effect=False),
+            "config.get": Handler(settings.get),
             "config.set": Handler(settings.set),
             "logs.level": Handler(settings.level),
-            "status": Handler(queries.status, effect=False),
-            "ping": Handler(queries.ping, effect=False),
-            "capabilities": Handler(lambda _: queries.capabilities(handlers), effect=False),
+            "status": Handler(queries.status),
+            "ping": Handler(queries.ping),
+            "capabilities": Handler(lambda _: queries.capabilities(handlers)),
             "weights.get": Handler(transfers.get_weights),
             "weights.apply": Handler(transfers.apply_weights),
             "model.install": Handler(transfers.install_model),
@@ -295,4 +305,7 @@ class Assembly:
             return None
         from edged.device.fleet_member.membership import Membership
 
-        return Membership(self.pipeline, self.config.fleet, self.bundles, self.session, self.events)
+        fleet = self.config.fleet
+        if self.config.model.keys:  # the models of a fleet bear no signature
+            fleet = fleet.model_copy(update={"adopt": False})
+        return Membership(self.pipeline, fleet, self.bundles, self.session, self.events)

@@ -35,7 +35,8 @@ class Device(Assembly):
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
         self.session.subscribe(filters, 1, self.pipeline.ingestor.receive)
-        self.session.subscribe([self.topics.requests], 1, self.inbox.receive, as_published=True)
+        requests = (self.topics.requests, self.topics.slashed_requests)
+        self.session.subscribe(requests, 1, self.inbox.receive, as_published=True)
         self.pauses.start()
         self.pipeline.worker.start()  # now: what is paused does not train, and a resumed run has its command
         for extension in self.extensions:

@@ -167,7 +167,13 @@ class Operator:
             from edged.signing import sign_command
 
             payload = sign_command(
-                command, device, request, key, now=time.time(), transaction=secrets.token_hex(8)
+                command,
+                device,
+                request,
+                key,
+                now=time.time(),
+                transaction=secrets.token_hex(8),
+                root=self._address.root,
             )
         handed = self._client.publish(topic, payload, qos=1)
         handed.wait_for_publish(CONNECT_SECONDS)

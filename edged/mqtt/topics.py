@@ -15,7 +15,8 @@ class Topics:
 
     `status` is retained, and the topic of the last will; `metrics` are periodic counters and gauges;
     `predictions` has one a message. `requests` and `incoming_weights` are the filters that cover the topics
-    of all commands, and of all chunks of transfers.
+    of all commands, and of all chunks of transfers; `slashed_requests` covers commands whose dot the broker
+    has turned into a slash.
 
     >>> Topics("edged/press-7").state("model")
     'edged/press-7/state/model'
@@ -28,6 +29,7 @@ class Topics:
         self.predictions = f"{root}/predictions"
         self.events = f"{root}/events"
         self.requests = f"{root}/request/+"
+        self.slashed_requests = f"{root}/request/+/+"
         self.incoming_weights = f"{root}/weights/in/+/+"
 
     def state(self, name: str) -> str:

@@ -62,9 +62,10 @@ def test_a_command_is_signed_where_a_device_asks_for_that(broker: Broker, tmp_pa
     for name in (key, stranger):
         assert edged("keys", "new", "-o", name).code == 0
     rules = {"keys": [f"{key}.pub"], "require_signed": "all"}
-    device = Device(tmp_path, broker.port, STREAM, training=ON_COMMAND, commands=rules)
-    url = f"--broker=mqtt://127.0.0.1:{broker.port}"
-    with running(device, broker.port):
+    mqtt = {"host": "127.0.0.1", "port": broker.port, "root": "plant/b"}
+    device = Device(tmp_path, broker.port, STREAM, training=ON_COMMAND, commands=rules, mqtt=mqtt)
+    url = f"--broker=mqtt://127.0.0.1:{broker.port}/plant/b"
+    with running(device, broker.port, "plant/b/rig"):
         assert "must be signed" in edged("ctl", url, "rig", "ping").problem
         assert "does not fit" in edged("ctl", url, "rig", "ping", "--sign", stranger).problem
         assert edged("ctl", url, "rig", "ping", "--sign", key, "--json").json["data"]["pong"]

@@ -18,6 +18,7 @@ from edged.cli.doctor import CheckResult, examine
 from edged.config import loader
 from edged.device.startup.bootstrap import with_bundle
 from edged.lazy_imports import hidden
+from edged.signing import new_pair
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundles import Bundle, seal
 from edged.workbench.demo.broker import free_port
@@ -267,3 +268,28 @@ def test_what_http_needs_is_looked_at(tmp_path: Path, monkeypatch: pytest.Monkey
     with hidden("uvicorn"):
         found = finding(path, "http")
     assert (found.level, found.remedy) == ("error", "pip install 'edged[web]'")
+
+
+@pytest.mark.parametrize(
+    ("rules", "named"),
+    [({}, False), ({"require_signed": "all"}, False), ({"require_signed": ["wipe", "config.set"]}, True)],
+)
+def test_a_list_that_leaves_commands_unsigned_is_named(
+    tmp_path: Path, rules: dict[str, Any], *, named: bool
+) -> None:
+    new_pair(tmp_path / "key")
+    found = examine(configured(tmp_path, commands={"keys": ["key.pub"], **rules}))
+    warned = [line for line in found if line.what == "commands"]
+    assert bool(warned) is named
+    for line in warned:
+        assert (line.level, "changes" in line.remedy) == ("warning", True)
+        assert ": accept, bundle.install, cancel, " in line.result
+        assert all(name not in line.result for name in ("wipe", "config.set", "ping"))
+
+
+def test_a_fleet_whose_models_cannot_be_served_is_named(bundle: Path, tmp_path: Path) -> None:
+    new_pair(tmp_path / "key")
+    model = {"bundle": str(bundle), "keys": ["key.pub"]}
+    for adopt, levels in ((True, ["warning"]), (False, [])):
+        path = configured(tmp_path, model=model, fleet={"name": "plant", "adopt": adopt})
+        assert [line.level for line in examine(path) if line.what == "fleet"] == levels

@@ -11,8 +11,12 @@ from edged.domain.commands.tasks import Sender
 from edged.domain.messages.encoding import json_ready
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.logs import get_logger
+from edged.mqtt.client.message import ReceivedMessage
+from edged.mqtt.topics import is_topic, matches
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edged.domain.commands.rules import Answer, Request, State
     from edged.domain.commands.running import RunningCommands
     from edged.mqtt.client.command_connection import CommandConnection
@@ -36,7 +40,8 @@ class CommandDelivery(Sender, Protocol):
 class LocalCommand(abc.ABC):
     """A command from within this process; subclasses receive its answers.
 
-    At QoS 0 and without a packet id: it needs no acknowledgement and is never redelivered.
+    At QoS 0 and without a packet id: it needs no acknowledgement and is never redelivered. `token`: its
+    sender has shown a token for control.
     """
 
     mid: int = 0
@@ -47,9 +52,10 @@ class LocalCommand(abc.ABC):
     response_topic: str | None = None
     correlation: bytes | None = None
 
-    def __init__(self, topic: str, payload: bytes) -> None:
+    def __init__(self, topic: str, payload: bytes, *, token: bool = False) -> None:
         self.topic = topic
         self.payload = payload
+        self.token = token
 
     @abc.abstractmethod
     def answered(self, payload: bytes) -> None:
@@ -60,12 +66,19 @@ class CommandAnswers:
     """Publishes answers where the sender of a command wants them, and acknowledges commands.
 
     `session` and `topics`: where answers and progress are published. `connection` acknowledges commands on
-    the connection over which they arrived. `running` counts the outcomes.
+    the connection over which they arrived. `running` counts the outcomes. `answer_to`: filters of the topics
+    outside the device's own `response/` that a sender may name.
     """
 
     def __init__(
-        self, session: Session, topics: Topics, connection: CommandConnection, running: RunningCommands
+        self,
+        session: Session,
+        topics: Topics,
+        connection: CommandConnection,
+        running: RunningCommands,
+        answer_to: Sequence[str] = (),
     ) -> None:
+        self._answer_to = answer_to
         self._session = session
         self._topics = topics
         self._connection = connection
@@ -91,14 +104,23 @@ class CommandAnswers:
         return state, answer_of(state, outcome, request)
 
     def publish(self, name: str, answer: Answer, sender: Sender) -> None:
-        """Publish the answer to the command `name`, on the sender's response topic if it has one."""
+        """Publish the answer to the command `name`, on the sender's response topic if that is allowed.
+
+        Else on the default topic, spelled as the command's topic was.
+        """
         payload = encoded(answer)
         if isinstance(sender, LocalCommand):
             sender.answered(payload)
-        elif sender.response_topic:
-            self._session.publish(sender.response_topic, payload, qos=1, correlation=sender.correlation)
-        else:
-            self._session.publish(self._topics.response(name), payload, qos=1)
+            return
+        topic = sender.response_topic
+        if topic is None or not self._may_answer_on(topic):
+            asked = _spelled(sender.topic) if isinstance(sender, ReceivedMessage) else name
+            topic = self._topics.response(asked)
+        self._session.publish(topic, payload, qos=1, correlation=sender.correlation)
+
+    def _may_answer_on(self, topic: str) -> bool:
+        own = topic.startswith(self._topics.response(""))
+        return is_topic(topic) and (own or any(matches(pattern, topic) for pattern in self._answer_to))
 
     def progress(self, transaction: str, fields: Request) -> None:
         """Publish how far a command has come."""
@@ -115,8 +137,16 @@ def encoded(values: Any) -> bytes:
 
 
 def command_of(delivery: CommandDelivery) -> str:
-    """Return the name of a command, which is the last part of its topic."""
-    return delivery.topic.rpartition("/request/")[2]
+    """Return the name of a command, which is the last part of its topic.
+
+    Brokers that keep topics as AMQP routing keys (RabbitMQ) turn its dots into slashes.
+    """
+    return _spelled(delivery.topic).replace("/", ".")
+
+
+def _spelled(topic: str) -> str:
+    """The name of a command as it stands in its topic."""
+    return topic.rpartition("/request/")[2]
 
 
 def _readable_fields(payload: bytes) -> Request:

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edged.device.commands.answers import command_of, encoded
+from edged.device.commands.answers import LocalCommand, command_of, encoded
 from edged.device.commands.task_reporter import TaskReporter
 from edged.domain.commands.rules import Freshness, Request, answer_of, arguments, digest, identity, parse
-from edged.domain.commands.signatures import Authority, UsedTransactions
-from edged.domain.messages.requests import REQUESTS
+from edged.domain.commands.signatures import Authority, SigningPolicy, UsedTransactions
+from edged.domain.messages.requests import READS, REQUESTS
 from edged.domain.messages.schema import check
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.logs import get_logger
 from edged.storage.journal.journal import CommandRecord, CommandRetention
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edged.clock import Clock
     from edged.config import CommandsConfig
     from edged.device.commands.answers import CommandAnswers, CommandDelivery
@@ -120,13 +122,14 @@ class CommandDispatcher:
             handler = self._handlers.get(name)
             if handler is None:
                 raise ConfigError(f"unknown command; known: {', '.join(sorted(self._handlers))}", where=name)
-            key = identity(name, request, delivery.correlation) if handler.effect else None
+            key = None if name in READS else identity(name, request, delivery.correlation)
             if key is not None and self._answered_before(name, request, key, delivery):
                 return
             check(REQUESTS.get(name, {}), arguments(name, request))
             self._freshness.check(name, request, self._clock.now(), self._journal.command_horizon())
             if self._authority is not None:
-                self._authority.authorise(name, request, delivery.payload)
+                token = isinstance(delivery, LocalCommand) and delivery.token
+                self._authority.authorise(name, request, delivery.payload, token=token)
             if key is not None:
                 self._record(handler, name, request, key, delivery)
         except EdgedError as problem:
@@ -208,23 +211,31 @@ class CommandDispatcher:
 
 
 def command_authority(
-    device: str, config: CommandsConfig, journal: Journal, clock: Clock
+    device: str,
+    config: CommandsConfig,
+    journal: Journal,
+    clock: Clock,
+    *,
+    root: str = "edged",
+    makers: Sequence[Path] = (),
 ) -> Authority | None:
     """Return what checks the signatures of commands; None without keys in the configuration.
 
-    `device`: id of this device. `config`: the trusted keys, and the commands that must be signed. `journal`
+    `device`: id of this device, `root`: what is before it in topics. `config`: the trusted keys, and the
+    commands that must be signed. `makers`: `model.keys`, which count for weights that come in. `journal`
     remembers which signed commands were accepted. `clock` judges the age of signatures. Raises ConfigError
     when a key cannot be used.
     """
-    if not config.keys:
+    if not (config.keys or makers):
         return None
     from edged.signing import Keys
 
-    return Authority(
-        device,
-        keys=Keys(config.keys),
-        needed=config.must_be_signed,
-        window=config.signed_window,
-        clock=clock,
-        spent=UsedTransactions(config.signed_window, journal),
+    policy = SigningPolicy(
+        Keys(config.keys) if config.keys else None,
+        Keys(makers) if makers else None,
+        config.unsigned(),
+        config.unsigned(token=True),
+        config.signed_window,
     )
+    spent = UsedTransactions(config.signed_window, journal)
+    return Authority(root, device, policy, clock=clock, spent=spent)

@@ -114,7 +114,7 @@ class RoundExecutor:
         if result.serves:
             return True, "it serves already"
         if not self._fleet.adopt:
-            return False, "fleet.adopt is false"
+            return False, "fleet.adopt is false, or model.keys is set"
         return False, "there is no holdout to choose by"
 
     def _start(self, kind: str, announced: RoundAnnouncement) -> int:

@@ -42,17 +42,16 @@ class HomeAssistantDiscovery(Extension):
         self._session = session
         self._registry = registry
         self._scheduler = scheduler
-        wanted, must_sign = config.discovery, config.commands.must_be_signed
+        wanted = config.discovery
         self._topic = topic(wanted.prefix, config.device.id) if wanted.enabled else None
         self._filters = [f"{wanted.prefix}/status"] if wanted.enabled else []
-        unsigned = () if must_sign is None else set(commands) - must_sign
         self._device = AnnouncedDevice(
             id=config.device.id,
             name=wanted.name or config.device.id,
             root=config.topic_root,
             task=config.stream.resolved_task,
             version=__version__,
-            commands=unsigned,
+            commands=config.commands.unsigned().intersection(commands),
         )
         before = registry.get_value(ANNOUNCED)
         self._leftover = before if before != self._topic else None

@@ -85,6 +85,7 @@ class EdgeNode(Extension):
         self._registry, self._inbox, self._topics = registry, inbox, topics
         self._number: int | None = None
         self._newest: bytes | None = None
+        unsigned = config.commands.unsigned().intersection(commands)  # a host of Sparkplug cannot sign
         declared = [Declared(name, kind) for name, kind, _ in (*FIGURES, *PREDICTION)]
         self._node = SparkplugNode(
             config.mqtt,
@@ -92,7 +93,7 @@ class EdgeNode(Extension):
             group=section.group,
             node=section.node or config.device.id,
             metrics=[*declared, Declared(VERSION, STRING)],
-            commands=[metric for metric, command in COMMANDS.items() if command in commands],
+            commands=[metric for metric, command in COMMANDS.items() if command in unsigned],
             backend=self,
             clock=clock,
             history=section.history,

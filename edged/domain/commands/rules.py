@@ -26,6 +26,7 @@ AHEAD = 300.0
 """Seconds by which the clocks of asker and device may differ."""
 
 MAX_PAYLOAD = 64 * 1024
+MOST_CLIENTS = 64  # that share a bucket and are told apart
 LONGEST_TRANSACTION = 256
 """Characters of a transaction, as JSON."""
 
@@ -43,7 +44,8 @@ def parse(payload: bytes) -> Request:
     if not payload.strip():
         return {}
     try:
-        fields = json.loads(payload, parse_constant=_no_number, parse_float=_finite)
+        fields = json.loads(payload, parse_constant=_no_number, parse_float=_finite, parse_int=_integer)
+        json.dumps(fields, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as problem:
         raise ConfigError("the command is not JSON", remedy='send {} or {"transaction": "1"}') from problem
     if not isinstance(fields, dict):
@@ -60,6 +62,13 @@ def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is out of range")
+    return value
+
+
+def _integer(text: str) -> int:
+    value = int(text)
+    if abs(value) >= 2**63:
+        raise ValueError(f"{text[:20]} is out of range")
     return value
 
 
@@ -222,3 +231,39 @@ class TokenBucket:
     def wait(self, now: float) -> float:
         """Seconds until the next one may pass."""
         return 0.0 if self.allowed(now) else (1.0 - self._tokens) / self._rate
+
+
+class SharedBucket:
+    """A token bucket of several clients, of which one alone cannot keep the others out.
+
+    Whoever comes first may empty it to the half. Of the other half each client has a bucket of its own, with
+    half the rate and burst. Clients name themselves: so they share the tokens out, and never make more.
+
+    >>> shared = SharedBucket(rate=2.0, burst=4)
+    >>> [shared.try_acquire("flood", 0.0) for _ in range(5)], shared.try_acquire("other", 0.0)
+    ([True, True, True, True, False], False)
+    >>> [shared.try_acquire(client, 1.0) for client in ("flood", "flood", "other", "other")]
+    [True, False, True, False]
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._all = TokenBucket(rate, burst)
+        self._own: dict[str, TokenBucket] = {}
+
+    def try_acquire(self, client: str, now: float) -> bool:
+        """Spend a token of a client; return False if none is left for it."""
+        left = self._all.allowed(now)
+        if left == 0:
+            return False
+        if left <= self._burst / 2 and not self._bucket(client).try_acquire(now):
+            return False
+        self._all.spend(1)
+        return True
+
+    def _bucket(self, client: str) -> TokenBucket:
+        if client not in self._own:
+            if len(self._own) >= MOST_CLIENTS:
+                del self._own[next(iter(self._own))]
+            self._own[client] = TokenBucket(self._rate / 2, max(1.0, self._burst / 2))
+        return self._own[client]

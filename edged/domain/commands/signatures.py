@@ -3,7 +3,7 @@
 A signature covers the exact bytes of the payload, so that no two programs need to agree on how JSON is
 written. Its field is empty while it is made: what is signed is
 
-    edged-command-1 <newline> device <newline> command <newline> payload with "signature":""
+    edged-command-2 <newline> root <newline> device <newline> command <newline> payload with "signature":""
 
 and the signature, in Base64, is then put between the quotes.
 """
@@ -13,32 +13,40 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edged.errors import RefusedError
+from edged.domain.commands.rules import parse
+from edged.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.domain.protocols import ValueStore
 
-HEADER = b"edged-command-1"
+HEADER = b"edged-command-2"
 FIELD = "signature"
 EMPTY = b'"signature":""'
 REMEMBERED = 1000
 SPENT = "signed_commands"  # name of the stored value
 LONGEST_ID = 128
+IMPORTS = "weights.apply"
+"""The command that brings in weights without a signature of their own."""
 _SIGN = "sign it as docs/security.md says, or with `edged ctl --sign KEY`"
 
 
-def message(device: str, command: str, payload: bytes) -> bytes:
+def message(root: str, device: str, command: str, payload: bytes) -> bytes:
     r"""What is signed; `payload` with an empty signature.
 
-    >>> message("press-7", "wipe", b'{"ts":1,"signature":""}')
-    b'edged-command-1\npress-7\nwipe\n{"ts":1,"signature":""}'
+    >>> message("plant", "press-7", "wipe", b'{"ts":1,"signature":""}')
+    b'edged-command-2\nplant\npress-7\nwipe\n{"ts":1,"signature":""}'
     """
-    return b"\n".join((HEADER, device.encode(), command.encode(), payload))
+    return b"\n".join((HEADER, root.encode(), device.encode(), command.encode(), payload))
+
+
+def earlier_message(device: str, command: str, payload: bytes) -> bytes:
+    """What was signed up to release 0.1: it counted for a device of this name under every root."""
+    return b"\n".join((b"edged-command-1", device.encode(), command.encode(), payload))
 
 
 def with_signature(payload: bytes, signature: bytes) -> bytes:
@@ -106,44 +114,97 @@ class UsedTransactions:
         return True
 
 
+@dataclass(frozen=True)
+class SigningPolicy:
+    """Which keys count for which commands, and which commands need no signature.
+
+    Attributes
+    ----------
+    keys
+        Keys for all commands but `weights.apply`; None where no signature of those counts.
+    makers
+        Keys for `weights.apply`, which then must be signed; None where it is a command as any other.
+    unsigned, unsigned_with_token
+        Commands that need no signature, and those that need none over HTTP with a token for control.
+    window
+        Seconds by which the time of a signed command may differ from this device's clock.
+    """
+
+    keys: TrustedKeys | None
+    makers: TrustedKeys | None
+    unsigned: frozenset[str]
+    unsigned_with_token: frozenset[str]
+    window: float
+
+    def trusted(self, command: str) -> TrustedKeys | None:
+        """Return the keys that count for a command; None if no signature does."""
+        return self.makers if command == IMPORTS and self.makers is not None else self.keys
+
+    def needs_signature(self, command: str, *, token: bool) -> bool:
+        """Return whether a command is refused without a signature."""
+        if command == IMPORTS and self.makers is not None:
+            return True
+        return command not in (self.unsigned_with_token if token else self.unsigned)
+
+
 class Authority:
     """Decides whether a command may be executed.
 
-    `device`: id of this device. `keys`: the trusted keys. `needed`: commands that must be signed; None for
-    all of them. `window`: seconds by which the time of a signed command may differ from this device's clock.
-    `clock` is that of this device. `spent`: transactions that were accepted before.
+    `root` and `device`: what the topics of this device begin with. `clock` is that of this device. `spent`:
+    transactions that were accepted before.
     """
 
     def __init__(
-        self,
-        device: str,
-        *,
-        keys: TrustedKeys,
-        needed: Collection[str] | None,
-        window: float,
-        clock: Clock,
-        spent: UsedTransactions,
+        self, root: str, device: str, policy: SigningPolicy, *, clock: Clock, spent: UsedTransactions
     ) -> None:
-        self._device = device
-        self._keys = keys
-        self._needed = needed
-        self._window = window
+        self._root, self._device = root, device
+        self._policy = policy
         self._clock = clock
         self._spent = spent
+        self._heard: dict[str, None] = {}  # signatures that were fresh once, oldest first
 
-    def authorise(self, command: str, request: dict[str, Any], payload: bytes) -> None:
-        """Return if the command may be executed; call it once, just before that.
+    def fresh_signer(self, command: str, payload: bytes) -> Path | None:
+        """Return whose signature a command has, the first time that it is seen; None for all others.
 
+        It uses nothing up and never raises: it tells which commands go first. An unsigned command costs a
+        search in its bytes, a copy of a signed one no check of its signature.
+        """
+        if b'"signature"' not in payload:
+            return None
+        try:
+            request = parse(payload)
+        except ConfigError:
+            return None
+        signature, ts = request.get(FIELD), _time(request)
+        if not isinstance(signature, str) or signature in self._heard or ts is None:
+            return None
+        if abs(self._clock.now() - ts) > self._policy.window:
+            return None
+        signer = self._signer(command, signature, payload)
+        if signer is not None:
+            self._heard[signature] = None
+            if len(self._heard) > REMEMBERED:
+                del self._heard[next(iter(self._heard))]
+        return signer
+
+    def authorise(
+        self, command: str, request: dict[str, Any], payload: bytes, *, token: bool = False
+    ) -> str | None:
+        """Return the name of the key that has signed a command, if it may be executed; call it once.
+
+        None if the command needs no signature and has none. `token`: it came with a token for control.
         Raises RefusedError when it must be signed and is not; or is signed, but not by a trusted key, for
-        another device or command, at another time, or was accepted before.
+        another root, device or command, at another time, or was accepted before.
         """
         if FIELD not in request:
-            if self._needed is None or command in self._needed:
-                raise RefusedError("this command must be signed", where=command, remedy=_SIGN)
-            return
-        self._check_signature(command, request[FIELD], payload)
-        ts, transaction = request.get("ts"), request.get("transaction")
-        if isinstance(ts, bool) or not isinstance(ts, int | float) or not math.isfinite(ts):
+            if self._policy.needs_signature(command, token=token):
+                raise RefusedError("this command must be signed", where=command, remedy=self._remedy(command))
+            return None
+        if self._policy.trusted(command) is None:
+            return None
+        signer = self._checked_signer(command, request[FIELD], payload)
+        ts, transaction = _time(request), request.get("transaction")
+        if ts is None:
             raise RefusedError(
                 "a signed command needs its time", where=command, remedy="add ts, in Unix seconds"
             )
@@ -151,26 +212,56 @@ class Authority:
             remedy = f"add a transaction, a text of its own with at most {LONGEST_ID} characters"
             raise RefusedError("a signed command needs an id", where=command, remedy=remedy)
         now = self._clock.now()
-        if abs(now - ts) > self._window:
+        if abs(now - ts) > self._policy.window:
             side = "old" if now > ts else "ahead of this device's clock"
             raise RefusedError(
-                f"its signature is {abs(now - ts):.0f} s {side}; {self._window:.0f} s are allowed",
+                f"its signature is {abs(now - ts):.0f} s {side}; {self._policy.window:.0f} s are allowed",
                 where=command,
                 remedy="sign it anew; see whether both clocks are right",
             )
-        if not self._spent.accept(transaction, float(ts), now):
+        if not self._spent.accept(transaction, ts, now):
             remedy = "sign a new one with another transaction"
             raise RefusedError("this signed command was accepted before", where=command, remedy=remedy)
+        return signer.name
 
-    def _check_signature(self, command: str, signature: object, payload: bytes) -> None:
+    def _signer(self, command: str, signature: str, payload: bytes) -> Path | None:
+        keys, parts = self._policy.trusted(command), without_signature(payload, signature)
+        if keys is None or parts is None:
+            return None
+        return keys.signer(message(self._root, self._device, command, parts[0]), parts[1])
+
+    def _checked_signer(self, command: str, signature: object, payload: bytes) -> Path:
         parts = without_signature(payload, signature) if isinstance(signature, str) else None
-        if parts is None:
+        if parts is None or not isinstance(signature, str):
             raise RefusedError(
                 "the signature is not Base64 in a field of its own", where=command, remedy=_SIGN
             )
-        if self._keys.signer(message(self._device, command, parts[0]), parts[1]) is None:
+        signer = self._signer(command, signature, payload)
+        if signer is not None:
+            return signer
+        keys = self._policy.trusted(command)
+        if keys is not None and keys.signer(earlier_message(self._device, command, parts[0]), parts[1]):
             raise RefusedError(
-                "the signature does not fit: of another key, device or command, or something was changed",
+                "the signature has the form edged-command-1, which names no root",
                 where=command,
-                remedy="commands.keys names the keys that count here",
+                remedy="sign it with the `edged ctl --sign` or deploy/sign-command.sh of this release",
             )
+        raise RefusedError(
+            "the signature does not fit: of another key, root, device or command, or something was changed",
+            where=command,
+            remedy=f"{self._source(command)} names the keys that count here",
+        )
+
+    def _source(self, command: str) -> str:
+        return "model.keys" if command == IMPORTS and self._policy.makers is not None else "commands.keys"
+
+    def _remedy(self, command: str) -> str:
+        return f"{_SIGN}; {self._source(command)} names the keys that count here"
+
+
+def _time(request: dict[str, Any]) -> float | None:
+    """When a signed command was signed, Unix seconds; None if it does not say so."""
+    ts = request.get("ts")
+    if isinstance(ts, bool) or not isinstance(ts, int | float) or not math.isfinite(ts):
+        return None
+    return float(ts)

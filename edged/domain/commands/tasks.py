@@ -117,13 +117,10 @@ class Handler(NamedTuple):
         data of the last answer; `later` returns the data of the first one, and another part ends the task.
     kind
         One of these three.
-    effect
-        False for commands that only read: the journal does not have them, and each is answered afresh.
     resume
         Continues a command that the end of the daemon interrupted; without it such a command fails.
     """
 
     carry_out: Callable[..., Request]
     kind: Kind = "now"
-    effect: bool = True
     resume: Callable[[Request, Task], None] | None = None

@@ -134,6 +134,13 @@ REQUESTS: dict[str, Schema] = {
     "capabilities": about("what this device is, and which commands it takes in which form", fields()),
 }  # fmt: skip
 
+READS = frozenset({"capabilities", "config.get", "ping", "status"})
+"""Commands that only read: each is answered anew, the journal does not have it, and no signature is needed.
+
+Every other command needs one where there are keys, also `weights.get` (who has the weights can prepare some
+that pass the gate) and `evaluate` (it computes for a long time).
+"""
+
 
 def whole(name: str) -> Schema:
     """The schema of a whole request, as it is published: its own fields and those of every request."""

@@ -22,13 +22,13 @@ class CommandConnection:
 
     For a moment both sessions are subscribed: the id of a command tells that it came twice.
 
-    The main session is subscribed to the filter `pattern` already; `client_id` is another than its own.
+    The main session is subscribed to the `filters` already; `client_id` is another than its own.
     """
 
-    def __init__(self, config: MqttConfig, main: Session, pattern: str, *, client_id: str) -> None:
+    def __init__(self, config: MqttConfig, main: Session, filters: Sequence[str], *, client_id: str) -> None:
         self._config = config.model_copy(update={"receive_maximum": WAITING})
         self._main = main
-        self._pattern = pattern
+        self._filters = filters
         self._client_id = client_id
         self._session: Session | None = None
 
@@ -37,12 +37,12 @@ class CommandConnection:
         if self._session is not None:
             return
         session = Session(self._config, client_id=self._client_id)
-        session.subscribe([self._pattern], 1, partial(self._receive, sink), as_published=True)
+        session.subscribe(self._filters, 1, partial(self._receive, sink), as_published=True)
         session.start()
         self._session = session
         # Also at the start: who sees the birth of the main session may send a command at once.
         session.wait_ready(CONFIRM_SECONDS)
-        self._main.unsubscribe([self._pattern])
+        self._main.unsubscribe(self._filters)
 
     def close(self, sink: Sink | None = None) -> None:
         """Stop the connection; with `sink` the main session receives commands again and delivers them there.
@@ -53,9 +53,9 @@ class CommandConnection:
         if session is None:
             return
         if sink is not None:
-            self._main.subscribe([self._pattern], 1, sink, as_published=True)
+            self._main.subscribe(self._filters, 1, sink, as_published=True)
             self._main.wait_ready(CONFIRM_SECONDS)
-            session.unsubscribe([self._pattern])
+            session.unsubscribe(self._filters)
         session.stop()
 
     def _receive(self, sink: Sink, delivery: ReceivedMessage) -> None:

@@ -42,6 +42,10 @@ class PacketClient(Client):
         self._ssl = True
         self._tls_insecure = not check_host
 
+    def forget(self, mid: int) -> None:
+        """Do not repeat a QoS 1 message on the next connection; call it between two of them."""
+        self._out_messages.pop(mid, None)
+
     def _create_socket(self) -> PacketSocket:
         kind = PacketSocket
         if self._ssl:

@@ -120,6 +120,7 @@ class NetworkThread:
         connection.renew(self._client, self._config)
         connection.renew_will(self._client, self._will)
         self._answered = self._born = False
+        self._publisher.forget_forbidden(self._client)
         self._client.reconnect()
         wire = self._client.wire
         if wire is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,10 +16,13 @@ from edged.mqtt.client.connection import refusal_remedy
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
 
+    from edged.mqtt.client.connection import PacketClient
     from edged.mqtt.client.message import OutgoingMessage
     from edged.mqtt.client.packets import PacketSocket
 
 MAX_INFLIGHT = 20
+FORBIDDEN_SECONDS = 60.0
+MOST_FORBIDDEN = 256
 _HEADER = 64
 
 log = get_logger("edged.mqtt")
@@ -40,7 +44,8 @@ class BrokerLimits(NamedTuple):
 class Publisher:
     """Sends QoS 0 messages through the wire and QoS 1 messages through paho, which repeats them.
 
-    paho is given no more than may be in flight, so that nothing waits there unbounded.
+    paho is given no more than may be in flight, so that nothing waits there unbounded. Some brokers hang up
+    after a message on a topic that they forbid: for `FORBIDDEN_SECONDS` no other is sent there.
     """
 
     def __init__(self, backlog: int) -> None:
@@ -48,6 +53,7 @@ class Publisher:
         self.limits = BrokerLimits()
         self._flying: dict[int, OutgoingMessage] = {}
         self._done: list[OutgoingMessage] = []
+        self._forbidden: dict[str, float] = {}  # topics, and until when
 
     @property
     def pending(self) -> int:
@@ -72,7 +78,7 @@ class Publisher:
     def _send_sure(self, client: Client) -> None:
         v5 = client.protocol == MQTTProtocolVersion.MQTTv5
         while len(self._flying) < self.limits.inflight and (message := self.outgoing.next_sure()) is not None:
-            if not self._fits(message):
+            if self._is_forbidden(message.topic) or not self._fits(message):
                 self._done.append(message)
                 continue
             properties = message.properties.to_paho() if v5 and message.properties else None
@@ -87,6 +93,8 @@ class Publisher:
         if reason.is_failure:
             remedy = refusal_remedy(str(reason))
             log.error("mqtt_publish_refused", topic=message.topic, reason=str(reason), remedy=remedy)
+            if str(reason) == "Not authorized":
+                self._forbid(message.topic)
         self._done.append(message)
 
     def report_done(self) -> None:
@@ -100,6 +108,28 @@ class Publisher:
         """The client was replaced: what is in flight is sent again."""
         self.outgoing.put_back(self._flying.values())
         self._flying.clear()
+
+    def _forbid(self, topic: str) -> None:
+        if len(self._forbidden) >= MOST_FORBIDDEN:
+            del self._forbidden[next(iter(self._forbidden))]
+        self._forbidden[topic] = time.monotonic() + FORBIDDEN_SECONDS
+
+    def forget_forbidden(self, client: PacketClient) -> None:
+        """Give up what was in flight to forbidden topics: repeated, it would cost the next connection."""
+        for mid in [mid for mid, message in self._flying.items() if self._is_forbidden(message.topic)]:
+            client.forget(mid)
+            self._done.append(self._flying.pop(mid))
+
+    def _is_forbidden(self, topic: str) -> bool:
+        """Whether the broker has refused this topic lately; such a message is dropped as refused."""
+        until = self._forbidden.get(topic)
+        if until is None:
+            return False
+        if time.monotonic() >= until:
+            del self._forbidden[topic]
+            return False
+        self.outgoing.dropped += 1
+        return True
 
     def _fits(self, message: OutgoingMessage) -> bool:
         size = len(message.topic.encode()) + len(message.payload) + _HEADER

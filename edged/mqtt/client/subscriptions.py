@@ -118,6 +118,8 @@ class Subscriptions:
     def _find(self, topic: str) -> Sink | None:
         routes = self._routes
         found = [entry for entry in self._all if matches(entry.pattern, topic)]
+        # RabbitMQ turns the dots of a topic into slashes: `press.7` comes as `press/7`.
+        found = found or [entry for entry in self._all if matches(entry.pattern.replace(".", "/"), topic)]
         best = min(found, key=lambda entry: specificity(entry.pattern), default=None)
         if len(routes) >= ROUTES:
             routes.clear()

@@ -76,7 +76,8 @@ class Panel:
         self.clock = VirtualClock(NOW)
         self.registry = Registry.open(state)
         config = CommandsConfig.model_validate({"rate": 10_000, "burst": 10_000} | settings)
-        self.inbox = CommandInbox(config, self.clock, recorded, self.running)
+        authority = command_authority("d", config, self.registry, self.clock)
+        self.inbox = CommandInbox(config, self.clock, recorded, self.running, authority)
         self.control = CommandDispatcher(
             {
                 "echo": Handler(self._echo),
@@ -84,7 +85,7 @@ class Panel:
                 "crash": Handler(self._crash),
                 "odd": Handler(self._odd),
                 "wait": Handler(self._wait),
-                "read": Handler(self._echo, effect=False),
+                "ping": Handler(self._echo),
                 "label": Handler(self._echo),
                 "wipe": Handler(self._echo),
                 "errand": Handler(self._errand, "aside"),
@@ -94,7 +95,7 @@ class Panel:
             clock=self.clock,
             journal=self.registry,
             answers=recorded,
-            authority=command_authority("d", config, self.registry, self.clock),
+            authority=authority,
             running=self.running,
         )
 
@@ -197,7 +198,7 @@ def test_an_unknown_command_is_told_the_known_ones() -> None:
         answer = panel.ask("launch")
     assert (answer["status"], answer["reason"]) == ("error", "failed")
     assert "launch" in answer["error"]
-    assert "crash, echo, errand, label, odd, read, refuse, run, wait, wipe" in answer["error"]
+    assert "crash, echo, errand, label, odd, ping, refuse, run, wait, wipe" in answer["error"]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_correlation_data_names_a_command_that_has_no_transaction(tmp_path: Path
 def test_what_only_reads_is_answered_anew(tmp_path: Path) -> None:
     with running(tmp_path) as panel:
         for _ in range(2):
-            panel.ask("read", '{"transaction": "t"}')
+            panel.ask("ping", '{"transaction": "t"}')
         assert len(panel.done) == 2
         assert panel.registry.commands() == []
 
@@ -386,6 +387,46 @@ def test_what_exceeds_the_rate_is_refused_and_counted() -> None:
         assert len(refused) == 10, "ten answers at once, the others are counted"
         assert "more than 1 commands a second" in refused[0]["error"]
         assert (panel.running.counts["limited"], panel.running.counts["unanswered"]) == (37, 27)
+
+
+def test_a_requester_that_floods_leaves_half_of_the_rate_to_the_others() -> None:
+    with running(rate=1, burst=8) as panel:
+
+        def burst(requester: str) -> None:
+            for _ in range(20):
+                asked = delivery("echo", json.dumps({"by": requester}), mid=0)
+                asked.properties = MessageProperties(f"edged/d/response/{requester}")
+                panel.inbox.receive(asked)
+
+        burst("flood")
+        wait_until(lambda: len(panel.done) == 8)
+        panel.clock.advance_to(NOW + 4)
+        burst("flood")
+        burst("other")
+        wait_until(lambda: len(panel.acknowledged) == 60)
+        assert [request["by"] for request in panel.done] == ["flood"] * 10 + ["other"] * 2
+
+
+def test_each_signer_has_a_queue_and_a_rate_of_its_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        new_pair(tmp_path / name)
+    with running(tmp_path, keys=[tmp_path / "a.pub", tmp_path / "b.pub"], rate=1, burst=3) as panel:
+        panel.inbox.receive(delivery("ping", mid=0))
+        for number, signer in enumerate("aaaaab"):
+            fields, key = {"n": number}, tmp_path / signer
+            payload = sign_command("echo", "d", fields, key, now=NOW, transaction=str(number))
+            panel.inbox.receive(delivery("echo", payload, mid=number + 1))
+        wait_until(lambda: len(panel.acknowledged) == 7)
+        assert sorted(request["n"] for request in panel.done if request) == [0, 1, 2, 5]
+        assert panel.running.counts["limited"] == 2
+
+
+@pytest.mark.parametrize("payload", ['{"ts": %s}', '{"expires": %s}', '{"signature": "AAAA", "ts": %s}'])
+def test_a_number_beyond_all_bounds_is_no_request(payload: str, tmp_path: Path) -> None:
+    new_pair(tmp_path / "a")
+    with running(tmp_path, keys=[tmp_path / "a.pub"]) as panel:
+        answer = panel.ask("ping", payload % ("1" * 400))
+    assert (answer["reason"], "not JSON" in answer["error"]) == ("failed", True)
 
 
 def test_what_is_not_allowed_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:

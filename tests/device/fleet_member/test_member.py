@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from edged.domain.federated.privacy import norm
 from edged.domain.federated.settings import BaseModelInfo, Encoding, RoundSettings
 from edged.domain.training.weight_deltas import difference
 from edged.engines.model_parameters import initial_parameters
+from edged.signing import new_pair
 from edged.storage.models.registry import Registry
+from edged.storage.models.signatures import sign_bundle
 from tests.coordinator import Coordinator, led_to
 from tests.running_device import Device, Listener, running, wait_until
 
@@ -50,9 +53,11 @@ def coordinator(broker: Mosquitto) -> Iterator[Coordinator]:
     made.close()
 
 
-def device(folder: Path, broker: Mosquitto, bundle: Bundle, **fleet: Any) -> Device:
+def device(
+    folder: Path, broker: Mosquitto, bundle: Bundle, model: dict[str, Any] | None = None, **fleet: Any
+) -> Device:
     section = {"name": "plant", "resend": "1s", "spread": 0.2, **fleet}
-    model = {"bundle": str(bundle.path)}
+    model = model or {"bundle": str(bundle.path)}
     return Device(folder, broker.port, STREAM, model=model, training=QUIET, gate=GATE, fleet=section)
 
 
@@ -89,6 +94,29 @@ def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
         check_model_is_taken(listener, coordinator, better, state.bundle)
         check_refusals(listener, coordinator, state.bundle)
         check_round_is_declined(listener, coordinator, base, state.bundle)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_device_that_wants_signed_models_serves_none_of_a_fleet(
+    broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    new_pair(tmp_path / "maker")
+    signed = shutil.copytree(bundle.path, tmp_path / "signed")
+    sign_bundle(signed, tmp_path / "maker")
+    made = device(tmp_path, broker, bundle, model={"bundle": "signed", "keys": ["maker.pub"]})
+    with running(made, broker.port) as listener:
+        feed(listener, 500)
+        coordinator.state(ready=True)
+        first = initial_parameters(bundle)
+        announced = coordinator.announce(1, coordinator.model(first), bundle.fingerprint, CONFIG)
+        coordinator.wait(lambda: coordinator.of(announced), 60)
+        better = coordinator.model(led_to(first, coordinator.of(announced)[-1][1]))
+        coordinator.announce(1, better, bundle.fingerprint, CONFIG, state="done")
+        listener.wait(lambda: any(e["model"] == better.hash for e in listener.events("fleet_model")), 60)
+        judged = next(e for e in listener.events("fleet_model") if e["model"] == better.hash)
+        assert (judged["taken"], judged["share"] > 0, "model.keys" in judged["reason"]) == (False, True, True)
+        assert not listener.events("model_promoted")
 
 
 def check_update_survives_a_kill(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import re
 import signal
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from edged.cli.main import main
 from edged.device.settings import PUBLISHED
-from edged.domain.messages.requests import REQUESTS
+from edged.domain.messages.requests import READS, REQUESTS
 from edged.errors import ConfigError
 from edged.fleet.page.files import FOLDER, PageSettings, page_files, write_files
 from edged.workbench.demo.broker import free_port
@@ -81,6 +82,9 @@ def test_the_page_offers_commands_that_devices_have() -> None:
     offered = {match[1] for match in re.finditer(r'^  "?([a-z.]+)"?: \{', table, re.MULTILINE)}
     assert {"status", "train", "pause", "resume", "rollback"} <= offered <= set(REQUESTS)
     assert "commands" in PUBLISHED  # the page reads there what must be signed
+    reads = re.search(r"^const READS = (\[.*?\]);", (FOLDER / "devices.js").read_text(), re.MULTILINE)
+    assert reads is not None
+    assert set(json.loads(reads[1])) == READS
 
 
 def test_headers_on_every_answer(ui: Ui) -> None:

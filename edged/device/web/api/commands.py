@@ -39,8 +39,8 @@ ANYBODY_WHO_INFERS = ("label",)
 class HttpCommand(LocalCommand):
     """A command of one HTTP request; `receive` is called with each answer, on the event loop."""
 
-    def __init__(self, topic: str, payload: bytes, receive: Callable[[bytes], None]) -> None:
-        super().__init__(topic, payload)
+    def __init__(self, topic: str, payload: bytes, receive: Callable[[bytes], None], *, token: bool) -> None:
+        super().__init__(topic, payload, token=token)
         self._loop, self._receive = asyncio.get_running_loop(), receive
 
     def answered(self, payload: bytes) -> None:
@@ -78,12 +78,14 @@ class Commands:
         if name not in ANYBODY_WHO_INFERS:
             require(shown, ("control",))
         payload, fields = _named(await read_body(request.scope, request.receive, MAX_PAYLOAD))
-        answer = await self._answer(name, payload, fields)
+        answer = await self._answer(name, payload, fields, token="control" in shown.scopes)
         state = answer["state"]
         status = {"successful": 200, "accepted": 202, "executing": 202, "refused": 409}.get(state, 400)
         return as_json(answer, status)
 
-    async def _answer(self, name: str, payload: bytes, fields: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(
+        self, name: str, payload: bytes, fields: dict[str, Any], *, token: bool
+    ) -> dict[str, Any]:
         first: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
         def receive(encoded: bytes) -> None:
@@ -95,7 +97,7 @@ class Commands:
             else:
                 first.set_result(answer)
 
-        self._inbox.receive(HttpCommand(f"{self._root}/request/{name}", payload, receive))
+        self._inbox.receive(HttpCommand(f"{self._root}/request/{name}", payload, receive, token=token))
         try:
             return await asyncio.wait_for(asyncio.shield(first), self._timeout)
         except (TimeoutError, asyncio.TimeoutError):

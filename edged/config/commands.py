@@ -69,7 +69,18 @@ class InstallConfig(Section):
         "`https://fleet.example/bundles/`",
     )
     max_bytes: Size = Field(32 * 1024**2, ge=1024, description="cap of one bundle, also unpacked")
-    timeout: Duration = Field(60.0, gt=0, description="of fetching a bundle, and of each wait within")
+    timeout: Duration = Field(
+        60.0,
+        gt=0,
+        description="of fetching a bundle, and of each wait within; and of opening a bundle or model for the"
+        " first time, where processor time counts, too",
+    )
+    memory_limit: Size = Field(
+        512 * 1024**2,
+        ge=128 * 1024**2,
+        description="what the process may allocate that opens a bundle or model for the first time, the"
+        " configured one too, besides 16 times its size",
+    )
 
     @field_validator("urls")
     @classmethod

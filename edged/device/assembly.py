@@ -29,6 +29,7 @@ from edged.device.pipeline import Host, LivePipeline
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
 from edged.device.settings import PausedParts, Settings
+from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import open_state
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
@@ -48,6 +49,7 @@ from edged.mqtt.topics import Topics
 from edged.storage.journal.transfer_staging import TransferStaging
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.trust import Trust
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -72,7 +74,8 @@ class Assembly:
         self._path = path
         self.clock = SystemClock()
         self.notifier = notifier
-        self._state = state = open_state(config, self.clock)
+        self.first = FirstOpenings(config, Trust(config.storage.dir))
+        self._state = state = open_state(config, self.clock, first=self.first)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
         self.registry, self.samples = state.registry, state.samples
         self._sequence = Sequence(self.registry)
@@ -201,7 +204,7 @@ class Assembly:
             expire=config.weights.expire,
             clock=self.clock,
         )
-        installer = TransferInstaller(pipeline, staging, self.installed, events)
+        installer = TransferInstaller(pipeline, staging, self.first, self.installed, self.bundles, events)
         self.transfers = TransferReceiver(
             config, self.session, self.topics, staging, installer, pipeline.worker
         )

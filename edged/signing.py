@@ -6,6 +6,7 @@ read at the first use: most devices never do.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -83,13 +84,14 @@ def sign_command(
 
 
 class Keys:
-    """The public keys that a device trusts.
+    """The public keys that a device trusts; of a directory the files that end in `.pub`.
 
     Raises ConfigError when a file holds no public key of Ed25519.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
-        self._keys = {file: _public(file) for file in files}
+        every = (sorted(file.glob("*.pub")) if file.is_dir() else [file] for file in files)
+        self._keys = {file: _public(file) for several in every for file in several}
 
     def signer(self, message: bytes, signature: bytes) -> Path | None:
         """Whose signature it is; None when it is none of ours, or not of this message."""
@@ -102,6 +104,11 @@ class Keys:
                 continue
             return file
         return None
+
+
+def key_id(file: Path) -> str:
+    """Return 16 hexadecimal digits that name a public key; ConfigError when the file holds none."""
+    return hashlib.sha256(_public(file).public_bytes_raw()).hexdigest()[:16]
 
 
 def _require() -> None:

@@ -74,7 +74,7 @@ class Assembly:
         self._path = path
         self.clock = SystemClock()
         self.notifier = notifier
-        self.first = FirstOpenings(config, Trust(config.storage.dir))
+        self.first = FirstOpenings(config, Trust(config.storage.dir), self.clock)
         self._state = state = open_state(config, self.clock, first=self.first)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
         self.registry, self.samples = state.registry, state.samples

@@ -22,10 +22,11 @@ from edged.domain.protocols import LearningRate
 from edged.domain.training.first_opening import FirstOpening, Opened
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.host.process_limits import confine, die_with_parent
+from edged.signing import key_id
 from edged.storage.models.bundle_archive import unpacked
 from edged.storage.models.external_data import operators
 from edged.storage.models.installed_bundles import InstalledBundles
-from edged.storage.models.signatures import open_bundle
+from edged.storage.models.signatures import open_bundle, open_signed, refuse_stale
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -72,12 +73,19 @@ def open_first(order: FirstOpening) -> Opened:
     Raises EdgedError when it is not usable on this device.
     """
     config = loader.from_json(order.config)
+    keys = config.model.keys
     if order.kind == "model":
         _read_model(config, order.sources)
         return Opened()
 
+    version, signer = 0, ""
+
     def check(bundle: Bundle) -> None:
-        open_bundle(bundle.path, config.model.keys)
+        nonlocal version, signer
+        if keys:
+            signed, key = open_signed(bundle.path, keys)
+            refuse_stale(signed, order.least_version, order.now)
+            version, signer = signed.version or 0, key_id(key)
         bundle.check_schema(config.stream.to_schema())
         bundle.check_form(config.serving.quantise)
         run(bundle, config)
@@ -85,12 +93,11 @@ def open_first(order: FirstOpening) -> Opened:
     if order.kind == "bundle":
         installed = InstalledBundles(config.storage.dir)
         bundle = installed.install(order.sources, config.install.max_bytes, check, set(order.keep))
-        return Opened(bundle.fingerprint)
-    (path,) = order.sources
-    keys = config.model.keys
-    bundle = open_bundle(unpacked(path, config.storage.dir, keys) if path.is_file() else path, keys)
-    check(bundle)
-    return Opened(bundle.fingerprint)
+    else:
+        (path,) = order.sources
+        bundle = open_bundle(unpacked(path, config.storage.dir, keys) if path.is_file() else path, keys)
+        check(bundle)
+    return Opened(bundle.fingerprint, version, signer)
 
 
 def _read_model(config: Config, chunks: tuple[Path, ...]) -> None:

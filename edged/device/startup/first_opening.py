@@ -12,13 +12,15 @@ from edged.domain.training.first_opening import FirstOpening, Opened
 from edged.errors import BundleError, ConfigError, EdgedError, RefusedError, StorageError, UnavailableError
 from edged.host.child_process import ending, run_module
 from edged.logs import get_logger
+from edged.signing import key_id
 from edged.storage.models.bundles import DESCRIPTION, FileEntry
 from edged.storage.models.registry import present_reign
 
 if TYPE_CHECKING:
+    from edged.clock import Clock
     from edged.config import Config
     from edged.domain.training.first_opening import Kind
-    from edged.storage.models.trust import Trust
+    from edged.storage.models.trust import Trust, Way
 
 MODULE = "edged.trainer.first_opening"
 ERRORS: dict[int, type[EdgedError]] = {
@@ -39,11 +41,11 @@ class FirstOpenings:
     """Opens bundles and models for the first time, in a child process with limits.
 
     `config`: section `install` has the limits; `model.keys` must have signed a bundle. `trust` remembers what
-    was opened.
+    was opened, and how new it was. `clock` judges when a bundle expires.
     """
 
-    def __init__(self, config: Config, trust: Trust) -> None:
-        self._config, self.trust = config, trust
+    def __init__(self, config: Config, trust: Trust, clock: Clock) -> None:
+        self._config, self.trust, self._clock = config, trust, clock
 
     def open_configured(self) -> None:
         """Open the configured bundle, unless that was done before.
@@ -57,25 +59,40 @@ class FirstOpenings:
         if not file.is_file():
             return  # whoever opens it says what is missing
         sha256 = FileEntry.of(file).sha256
-        if self.trust.opened(sha256):
+        least, version = self._least("configured"), self.trust.opened(sha256)
+        if version is not None and (version >= least or not self._config.model.keys):
             return
-        if not (self.trust.new and present_reign(self._config.storage.dir)):
-            self._open("configured", [path])
-        self.trust.record_opened(sha256)
+        known = self.trust.new and present_reign(self._config.storage.dir) is not None
+        opened = Opened() if known else self._open("configured", [path], least=least)
+        self.trust.record_opened(sha256, opened.version, opened.signer)
 
     def open_model(self, chunks: Sequence[Path], bundle: Path) -> None:
         """Read the parameters in a model file for a bundle; EdgedError when it is not usable."""
         self._open("model", chunks, bundle=bundle)
 
-    def install_bundle(self, chunks: Sequence[Path], keep: Iterable[str]) -> str:
+    def install_bundle(self, chunks: Sequence[Path], keep: Iterable[str], *, downgrade: bool) -> str:
         """Verify, open and install a bundle file; its fingerprint. Other bundles go, except those of `keep`.
 
-        Raises EdgedError when it is not usable.
+        With `downgrade` it may be older than those before, and later ones are compared with it. Raises
+        EdgedError when it is not usable.
         """
-        return self._open("bundle", chunks, keep).fingerprint
+        least = 0 if downgrade else self._least("installed")
+        opened = self._open("bundle", chunks, keep, least=least)
+        if downgrade:
+            self.trust.forget_versions()
+        self.trust.record_installed(opened.signer, opened.version)
+        return opened.fingerprint
+
+    def _least(self, way: Way) -> int:
+        return self.trust.least_version(way, [key_id(key) for key in self._config.model.keys])
 
     def _open(
-        self, kind: Kind, sources: Sequence[Path], keep: Iterable[str] = (), bundle: Path | None = None
+        self,
+        kind: Kind,
+        sources: Sequence[Path],
+        keep: Iterable[str] = (),
+        bundle: Path | None = None,
+        least: int = 0,
     ) -> Opened:
         limits = self._config.install
         settings = self._config.model_dump(mode="json", exclude_unset=True)
@@ -85,8 +102,9 @@ class FirstOpenings:
         memory = limits.memory_limit + SIZE_FACTOR * size
         seconds = STARTING_SECONDS + round(limits.timeout)
         order = FirstOpening(
-            kind, json.dumps(settings), tuple(sources), os.getpid(), memory, seconds, tuple(keep)
-        )
+            kind, json.dumps(settings), tuple(sources), os.getpid(), memory, seconds, tuple(keep), least,
+            self._clock.now(),
+        )  # fmt: skip
         log.info("opening_first", what=kind, bytes=size)
         done = run_module(MODULE, order.to_json(), seconds)
         where = f"first opening of the {NAMES[kind]}"

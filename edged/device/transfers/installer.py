@@ -134,7 +134,9 @@ class TransferInstaller:
     def _from_bundle(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Install a bundle and export its own model, in a trainer process of its own."""
         known = {str(record.data.get("bundle")) for record in self._registry.records()}
-        fingerprint = self._first.install_bundle(self._chunks(transfer, folder), known)
+        fingerprint = self._first.install_bundle(
+            self._chunks(transfer, folder), known, downgrade=transfer.purpose.downgrade
+        )
         model = self._config.model.model_copy(update={"bundle": self._installed.find(fingerprint)})
         trainer = TrainerClient(self._config.model_copy(update={"model": model}))
         try:

@@ -36,6 +36,7 @@ INSTALL = fields(
     bytes=about("of what is fetched", {"type": "integer", "minimum": 1}),
     sha256=about("of what is fetched", TEXT),
 )
+DOWNGRADE = {"allow_downgrade": about("signed: take it though it is older than one before", FLAG)}
 
 REQUESTS: dict[str, Schema] = {
     "train": about(
@@ -105,7 +106,8 @@ REQUESTS: dict[str, Schema] = {
         "announces a model file of the device's own network that comes in chunks or is fetched", INSTALL
     ),
     "bundle.install": about(
-        "announces a bundle file that comes in chunks or is fetched, or asks what became of it", INSTALL
+        "announces a bundle file that comes in chunks or is fetched, or asks what became of it",
+        INSTALL | {"properties": INSTALL["properties"] | DOWNGRADE},
     ),
     "drift.reset": about("the drift detectors begin anew", fields()),
     "config.get": about(

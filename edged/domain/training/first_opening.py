@@ -32,6 +32,10 @@ class FirstOpening(Message):
         Bytes of data that the process may allocate.
     seconds
         Processor time that it may take.
+    least_version
+        Lowest version of a signed bundle that is taken.
+    now
+        Unix seconds by the device's clock.
     """
 
     kind: Kind
@@ -41,10 +45,14 @@ class FirstOpening(Message):
     memory: int
     seconds: int
     keep: tuple[str, ...] = ()
+    least_version: int = 0
+    now: float = 0.0
 
 
 @dataclass(frozen=True)
 class Opened(Message):
-    """What was opened: the fingerprint of a bundle, empty for a model."""
+    """What was opened: of a bundle the fingerprint, of a signed one the version and the id of the key."""
 
     fingerprint: str = ""
+    version: int = 0
+    signer: str = ""

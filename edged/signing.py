@@ -108,7 +108,32 @@ class Keys:
 
 def key_id(file: Path) -> str:
     """Return 16 hexadecimal digits that name a public key; ConfigError when the file holds none."""
-    return hashlib.sha256(_public(file).public_bytes_raw()).hexdigest()[:16]
+    return _id_of(_public(file))
+
+
+def parse_public(text: str, where: str) -> tuple[str, bytes]:
+    """Return the id of a public key and its file's content, from such a content (PEM).
+
+    Raises ConfigError, which names `where`, when it is no public key of Ed25519.
+    """
+    _require()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+
+    try:
+        key = load_pem_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(
+            "is no public key of Ed25519", where=where, remedy="give the text of the file that ends in .pub"
+        )
+    return _id_of(key), key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _id_of(key: Ed25519PublicKey) -> str:
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
 
 
 def _require() -> None:

@@ -356,3 +356,21 @@ def keys_new(
 
     public = new_pair(out)
     sys.stderr.write(f"{out}: private, for whoever signs; {public}: for the devices\n")
+
+
+@keys_app.command("list")
+def keys_list(
+    config: Annotated[Path, Argument(help="a device's configuration")], as_json: AsJson = False
+) -> None:
+    """The keys that count on this device now, after those that were rotated or revoked by command."""
+    from edged.config import loader
+    from edged.device.commands.keys import counting
+    from edged.storage.models.trust import Trust
+
+    loaded = loader.load(config)
+    found = counting(loaded, Trust(loaded.storage.dir))
+    if as_json:
+        print_json({"keys": found})
+        return
+    for key in found:
+        sys.stdout.write(f"{key['id']}  {' and '.join(key['for'])}  {key['file']}\n")

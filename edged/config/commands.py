@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from edged.config.values import Duration, FilePath, Section, Size, unique
 
 DANGEROUS = ["wipe", "bundle.install", "config.set"]
+ALWAYS_SIGNED = {"keys.rotate", "keys.revoke"}
 CommandName = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z]+)*$")]
 
 
@@ -45,7 +46,7 @@ class CommandsConfig(Section):
         """Names of commands that need a signature; None for all."""
         if not self.keys:
             return frozenset()
-        return None if self.require_signed == "all" else frozenset(self.require_signed)
+        return None if self.require_signed == "all" else frozenset(self.require_signed) | ALWAYS_SIGNED
 
 
 LOOPBACK = (

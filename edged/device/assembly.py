@@ -10,6 +10,7 @@ from edged.clock import SystemClock
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
+from edged.device.commands.keys import KeyCommands
 from edged.device.commands.labelling import LabelCommands
 from edged.device.commands.models import ModelCommands
 from edged.device.commands.pauses import PauseCommands
@@ -215,7 +216,9 @@ class Assembly:
             clock=self.clock,
             journal=self.registry,
             answers=answers,
-            authority=command_authority(config.device.id, config.commands, self.registry, self.clock),
+            authority=command_authority(
+                config.device.id, config.commands, self.registry, self.clock, self.first.trust
+            ),
             running=self.running,
         )
 
@@ -227,6 +230,7 @@ class Assembly:
         settings = SettingsCommands(self.settings, events)
         queries = QueryCommands(pipeline, self.status, self.session)
         transfers = TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout)
+        keys = KeyCommands(config, self.first.trust)
         handlers: dict[str, Handler] = {
             "train": Handler(training.train, "later", resume=training.resume),
             "cancel": Handler(training.cancel),
@@ -253,6 +257,8 @@ class Assembly:
             "weights.apply": Handler(transfers.apply_weights),
             "model.install": Handler(transfers.install_model),
             "bundle.install": Handler(transfers.install_bundle),
+            "keys.rotate": Handler(keys.rotate),
+            "keys.revoke": Handler(keys.revoke),
         }
         return handlers
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edged.domain.commands.running import RunningCommands
     from edged.domain.commands.tasks import Handler, Task
     from edged.storage.journal.journal import Journal
+    from edged.storage.models.trust import Trust
 
 log = get_logger("edged.control")
 
@@ -208,21 +209,23 @@ class CommandDispatcher:
 
 
 def command_authority(
-    device: str, config: CommandsConfig, journal: Journal, clock: Clock
+    device: str, config: CommandsConfig, journal: Journal, clock: Clock, trust: Trust | None = None
 ) -> Authority | None:
     """Return what checks the signatures of commands; None without keys in the configuration.
 
     `device`: id of this device. `config`: the trusted keys, and the commands that must be signed. `journal`
-    remembers which signed commands were accepted. `clock` judges the age of signatures. Raises ConfigError
+    remembers which signed commands were accepted. `clock` judges the age of signatures. `trust` knows which
+    keys took the place of others; without it none did. Raises ConfigError
     when a key cannot be used.
     """
     if not config.keys:
         return None
     from edged.signing import Keys
+    from edged.storage.models.trust import CurrentKeys
 
     return Authority(
         device,
-        keys=Keys(config.keys),
+        keys=Keys(config.keys) if trust is None else CurrentKeys(trust, config.keys),
         needed=config.must_be_signed,
         window=config.signed_window,
         clock=clock,

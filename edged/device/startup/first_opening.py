@@ -13,6 +13,7 @@ from edged.errors import BundleError, ConfigError, EdgedError, RefusedError, Sto
 from edged.host.child_process import ending, run_module
 from edged.logs import get_logger
 from edged.signing import key_id
+from edged.storage.files.atomic import make_directory
 from edged.storage.models.bundles import DESCRIPTION, FileEntry
 from edged.storage.models.registry import present_reign
 
@@ -53,6 +54,8 @@ class FirstOpenings:
         A state directory of an earlier version has done it. Raises EdgedError when it is not usable.
         """
         path = self._config.model.bundle
+        if self._config.model.keys:
+            make_directory(self.trust.folder)
         if path is None:
             return
         file = path if path.is_file() else path / DESCRIPTION
@@ -84,7 +87,8 @@ class FirstOpenings:
         return opened.fingerprint
 
     def _least(self, way: Way) -> int:
-        return self.trust.least_version(way, [key_id(key) for key in self._config.model.keys])
+        current = self.trust.current(self._config.model.keys)
+        return self.trust.least_version(way, [key_id(key) for key in current])
 
     def _open(
         self,
@@ -98,6 +102,11 @@ class FirstOpenings:
         settings = self._config.model_dump(mode="json", exclude_unset=True)
         if bundle is not None:
             settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
+        if self._config.model.keys:
+            current = self.trust.current(self._config.model.keys)
+            if not current:
+                raise RefusedError("every key is revoked", where="model.keys", remedy="name another one")
+            settings["model"] = {**settings["model"], "keys": [str(key) for key in current]}
         size = sum(path.stat().st_size for source in sources for path in _files(source))
         memory = limits.memory_limit + SIZE_FACTOR * size
         seconds = STARTING_SECONDS + round(limits.timeout)

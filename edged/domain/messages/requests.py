@@ -109,6 +109,18 @@ REQUESTS: dict[str, Schema] = {
         "announces a bundle file that comes in chunks or is fetched, or asks what became of it",
         INSTALL | {"properties": INSTALL["properties"] | DOWNGRADE},
     ),
+    "keys.rotate": about(
+        "lets another public key count wherever one counts now; always signed",
+        fields(
+            "old", "new",
+            old=about("id of the key, or its text (PEM)", TEXT),
+            new=about("text of the public key that takes its place (PEM)", TEXT),
+        ),
+    ),
+    "keys.revoke": about(
+        "lets a key count no more; always signed",
+        fields("key", key=about("its id, or its text (PEM)", TEXT)),
+    ),
     "drift.reset": about("the drift detectors begin anew", fields()),
     "config.get": about(
         "the configuration in force", fields(keys=about("such as training.every; all without", listed(TEXT)))

@@ -6,29 +6,29 @@ Neither a restore nor a wipe touches this file: an older state must not bring ba
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from edged.errors import CorruptError, RefusedError
 from edged.logs import get_logger
-from edged.storage.files.atomic import publish_file
+from edged.signing import Keys, key_id
+from edged.storage.files.atomic import make_directory, publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 Way = Literal["configured", "installed"]
 """How a bundle came: named in the configuration, or over the network."""
 
-FILE = "trust.json"
+FILE, KEYS = "trust.json", "keys"
 TRIES = 2  # a power cut may end the first one
 MOST_OPENED = 64
+_NONE: Mapping[str, str | None] = {}
 
 log = get_logger("edged.trust")
 
 
 class Trust:
-    """Durable memory of first openings and of versions of signed bundles.
+    """Durable memory of first openings, versions of signed bundles, and keys that were replaced.
 
     Safe to use from several threads of one process.
 
@@ -38,10 +38,12 @@ class Trust:
     ----------
     new
         Whether there was no file: the state directory is new, or of an earlier version.
+    folder
+        Where the files of keys lie that came by command.
     """
 
     def __init__(self, state: Path) -> None:
-        self._path = state / FILE
+        self._path, self.folder = state / FILE, state / KEYS
         self._lock = threading.RLock()
         self.new = not self._path.exists()
         self._values: Mapping[str, Any] = {} if self.new else self._read()
@@ -121,9 +123,72 @@ class Trust:
         with self._lock:
             self._write(versions={})
 
+    # ---- keys that took the place of others ------------------------------------------------
+
+    @property
+    def replaced(self) -> Mapping[str, str | None]:
+        """Ids of replaced keys with those of their successors, None for a revoked one; new at each change."""
+        found: Mapping[str, str | None] = self._values.get("replaced", _NONE)
+        return found
+
+    def current(self, files: Iterable[Path]) -> list[Path]:
+        """Return the public keys that count now, each once, where the configuration names these.
+
+        Raises ConfigError when a file holds no public key.
+        """
+        found = (self._current(file) for file in files if file != self.folder)
+        return list(dict.fromkeys(file for file in found if file is not None))
+
+    def _current(self, file: Path) -> Path | None:
+        if not self.replaced:
+            return file
+        key = key_id(file)
+        while key in self.replaced:
+            successor = self.replaced[key]
+            if successor is None:
+                return None
+            key, file = successor, self.folder / f"{successor}.pub"
+        return file
+
+    def replace_key(self, old: str, new: tuple[str, bytes] | None) -> None:
+        """Let a key, given by its id, count no more, and `new`, its id and content, in its place.
+
+        Raises RefusedError when `new` was replaced or revoked before; StorageError when the disk refuses.
+        """
+        with self._lock:
+            successor = None
+            if new is not None:
+                successor, content = new
+                if successor == old or successor in self.replaced:
+                    raise RefusedError("is the same key, or was replaced or revoked before", where=successor)
+                make_directory(self.folder)
+                publish_file(self.folder / f"{successor}.pub", content)
+            self._write(replaced={**self.replaced, old: successor})
+
     def _raised(self, way: Way, signer: str, version: int) -> dict[str, dict[str, int]]:
         versions: dict[str, dict[str, int]] = dict(self._values.get("versions", {}))
         if signer:
             known = versions.get(way, {})
             versions[way] = {**known, signer: max(version, known.get(signer, 0))}
         return versions
+
+
+class CurrentKeys:
+    """The public keys that count now where the configuration names `files`; see `TrustedKeys`.
+
+    Raises ConfigError when a file holds no public key of Ed25519.
+    """
+
+    def __init__(self, trust: Trust, files: Sequence[Path]) -> None:
+        self._trust, self._files = trust, files
+        self._load()
+
+    def _load(self) -> None:
+        self._replaced = self._trust.replaced
+        self._keys = Keys(self._trust.current(self._files))
+
+    def signer(self, message: bytes, signature: bytes) -> Path | None:
+        """Find the key that made the signature of `message`; None if no trusted key did."""
+        if self._replaced is not self._trust.replaced:
+            self._load()
+        return self._keys.signer(message, signature)

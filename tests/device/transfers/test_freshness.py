@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from edged.bundles.build import build
 from edged.mqtt import weight_encoding
-from edged.signing import new_pair, sign, sign_command
+from edged.signing import key_id, new_pair, sign, sign_command
 from edged.storage.models.bundle_archive import pack_bundle
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.signatures import HEADER, sign_bundle
@@ -179,3 +180,74 @@ def started(site: Site) -> None:
 def replaced(place: Path, bundle: Path) -> None:
     shutil.rmtree(place)
     shutil.copytree(bundle, place)
+
+
+def test_keys_are_rotated_and_revoked_across_restarts(broker: Mosquitto, tmp_path: Path) -> None:
+    site = Site(tmp_path, broker.port)
+    new = (tmp_path / "new.pub").read_text()
+    with running(site.device, broker.port) as listener:
+        unsigned = listener.request("keys.rotate", old=key_id(tmp_path / "old.pub"), new=new)
+        assert "must be signed" in unsigned["error"]
+        last = site.command(listener, "keys.revoke", key=key_id(tmp_path / "old.pub"))
+        assert "nobody could sign commands" in last["error"]
+        site.key = tmp_path / "other"
+        foreign = site.command(listener, "keys.rotate", old=key_id(tmp_path / "old.pub"), new=new)
+        assert "the signature does not fit" in foreign["error"]
+        site.key = tmp_path / "old"
+        told = site.command(listener, "keys.rotate", old=key_id(tmp_path / "old.pub"), new=new)
+        (entry,) = told["data"]["keys"]
+        assert (entry["id"], entry["for"]) == (key_id(tmp_path / "new.pub"), ["commands", "bundles"])
+        checked_after_rotation(site, listener)
+    with running(site.device, broker.port) as listener:  # with the bundle of the old key, which it has taken
+        site.key = tmp_path / "old"
+        assert "does not fit" in site.command(listener, "ping")["error"]
+        site.key = tmp_path / "new"
+        assert "does not fit" in site.install(listener, site.bundle("late", 200))
+        other = (tmp_path / "other.pub").read_text()
+        assert site.command(listener, "keys.rotate", old=new, new=other)["status"] == "ok"
+        back = sign_and_send(site, listener, tmp_path / "other", "keys.rotate", old=other, new=new)
+        assert "was replaced or revoked before" in back["error"]
+    (listed,) = site.device.cli("keys", "list", str(site.device.path))["keys"]
+    assert listed["id"] == key_id(tmp_path / "other.pub")
+    replaced(site.first, site.bundle("forged", 300))
+    assert "does not fit" in site.refused_start()
+
+
+def checked_after_rotation(site: Site, listener: Listener) -> None:
+    """At once the new key signs commands and bundles, and the old one does not."""
+    assert "does not fit" in site.command(listener, "ping")["error"]
+    site.key = site.folder / "new"
+    assert site.command(listener, "ping")["status"] == "ok"
+    assert "does not fit" in site.install(listener, site.bundle("stolen", 101))
+    assert "holdout" in site.install(listener, site.bundle("proper", 101, key="new"))
+
+
+def sign_and_send(site: Site, listener: Listener, key: Path, name: str, **fields: Any) -> dict[str, Any]:
+    site.key = key
+    return site.command(listener, name, **fields)
+
+
+def test_one_of_two_keys_is_revoked(broker: Mosquitto, tmp_path: Path) -> None:
+    site = Site(tmp_path, broker.port)
+    both = [f"{tmp_path / name}.pub" for name in ("old", "new")]
+    config = yaml.safe_load(site.device.path.read_text())
+    config["commands"]["keys"] = config["model"]["keys"] = both
+    site.device.path.write_text(yaml.safe_dump(config))
+    with running(site.device, broker.port) as listener:
+        site.key = tmp_path / "new"
+        payload = sign_command(
+            "keys.revoke",
+            "rig",
+            {"key": Path(both[0]).read_text()},
+            site.key,
+            now=time.time(),
+            transaction="1",
+        )
+        listener.publish("edged/rig/request/keys.revoke", payload)
+        listener.wait(lambda: listener.messages["response/keys.revoke"])
+        assert listener.messages["response/keys.revoke"][0]["status"] == "ok"
+        site.key = tmp_path / "old"
+        assert "does not fit" in site.command(listener, "ping")["error"]
+    with running(site.device, broker.port) as listener:
+        assert "does not fit" in site.command(listener, "ping")["error"]
+        assert sign_and_send(site, listener, tmp_path / "new", "ping")["status"] == "ok"

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from edged.errors import CorruptError, RefusedError
 from edged.logs import get_logger
 from edged.signing import Keys, key_id
-from edged.storage.files.atomic import make_directory, publish_file
-from edged.storage.files.checksummed_json import read_sealed, seal
+from edged.storage.files.atomic import disk_errors, make_directory, publish_file
+from edged.storage.files.checksummed_json import seal, unseal
 
 Way = Literal["configured", "installed"]
 """How a bundle came: named in the configuration, or over the network."""
@@ -32,7 +32,8 @@ class Trust:
 
     Safe to use from several threads of one process.
 
-    `state` is the state directory. A damaged file is logged and replaced with the next change.
+    `state` is the state directory. A damaged file is logged and replaced with the next change. Raises
+    StorageError when it cannot be read.
 
     Attributes
     ----------
@@ -49,8 +50,10 @@ class Trust:
         self._values: Mapping[str, Any] = {} if self.new else self._read()
 
     def _read(self) -> dict[str, Any]:
+        with disk_errors("reading", self._path):
+            content = self._path.read_bytes()
         try:
-            return read_sealed(self._path)
+            return unseal(content, self._path)
         except CorruptError as problem:
             log.error("trust_lost", problem=problem.line(), remedy="see docs/security.md")
             return {}

@@ -20,6 +20,7 @@ from edged.config import loader
 from edged.domain.model_files import INT8
 from edged.domain.protocols import LearningRate
 from edged.domain.training.first_opening import FirstOpening, Opened
+from edged.engines.onnx.computed_sizes import computed_size
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.host.process_limits import confine, die_with_parent
 from edged.signing import key_id
@@ -111,11 +112,11 @@ def _read_model(config: Config, chunks: tuple[Path, ...]) -> None:
 def run(bundle: Bundle, config: Config) -> None:
     """Load every graph that the daemon or its trainer may load, and run it on random rows.
 
-    Raises RefusedError when a graph may run for ever; EdgedError when one cannot be loaded or run.
+    Raises RefusedError when a graph may run or grow without end; EdgedError when one cannot be loaded or run.
     """
     for name in bundle.files:
-        _refuse_endless(bundle.path / name)
-    # Imported only now: what is refused before needs neither.
+        _refuse_unbounded(bundle.path / name)
+    # Imported only now: what is refused before does not need onnxruntime.
     from edged.engines import candidates, open_engine
     from edged.engines.benchmark import rows_for
     from edged.engines.inference import InferenceModel
@@ -137,14 +138,24 @@ def run(bundle: Bundle, config: Config) -> None:
             InferenceModel(exported).warm_up(rows)
 
 
-def _refuse_endless(path: Path) -> None:
-    """Refuse a graph with an operator of `ENDLESS`, in either format; other files pass."""
+def _refuse_unbounded(path: Path) -> None:
+    """Refuse a graph with an operator of `ENDLESS`, or one whose size depends on values; other files pass.
+
+    Values are looked at in ONNX files alone, not in ORT format.
+    """
     found: set[str] = set()
     if path.suffix == ".onnx":
         found = set(operators(path)).intersection(ENDLESS)
     elif path.suffix == ".ort":  # a FlatBuffer: each text has its length before it and a zero behind it
         content = path.read_bytes()
         found = {n for n in ENDLESS if len(n).to_bytes(4, "little") + n.encode() + b"\0" in content}
+    computed = computed_size(path) if path.suffix == ".onnx" else None
+    if computed is not None:
+        raise RefusedError(
+            f"values of a sample say how large the output of the operator {computed} is",
+            where=str(path),
+            remedy="give it a fixed size, or one that follows from shapes",
+        )
     if found:
         raise RefusedError(
             f"the operator {min(found)} may run for ever",

@@ -54,6 +54,18 @@ def tile_of_the_batch() -> Nodes:
     return [shape, times, tile], [constant("huge", HUGE)]
 
 
+def expand_by_a_value() -> Nodes:
+    """It grows only when somebody sends the right sample."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most_of_x"], keepdims=0),
+        helper.make_node("Cast", ["most_of_x"], ["whole"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["whole", "flat"], ["row"]),
+        helper.make_node("Max", ["row", "flat"], ["times"]),
+        helper.make_node("Expand", ["one", "times"], ["much"]),
+    ]
+    return nodes, [constant("flat", 1)]
+
+
 def _scan(rounds: list[str]) -> list[onnx.NodeProto]:
     """As many rounds as the tensor `steps` is long, which holds nothing."""
     body = helper.make_graph(
@@ -169,6 +181,8 @@ def test_bombs_and_endless_graphs_are_refused_and_the_daemon_does_not_grow(
         sparse = hostile(tmp_path, "sparse", lambda: ([], []), sparse=HUGE)
         assert "first opening of the bundle" in refused(listener, "sparse", sparse)
         assert "may run for ever" in refused(listener, "loop", hostile(tmp_path, "loop", endless_loop))
+        line = refused(listener, "value", hostile(tmp_path, "value", expand_by_a_value))
+        assert "values of a sample say how large the output of the operator Expand is" in line
         line = refused(listener, "scan", hostile(tmp_path, "scan", endless_scan))
         assert "SIGXCPU" in line or "took longer than" in line, line
         assert "first opening of the model" in refused(listener, "fields", many_fields, "model")

@@ -114,7 +114,6 @@ class FirstOpenings:
             kind, json.dumps(settings), tuple(sources), os.getpid(), memory, seconds, tuple(keep), least,
             self._clock.now(),
         )  # fmt: skip
-        log.info("opening_first", what=kind, bytes=size)
         done = run_module(MODULE, order.to_json(), seconds)
         where = f"first opening of the {NAMES[kind]}"
         if done is None:
@@ -128,6 +127,7 @@ class FirstOpenings:
             )
         if done.code != 0:
             raise ERRORS.get(done.code, RefusedError)(done.problem, where=where)
+        log.info("opened_first", what=kind, bytes=size)
         return Opened.from_json(json.loads(done.output))
 
 

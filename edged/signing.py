@@ -6,6 +6,7 @@ read at the first use: most devices never do.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -90,13 +91,14 @@ def sign_command(
 
 
 class Keys:
-    """The public keys that a device trusts.
+    """The public keys that a device trusts; of a directory the files that end in `.pub`.
 
     Raises ConfigError when a file holds no public key of Ed25519.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
-        self._keys = {file: _public(file) for file in files}
+        every = (sorted(file.glob("*.pub")) if file.is_dir() else [file] for file in files)
+        self._keys = {file: _public(file) for several in every for file in several}
 
     def signer(self, message: bytes, signature: bytes) -> Path | None:
         """Whose signature it is; None when it is none of ours, or not of this message."""
@@ -109,6 +111,36 @@ class Keys:
                 continue
             return file
         return None
+
+
+def key_id(file: Path) -> str:
+    """Return 16 hexadecimal digits that name a public key; ConfigError when the file holds none."""
+    return _id_of(_public(file))
+
+
+def parse_public(text: str, where: str) -> tuple[str, bytes]:
+    """Return the id of a public key and its file's content, from such a content (PEM).
+
+    Raises ConfigError, which names `where`, when it is no public key of Ed25519.
+    """
+    _require()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+
+    try:
+        key = load_pem_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(
+            "is no public key of Ed25519", where=where, remedy="give the text of the file that ends in .pub"
+        )
+    return _id_of(key), key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _id_of(key: Ed25519PublicKey) -> str:
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
 
 
 def _require() -> None:

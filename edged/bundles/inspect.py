@@ -57,6 +57,8 @@ def inspect(path: Path) -> dict[str, Any]:
         "seed",
         "edged",
         "made_with",
+        "version",
+        "expires",
     )
     return {
         "path": str(path),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
@@ -175,13 +177,37 @@ def artifacts_verify(bundle: BundlePath, key: PublicKeys = None, as_json: AsJson
 
 @artifacts_app.command("sign")
 def artifacts_sign(
-    bundle: BundlePath, key: Annotated[Path, Option(help="private key, made by `edged keys new`")]
+    bundle: BundlePath,
+    key: Annotated[Path, Option(help="private key, made by `edged keys new`")],
+    version: Annotated[
+        int | None,
+        Option(min=0, help="devices refuse lower ones from then on; by default the time in seconds"),
+    ] = None,
+    expires: Annotated[
+        str | None, Option(help="no device takes it after that: 90d, or a date such as 2027-01-31 (UTC)")
+    ] = None,
 ) -> None:
     """Sign a bundle, for devices that take signed ones only."""
     from edged.storage.models.signatures import sign_bundle
 
-    sign_bundle(bundle, key)
-    sys.stderr.write(f"{bundle}: signed\n")
+    signed = sign_bundle(bundle, key, version, None if expires is None else _end(expires))
+    sys.stderr.write(f"{bundle}: signed as version {signed}\n")
+
+
+def _end(text: str) -> float:
+    """The end of a duration from now on, or of the beginning of a day, in Unix seconds."""
+    from edged.config.values import parse_duration
+
+    try:
+        day = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return time.time() + float(parse_duration(text))
+        except ValueError:
+            raise ConfigError(
+                f"{text!r} is neither a duration nor a date", where="--expires", remedy="90d, or 2027-01-31"
+            ) from None
+    return (day if day.tzinfo else day.replace(tzinfo=timezone.utc)).timestamp()
 
 
 @artifacts_app.command("pack")
@@ -330,3 +356,21 @@ def keys_new(
 
     public = new_pair(out)
     sys.stderr.write(f"{out}: private, for whoever signs; {public}: for the devices\n")
+
+
+@keys_app.command("list")
+def keys_list(
+    config: Annotated[Path, Argument(help="a device's configuration")], as_json: AsJson = False
+) -> None:
+    """The keys that count on this device now, after those that were rotated or revoked by command."""
+    from edged.config import loader
+    from edged.device.commands.keys import counting
+    from edged.storage.models.trust import Trust
+
+    loaded = loader.load(config)
+    found = counting(loaded, Trust(loaded.storage.dir))
+    if as_json:
+        print_json({"keys": found})
+        return
+    for key in found:
+        sys.stdout.write(f"{key['id']}  {' and '.join(key['for'])}  {key['file']}\n")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edged import logs
 from edged.config import loader
+from edged.device.commands.keys import counting
+from edged.device.startup.bootstrap import with_own_keys
 from edged.domain.messages.requests import READS
 from edged.domain.model_files import INT8
 from edged.engines import candidates, open_engine
@@ -33,6 +35,7 @@ from edged.signing import Keys
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundle_archive import as_folder
 from edged.storage.models.signatures import open_bundle
+from edged.storage.models.trust import Trust
 from edged.storage.samples.log import SampleLog
 from edged.trainer.engine_selection import choose
 
@@ -119,10 +122,12 @@ def _keys(config: Config) -> Iterator[CheckResult]:
         return
     try:
         Keys(files)
+        found = counting(config, Trust(config.storage.dir))
     except EdgedError as problem:
         yield _error("keys", problem.line())
         return
-    yield _ok("keys", f"{len(files)} public keys can be used")
+    named = (f"{key['id']} for {' and '.join(key['for'])}" for key in found)
+    yield _ok("keys", f"{len(found)} public keys count: {', '.join(named)}")
     open_to_all = sorted(config.commands.unsigned() - READS)
     if config.commands.keys and open_to_all:
         told = f"commands.require_signed leaves these to everybody: {', '.join(open_to_all)}"
@@ -154,6 +159,7 @@ def _web(config: Config) -> Iterator[CheckResult]:
 
 
 def _bundle(config: Config) -> Iterator[CheckResult]:
+    config = with_own_keys(config)
     path = config.model.bundle or config.storage.dir / "bundle"
     if config.model.bundle is None and not (path / "bundle.json").exists():
         yield _ok("bundle", "none named: the standard network is built at the first start")

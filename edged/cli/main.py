@@ -110,8 +110,17 @@ def _root(
 
 
 @app.command()
-def run(config: ConfigPath) -> None:
+def run(
+    config: ConfigPath,
+    allow_downgrade: Annotated[
+        bool, Option("--allow-downgrade", help="take a signed bundle that is older than one before, once")
+    ] = False,
+) -> None:
     """Run the daemon in the foreground, as systemd does."""
+    if allow_downgrade:
+        from edged.storage.models.trust import Trust
+
+        Trust(_load(config).storage.dir).forget_versions()
     # glibc gives every thread an arena and keeps what was freed: megabytes on a device that idles for years.
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "65536")

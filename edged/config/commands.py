@@ -10,6 +10,7 @@ from edged.config.values import Duration, FilePath, Filter, Section, Size, uniqu
 from edged.domain.messages.requests import READS, REQUESTS
 
 EARLIER_DEFAULT = ["wipe", "bundle.install", "config.set"]
+ALWAYS_SIGNED = {"keys.rotate", "keys.revoke"}
 CommandName = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z]+)*$")]
 
 CommandNames = Annotated[list[CommandName], AfterValidator(unique)]
@@ -59,9 +60,10 @@ class CommandsConfig(Section):
     def unsigned(self, *, token: bool = False) -> frozenset[str]:
         """Commands that need no signature; with `token` those that came with the scope control of HTTP.
 
-        The scope is accepted in place of a signature unless `require_signed` names the command, or all.
+        The scope is accepted in place of a signature unless `require_signed` names the command, or all; never
+        for commands about keys.
         """
-        every = frozenset(REQUESTS)
+        every = frozenset(REQUESTS) - ALWAYS_SIGNED
         if not self.keys:
             return every
         if self.require_signed == "changes":
@@ -90,7 +92,18 @@ class InstallConfig(Section):
         "`https://fleet.example/bundles/`",
     )
     max_bytes: Size = Field(32 * 1024**2, ge=1024, description="cap of one bundle, also unpacked")
-    timeout: Duration = Field(60.0, gt=0, description="of fetching a bundle, and of each wait within")
+    timeout: Duration = Field(
+        60.0,
+        gt=0,
+        description="of fetching a bundle, and of each wait within; and of opening a bundle or model for the"
+        " first time, where processor time counts, too",
+    )
+    memory_limit: Size = Field(
+        512 * 1024**2,
+        ge=128 * 1024**2,
+        description="what the process may allocate that opens a bundle or model for the first time, the"
+        " configured one too, besides 16 times its size",
+    )
 
     @field_validator("urls")
     @classmethod

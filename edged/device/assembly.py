@@ -10,6 +10,7 @@ from edged.clock import SystemClock
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
+from edged.device.commands.keys import KeyCommands
 from edged.device.commands.labelling import LabelCommands
 from edged.device.commands.models import ModelCommands
 from edged.device.commands.pauses import PauseCommands
@@ -29,6 +30,7 @@ from edged.device.pipeline import Host, LivePipeline
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
 from edged.device.settings import PausedParts, Settings
+from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import open_state
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
@@ -48,6 +50,7 @@ from edged.mqtt.topics import Topics
 from edged.storage.journal.transfer_staging import TransferStaging
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.trust import Trust
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -72,7 +75,8 @@ class Assembly:
         self._path = path
         self.clock = SystemClock()
         self.notifier = notifier
-        self._state = state = open_state(config, self.clock)
+        self.first = FirstOpenings(config, Trust(config.storage.dir), self.clock)
+        self._state = state = open_state(config, self.clock, first=self.first)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
         self.registry, self.samples = state.registry, state.samples
         self._sequence = Sequence(self.registry)
@@ -195,6 +199,7 @@ class Assembly:
             self.clock,
             root=config.mqtt.root,
             makers=config.model.keys,
+            trust=self.first.trust,
         )
         self.inbox = CommandInbox(config.commands, self.clock, answers, self.running, authority)
         self.pauses = PauseCommands(
@@ -211,7 +216,7 @@ class Assembly:
             expire=config.weights.expire,
             clock=self.clock,
         )
-        installer = TransferInstaller(pipeline, staging, self.installed, events)
+        installer = TransferInstaller(pipeline, staging, self.first, self.installed, self.bundles, events)
         self.transfers = TransferReceiver(
             config, self.session, self.topics, staging, installer, pipeline.worker
         )
@@ -234,6 +239,7 @@ class Assembly:
         settings = SettingsCommands(self.settings, events)
         queries = QueryCommands(pipeline, self.status, self.session)
         transfers = TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout)
+        keys = KeyCommands(config, self.first.trust)
         handlers: dict[str, Handler] = {
             "train": Handler(training.train, "later", resume=training.resume),
             "cancel": Handler(training.cancel),
@@ -260,6 +266,8 @@ class Assembly:
             "weights.apply": Handler(transfers.apply_weights),
             "model.install": Handler(transfers.install_model),
             "bundle.install": Handler(transfers.install_bundle),
+            "keys.rotate": Handler(keys.rotate),
+            "keys.revoke": Handler(keys.revoke),
         }
         return handlers
 

@@ -119,9 +119,28 @@ def _set_affinity(cpus: frozenset[int]) -> None:
 
 
 def _set_memory(limit: int) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    _lower(resource.RLIMIT_AS, limit)
+
+
+def confine(memory: int, seconds: int) -> None:
+    """Let this process hold at most `memory` bytes of data and use `seconds` of processor time, in earnest.
+
+    Data are all private writable pages, whether or not they were touched; see setrlimit(2), RLIMIT_DATA. A
+    file that it writes has at most `memory` bytes, too. Raises OSError or ValueError when the kernel refuses.
+    """
+    for kind, limit in (
+        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_FSIZE, memory),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _lower(kind, limit)
+
+
+def _lower(kind: int, limit: int) -> None:
+    _, hard = resource.getrlimit(kind)
     wanted = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, wanted))
+    resource.setrlimit(kind, (wanted, wanted))
 
 
 def _set_death_signal() -> None:

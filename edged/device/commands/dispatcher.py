@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from edged.config import CommandsConfig
     from edged.device.commands.answers import CommandAnswers, CommandDelivery
     from edged.domain.commands.running import RunningCommands
+    from edged.domain.commands.signatures import TrustedKeys
     from edged.domain.commands.tasks import Handler, Task
     from edged.storage.journal.journal import Journal
+    from edged.storage.models.trust import Trust
 
 log = get_logger("edged.control")
 
@@ -218,21 +220,28 @@ def command_authority(
     *,
     root: str = "edged",
     makers: Sequence[Path] = (),
+    trust: Trust | None = None,
 ) -> Authority | None:
     """Return what checks the signatures of commands; None without keys in the configuration.
 
     `device`: id of this device, `root`: what is before it in topics. `config`: the trusted keys, and the
     commands that must be signed. `makers`: `model.keys`, which count for weights that come in. `journal`
-    remembers which signed commands were accepted. `clock` judges the age of signatures. Raises ConfigError
-    when a key cannot be used.
+    remembers which signed commands were accepted. `clock` judges the age of signatures. `trust` knows which
+    keys took the place of others; without it none did. Raises ConfigError when a key cannot be used.
     """
     if not (config.keys or makers):
         return None
     from edged.signing import Keys
+    from edged.storage.models.trust import CurrentKeys
+
+    def keys(files: Sequence[Path]) -> TrustedKeys | None:
+        if not files:
+            return None
+        return Keys(files) if trust is None else CurrentKeys(trust, files)
 
     policy = SigningPolicy(
-        Keys(config.keys) if config.keys else None,
-        Keys(makers) if makers else None,
+        keys(config.keys),
+        keys(makers),
         config.unsigned(),
         config.unsigned(token=True),
         config.signed_window,

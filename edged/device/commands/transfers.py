@@ -81,7 +81,18 @@ class TransferCommands:
         to send the chunks over MQTT, or `url` with `bytes` and `sha256`, to have it fetched. Raises
         ConfigError when a field is not usable; RefusedError when bundles, or such addresses, are not
         accepted, this one is too large, or another is under way.
+
+        With `allow_downgrade` a signed bundle may be older than one before; RefusedError unless this device
+        takes the command with a signature only.
         """
+        if request.get("allow_downgrade", False):
+            commands = self._config.commands
+            if "bundle.install" in commands.unsigned():
+                raise RefusedError(
+                    "counts only where this command must be signed",
+                    where="allow_downgrade",
+                    remedy="set commands.keys, and bundle.install in commands.require_signed",
+                )
         return self._install("bundle", request)
 
     def install_model(self, request: Request) -> Request:
@@ -108,7 +119,7 @@ class TransferCommands:
             self._check_url(url)
             whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
             manifest = {**whole, "chunks": [whole]}
-        purpose = TransferPurpose(kind, url=url)
+        purpose = TransferPurpose(kind, url=url, downgrade=request.get("allow_downgrade", False))
         return self._transfers.announce(request["transfer"], manifest, purpose, config.max_bytes)
 
     def _check_url(self, url: str) -> None:

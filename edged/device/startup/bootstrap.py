@@ -17,6 +17,7 @@ from edged.host.child_process import run_module
 from edged.logs import get_logger
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import Bundle
+from edged.storage.models.trust import KEYS
 from edged.storage.samples.log import SampleLog
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None
     build one; BundleError when building failed for another reason; EdgedError when the bundle file that is
     named is not whole, or not signed as it has to be.
     """
+    config = with_own_keys(config)
     given = config.model.bundle
     if given is not None and not given.is_file():
         return config
@@ -83,6 +85,18 @@ def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None
                 raise
             log.error("bundle_not_rebuilt", problem=problem.line())
     return _with(config, out)
+
+
+def with_own_keys(config: Config) -> Config:
+    """The configuration with the keys that came by command beside those of `model.keys`, where there are any.
+
+    They open what a device has taken already: a key that was replaced since signed some of it. What is new
+    must be signed by a key that counts now, see `Trust.current`.
+    """
+    model, own = config.model, config.storage.dir / KEYS
+    if not model.keys or own in model.keys or not own.is_dir():
+        return config
+    return config.model_copy(update={"model": model.model_copy(update={"keys": [*model.keys, own]})})
 
 
 def _with(config: Config, bundle: Path) -> Config:

@@ -22,6 +22,7 @@ from edged.storage.models.signatures import open_bundle
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
+    from edged.device.startup.first_opening import FirstOpenings
     from edged.storage.journal.last_shutdown import Ending
     from edged.storage.samples.log import SampleLog
 
@@ -53,10 +54,13 @@ class OpenState:
         self.lock.release()
 
 
-def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SECONDS) -> OpenState:
+def open_state(
+    config: Config, clock: Clock, *, check_seconds: float = CHECK_SECONDS, first: FirstOpenings | None = None
+) -> OpenState:
     """Lock, recover and open what `config` names, ready to be served from.
 
-    `check_seconds` is how long one database may be checked. Raises EdgedError when another daemon holds it,
+    `check_seconds` is how long one database may be checked. `first` opens a configured bundle that is new;
+    without it the bundle is not run before it is opened. Raises EdgedError when another daemon holds it,
     the disk refuses, or there is neither a bundle nor a way to build one. Nothing stays open then.
     """
     state = config.storage.dir
@@ -69,6 +73,8 @@ def open_state(config: Config, clock: Clock, *, check_seconds: float = CHECK_SEC
             bundle=config.model.bundle,
             check_seconds=check_seconds,
         )
+        if first is not None:
+            first.open_configured()
         config = with_bundle(config)
         bundle = _open_bundle(config, recovery)
         bundle.check_schema(config.stream.to_schema())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.device.learning.trainer_client import StoppedRunError, TrainerClient
@@ -10,15 +9,17 @@ from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, Ado
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.storage.journal.transfers import chunk_file
-from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edged.device.events import Events
     from edged.device.pipeline import LivePipeline
+    from edged.device.startup.first_opening import FirstOpenings
     from edged.domain.training.training_run import Candidate
     from edged.storage.journal.transfer_staging import TransferStaging
     from edged.storage.journal.transfers import Transfer
-    from edged.storage.models.bundles import Bundle
+    from edged.storage.models.active_bundle import ActiveBundle
     from edged.storage.models.installed_bundles import InstalledBundles
 
 Message = dict[str, Any]
@@ -35,14 +36,22 @@ class TransferInstaller:
     """Installs transfers between two training runs; the same transfer is installed once.
 
     `pipeline`: its trainer makes candidates, its rollout has them judged, its registry remembers outcomes.
-    `staging` holds the chunks of the transfer. `bundles`: where bundles are unpacked to. `events` hears how
-    each transfer has ended.
+    `staging` holds the chunks of the transfer. `first` opens bundles and models before anything else does.
+    `installed`: the bundles that came before; `active`: the one that trains. `events` hears how each transfer
+    has ended.
     """
 
     def __init__(
-        self, pipeline: LivePipeline, staging: TransferStaging, bundles: InstalledBundles, events: Events
+        self,
+        pipeline: LivePipeline,
+        staging: TransferStaging,
+        first: FirstOpenings,
+        installed: InstalledBundles,
+        active: ActiveBundle,
+        events: Events,
     ) -> None:
-        self._pipeline, self._staging, self._bundles, self._events = pipeline, staging, bundles, events
+        self._pipeline, self._staging, self._events = pipeline, staging, events
+        self._first, self._installed, self._active = first, installed, active
         self._config, self._registry = pipeline.config, pipeline.registry
         self._tries = 0
 
@@ -62,17 +71,22 @@ class TransferInstaller:
             self._staging.discard(transfer)  # a crash came between the outcome and this
             return
         refused = {"transfer": transfer.name, "update": transfer.sha256, "state": "refused"}
+        trust = self._first.trust
         try:
+            trust.begin(transfer.sha256)
             candidate = self._candidate(transfer)
         except StoppedRunError:
+            trust.end(transfer.sha256)
             return  # the next start takes it up
         except EdgedError as problem:
             if isinstance(problem, StorageError) and self._tries < RETRIES:
                 self._tries += 1
+                trust.end(transfer.sha256)
                 raise
             self._end(transfer, {**refused, "reasons": [problem.line()]})
             return
         if candidate is None:
+            trust.end(transfer.sha256)
             return  # a chunk was torn: its sender is told that it is missing
         _, served = self._pipeline.rollout.consider(candidate)
         unstored = "the candidate could not be verified or stored: see the event candidate_rejected"
@@ -95,6 +109,7 @@ class TransferInstaller:
             if kind == "bundle":
                 candidate = self._from_bundle(run, transfer, folder)
             elif kind == "model":
+                self._first.open_model(self._chunks(transfer, folder), self._active.path())
                 candidate = self._pipeline.scheduler.client.run(AdoptModel(run, folder))
             else:
                 order = AdoptWeights(run, folder, transfer.purpose.mix)
@@ -118,19 +133,20 @@ class TransferInstaller:
 
     def _from_bundle(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Install a bundle and export its own model, in a trainer process of its own."""
-        chunks = [folder / chunk_file(n) for n in range(len(transfer.pieces))]
         known = {str(record.data.get("bundle")) for record in self._registry.records()}
-        bundle = self._bundles.install(chunks, self._config.install.max_bytes, self._check_bundle, known)
-        model = self._config.model.model_copy(update={"bundle": bundle.path})
+        fingerprint = self._first.install_bundle(
+            self._chunks(transfer, folder), known, downgrade=transfer.purpose.downgrade
+        )
+        model = self._config.model.model_copy(update={"bundle": self._installed.find(fingerprint)})
         trainer = TrainerClient(self._config.model_copy(update={"model": model}))
         try:
             return trainer.run(AdoptInitial(run, transfer.name, transfer.sha256))
         finally:
             trainer.close()
 
-    def _check_bundle(self, bundle: Bundle) -> None:
-        open_bundle(bundle.path, self._config.model.keys)
-        bundle.check_schema(self._config.stream.to_schema())
+    @staticmethod
+    def _chunks(transfer: Transfer, folder: Path) -> list[Path]:
+        return [folder / chunk_file(n) for n in range(len(transfer.pieces))]
 
     # ---- outcomes --------------------------------------------------------------------------
 
@@ -156,6 +172,7 @@ class TransferInstaller:
         kept.pop(transfer.name, None)
         newest = [*kept.items(), (transfer.name, told)][-REMEMBERED:]
         self._registry.set_value(OUTCOMES, dict(newest))
+        self._first.trust.end(transfer.sha256)
         self._staging.discard(transfer)
         log.info(EVENTS[transfer.purpose.kind], **told)
         self._events.event(EVENTS[transfer.purpose.kind], told)

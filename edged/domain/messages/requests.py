@@ -36,6 +36,7 @@ INSTALL = fields(
     bytes=about("of what is fetched", {"type": "integer", "minimum": 1}),
     sha256=about("of what is fetched", TEXT),
 )
+DOWNGRADE = {"allow_downgrade": about("signed: take it though it is older than one before", FLAG)}
 
 REQUESTS: dict[str, Schema] = {
     "train": about(
@@ -105,7 +106,20 @@ REQUESTS: dict[str, Schema] = {
         "announces a model file of the device's own network that comes in chunks or is fetched", INSTALL
     ),
     "bundle.install": about(
-        "announces a bundle file that comes in chunks or is fetched, or asks what became of it", INSTALL
+        "announces a bundle file that comes in chunks or is fetched, or asks what became of it",
+        INSTALL | {"properties": INSTALL["properties"] | DOWNGRADE},
+    ),
+    "keys.rotate": about(
+        "lets another public key count wherever one counts now; always signed",
+        fields(
+            "old", "new",
+            old=about("id of the key, or its text (PEM)", TEXT),
+            new=about("text of the public key that takes its place (PEM)", TEXT),
+        ),
+    ),
+    "keys.revoke": about(
+        "lets a key count no more; always signed",
+        fields("key", key=about("its id, or its text (PEM)", TEXT)),
     ),
     "drift.reset": about("the drift detectors begin anew", fields()),
     "config.get": about(

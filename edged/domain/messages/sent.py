@@ -74,6 +74,8 @@ ANSWERS: dict[str, Schema] = {
     "weights.apply": TRANSFER,
     "model.install": TRANSFER,
     "bundle.install": TRANSFER,
+    "keys.rotate": every(keys=listed(OBJECT)),
+    "keys.revoke": every(keys=listed(OBJECT)),
     "drift.reset": every(forgotten=about("signals since the start", COUNT)),
     "pause": PAUSED,
     "resume": PAUSED,

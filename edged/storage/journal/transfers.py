@@ -42,11 +42,14 @@ class TransferPurpose:
         Whether weights may be mixed with the device's own; else they take their place.
     url
         Where the device fetches the file itself, as one chunk; None where chunks are sent.
+    downgrade
+        Whether a signed bundle may be older than one that was taken before.
     """
 
     kind: Literal["weights", "model", "bundle"] = "weights"
     mix: bool = True
     url: str | None = None
+    downgrade: bool = False
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,7 @@ class Bundle(BundleContents):
             "loss_options": bool(self.loss_options),
             "forms": self.forms is not None,
             "properties": bool(self.properties),
+            **{name: getattr(self, name) is not None for name in ("version", "expires")},
         }
         values = {name: value for name, value in asdict(self).items() if written.get(name, True)}
         return sealed.seal({"format": FORMAT, **values}).decode()
@@ -297,4 +298,6 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         loss_options=fields.optional("loss_options", values, {}),
         forms=fields.optional("forms", values),
         properties=fields.optional("properties", values, {}),
+        version=fields.optional("version", lambda key: fields.count(key, least=0)),
+        expires=fields.optional("expires", lambda key: fields.count(key, least=0)),
     )

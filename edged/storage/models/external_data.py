@@ -1,7 +1,7 @@
-"""Where an ONNX file says that tensors lie outside of it, found without any ONNX package.
+"""Where an ONNX file says that tensors lie outside of it, and which operators it has; no ONNX package needed.
 
-Only the fields that lead to tensors are followed. What is no protobuf is refused: whether other parsers would
-read on behind it, and find more, nobody can say.
+Only the fields that lead to tensors and operators are followed. What is no protobuf is refused: whether other
+parsers would read on behind it, and find more, nobody can say.
 
 Source: onnx.proto3 of the ONNX project, messages ModelProto to StringStringEntryProto.
 """
@@ -25,7 +25,7 @@ _FIELDS: dict[str, dict[int, str]] = {
     "training": {1: "graph", 2: "graph"},
     "function": {7: "node", 11: "attribute"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
-    "node": {5: "attribute"},
+    "node": {4: "operator", 5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {13: "place"},
@@ -39,6 +39,21 @@ def external_places(path: Path) -> Iterator[str]:
     Raises OSError when the file cannot be read; ValueError when this is no model; places that were found
     before may have come.
     """
+    for content, field in _found(path, "place"):
+        yield from _location(content, field)
+
+
+def operators(path: Path) -> Iterator[str]:
+    """The type of every operator in the model in file `path`, those of inner graphs and functions too.
+
+    Raises errors as `external_places`.
+    """
+    for content, field in _found(path, "operator"):
+        yield value(content, field)[:_LONGEST].decode(errors="replace")
+
+
+def _found(path: Path, wanted: str) -> Iterator[tuple[mmap.mmap, Field]]:
+    """Every field of a kind, with the content that it lies in."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return
@@ -48,9 +63,9 @@ def external_places(path: Path) -> Iterator[str]:
                 kind, start, end = waiting.pop()
                 for field in _messages(content, start, end):
                     inner = _FIELDS[kind].get(field.number)
-                    if inner == "place":
-                        yield from _location(content, field)
-                    elif inner is not None:
+                    if inner == wanted:
+                        yield content, field
+                    elif inner in _FIELDS:
                         waiting.append((inner, field.first, field.last))
 
 

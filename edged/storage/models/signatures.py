@@ -1,14 +1,18 @@
 """Signed bundles: `bundle.sig` holds the signature of `bundle.json`, which holds the SHA-256 of all else.
 
-What is signed is `edged-bundle-1`, a newline, and the bytes of `bundle.json`. A device that trusts keys
+What is signed is `edged-bundle-1`, a newline, and the bytes of `bundle.json`, which also has the version, a
+number that rises, and may say when the bundle expires. A device that trusts keys
 (`model.keys`) takes a bundle only if it is signed by one of them, whole, and nothing else lies in it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from edged.domain.commands.rules import CLOCK_SET
 from edged.errors import BundleError, RefusedError, StorageError
 from edged.signing import BYTES, Keys, sign
 from edged.storage.files.atomic import disk_errors, publish_file
@@ -18,14 +22,22 @@ from edged.storage.models.manifest import SIGNATURE
 HEADER = b"edged-bundle-1\n"
 
 
-def sign_bundle(path: Path, key: Path) -> None:
-    """Sign a bundle that is whole; an older signature is replaced.
+def sign_bundle(path: Path, key: Path, version: int | None = None, expires: float | None = None) -> int:
+    """Sign a bundle that is whole; an older signature is replaced. Return its version.
+
+    `version`: the present time in Unix seconds when absent. `expires`: Unix seconds, rounded down.
 
     Raises BundleError or CorruptError when it is no bundle, or not whole; ConfigError when `key` is no
     private key.
     """
-    Bundle.open(path).refuse_others()
+    bundle = Bundle.open(path)
+    bundle.refuse_others()
+    version = int(time.time()) if version is None else version
+    until = None if expires is None else int(expires)
+    described = replace(bundle, version=version, expires=until)
+    publish_file(path / DESCRIPTION, described.to_json().encode())
     publish_file(path / SIGNATURE, sign(HEADER + _manifest(path), key))
+    return version
 
 
 def open_bundle(path: Path, keys: Sequence[Path]) -> Bundle:
@@ -35,8 +47,11 @@ def open_bundle(path: Path, keys: Sequence[Path]) -> Bundle:
     signed; BundleError or CorruptError as `Bundle.open`, where there are no keys; ConfigError when a key
     cannot be used.
     """
-    if not keys:
-        return Bundle.open(path)
+    return open_signed(path, keys)[0] if keys else Bundle.open(path)
+
+
+def open_signed(path: Path, keys: Sequence[Path]) -> tuple[Bundle, Path]:
+    """Open a signed bundle, and return the key that signed it, too; raises what `open_bundle` does."""
     trusted = Keys(keys)
     manifest = _manifest(path)
     try:
@@ -48,7 +63,8 @@ def open_bundle(path: Path, keys: Sequence[Path]) -> Bundle:
             where=str(path),
             remedy="sign it: `edged artifacts sign BUNDLE --key K`",
         ) from None
-    if len(signature) != BYTES or trusted.signer(HEADER + manifest, signature) is None:
+    signer = trusted.signer(HEADER + manifest, signature) if len(signature) == BYTES else None
+    if signer is None:
         raise RefusedError(
             "the bundle's signature does not fit: it is of another key, or bundle.json was changed",
             where=str(path / SIGNATURE),
@@ -61,7 +77,31 @@ def open_bundle(path: Path, keys: Sequence[Path]) -> Bundle:
         raise RefusedError(
             f"not as it was signed: {problem.what}", where=problem.where, remedy="install the bundle anew"
         ) from problem
-    return bundle
+    return bundle, signer
+
+
+def refuse_stale(bundle: Bundle, least: int, now: float) -> None:
+    """Refuse a signed bundle that is older than one that was taken, or has expired.
+
+    `least`: the highest version that was taken; a bundle without a version has 0. `now`: Unix seconds by the
+    device's clock. Raises RefusedError, also for a bundle that expires while the clock is not set.
+    """
+    where, version = str(bundle.path), bundle.version or 0
+    if version < least:
+        raise RefusedError(
+            f"the bundle has version {version}, and this device has taken version {least}",
+            where=where,
+            remedy="sign it anew; to go back see docs/security.md, allow_downgrade",
+        )
+    if bundle.expires is None:
+        return
+    if now < CLOCK_SET:
+        raise RefusedError(
+            "the bundle expires, and this device's clock is not set", where=where, remedy="set the clock"
+        )
+    if now >= bundle.expires:
+        expired = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(bundle.expires))
+        raise RefusedError(f"the bundle expired on {expired}", where=where, remedy="sign it anew")
 
 
 def _manifest(path: Path) -> bytes:

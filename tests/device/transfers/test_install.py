@@ -82,13 +82,18 @@ def outcome(listener: Listener, transfer: str, kind: str = "bundle") -> dict[str
     return told()[-1]
 
 
-def sent(listener: Listener, transfer: str, content: bytes, kind: str = "bundle") -> dict[str, Any]:
+def send(listener: Listener, transfer: str, content: bytes, kind: str = "bundle") -> None:
+    """Announce a file and send its chunks."""
     chunks = weight_encoding.split(content, 20_000)
     manifest = weight_encoding.manifest(kind, content, chunks)
     answer = listener.request(f"{kind}.install", transfer=transfer, manifest=manifest)
     assert answer["status"] == "ok", answer
     for number in answer["data"]["missing"]:
         listener.publish(f"{answer['data']['topic']}/{number}", chunks[number])
+
+
+def sent(listener: Listener, transfer: str, content: bytes, kind: str = "bundle") -> dict[str, Any]:
+    send(listener, transfer, content, kind)
     return outcome(listener, transfer, kind)
 
 

@@ -1,0 +1,76 @@
+"""The commands `keys.rotate` and `keys.revoke`: other keys than those of the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edged.errors import RefusedError
+from edged.signing import key_id, parse_public
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edged.config import Config
+    from edged.storage.models.trust import Trust
+
+
+def counting(config: Config, trust: Trust) -> list[dict[str, Any]]:
+    """Return the keys that count now: `id`, `file`, and what they sign in `for`: commands, bundles."""
+    lists = {"commands": trust.current(config.commands.keys), "bundles": trust.current(config.model.keys)}
+    uses: dict[str, dict[str, Any]] = {}
+    for use, files in lists.items():
+        for file in files:
+            entry = uses.setdefault(key_id(file), {"id": key_id(file), "file": str(file), "for": []})
+            entry["for"].append(use)
+    return list(uses.values())
+
+
+class KeyCommands:
+    """`keys.rotate` and `keys.revoke`, which the dispatcher takes with a signature only.
+
+    `config` names the first keys; `trust` remembers which ones took their place.
+    """
+
+    def __init__(self, config: Config, trust: Trust) -> None:
+        self._config, self._trust = config, trust
+
+    def rotate(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Let the public key `new` (PEM) count wherever `old`, an id or PEM, counts now.
+
+        Raises ConfigError when a field is no key; RefusedError when `old` does not count, or `new` did
+        before.
+        """
+        self._trust.replace_key(self._counting("old", request), parse_public(request["new"], "new"))
+        return {"keys": counting(self._config, self._trust)}
+
+    def revoke(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Let `key`, an id or PEM, count no more.
+
+        Raises ConfigError when it is no key; RefusedError when it does not count now, or is the last one
+        that may sign commands.
+        """
+        key = self._counting("key", request)
+        if self._ids(self._config.commands.keys) == {key}:
+            raise RefusedError(
+                "nobody could sign commands without this key", where=key, remedy="replace it with keys.rotate"
+            )
+        self._trust.replace_key(key, None)
+        return {"keys": counting(self._config, self._trust)}
+
+    def _counting(self, field: str, request: dict[str, Any]) -> str:
+        """The id of a key that counts now."""
+        if not self._config.commands.keys:
+            raise RefusedError("commands are not signed here", where="commands.keys", remedy="name keys")
+        given = request[field]
+        key = parse_public(given, field)[0] if given.startswith("-") else given
+        known = self._ids(self._config.commands.keys) | self._ids(self._config.model.keys)
+        if key not in known:
+            raise RefusedError(
+                f"{key!r} is no key that counts here",
+                where=field,
+                remedy=f"one of {', '.join(sorted(known))}",
+            )
+        return str(key)
+
+    def _ids(self, files: list[Path]) -> set[str]:
+        return {key_id(file) for file in self._trust.current(files)}

@@ -1,0 +1,135 @@
+"""First openings: what comes from elsewhere is opened in a child process before anything here opens it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edged.domain.training.first_opening import FirstOpening, Opened
+from edged.errors import BundleError, ConfigError, EdgedError, RefusedError, StorageError, UnavailableError
+from edged.host.child_process import ending, run_module
+from edged.logs import get_logger
+from edged.signing import key_id
+from edged.storage.files.atomic import make_directory
+from edged.storage.models.bundles import DESCRIPTION, FileEntry
+from edged.storage.models.registry import present_reign
+
+if TYPE_CHECKING:
+    from edged.clock import Clock
+    from edged.config import Config
+    from edged.domain.training.first_opening import Kind
+    from edged.storage.models.trust import Trust, Way
+
+MODULE = "edged.trainer.first_opening"
+ERRORS: dict[int, type[EdgedError]] = {
+    1: BundleError,
+    2: ConfigError,
+    4: UnavailableError,
+    5: StorageError,
+}
+"""What an exit code of the child means; any other is a RefusedError."""
+NAMES: dict[Kind, str] = {"bundle": "bundle", "model": "model", "configured": "configured bundle"}
+SIZE_FACTOR = 16  # of a bundle's size, for the copies that training makes of it
+STARTING_SECONDS = 5  # of processor time, for Python and onnxruntime
+
+log = get_logger("edged.first_opening")
+
+
+class FirstOpenings:
+    """Opens bundles and models for the first time, in a child process with limits.
+
+    `config`: section `install` has the limits; `model.keys` must have signed a bundle. `trust` remembers what
+    was opened, and how new it was. `clock` judges when a bundle expires.
+    """
+
+    def __init__(self, config: Config, trust: Trust, clock: Clock) -> None:
+        self._config, self.trust, self._clock = config, trust, clock
+
+    def open_configured(self) -> None:
+        """Open the configured bundle, unless that was done before.
+
+        A state directory of an earlier version has done it. Raises EdgedError when it is not usable.
+        """
+        path = self._config.model.bundle
+        if self._config.model.keys:
+            make_directory(self.trust.folder)
+        if path is None:
+            return
+        file = path if path.is_file() else path / DESCRIPTION
+        if not file.is_file():
+            return  # whoever opens it says what is missing
+        sha256 = FileEntry.of(file).sha256
+        least, version = self._least("configured"), self.trust.opened(sha256)
+        if version is not None and (version >= least or not self._config.model.keys):
+            return
+        known = self.trust.new and present_reign(self._config.storage.dir) is not None
+        opened = Opened() if known else self._open("configured", [path], least=least)
+        self.trust.record_opened(sha256, opened.version, opened.signer)
+
+    def open_model(self, chunks: Sequence[Path], bundle: Path) -> None:
+        """Read the parameters in a model file for a bundle; EdgedError when it is not usable."""
+        self._open("model", chunks, bundle=bundle)
+
+    def install_bundle(self, chunks: Sequence[Path], keep: Iterable[str], *, downgrade: bool) -> str:
+        """Verify, open and install a bundle file; its fingerprint. Other bundles go, except those of `keep`.
+
+        With `downgrade` it may be older than those before, and later ones are compared with it. Raises
+        EdgedError when it is not usable.
+        """
+        least = 0 if downgrade else self._least("installed")
+        opened = self._open("bundle", chunks, keep, least=least)
+        if downgrade:
+            self.trust.forget_versions()
+        self.trust.record_installed(opened.signer, opened.version)
+        return opened.fingerprint
+
+    def _least(self, way: Way) -> int:
+        current = self.trust.current(self._config.model.keys)
+        return self.trust.least_version(way, [key_id(key) for key in current])
+
+    def _open(
+        self,
+        kind: Kind,
+        sources: Sequence[Path],
+        keep: Iterable[str] = (),
+        bundle: Path | None = None,
+        least: int = 0,
+    ) -> Opened:
+        limits = self._config.install
+        settings = self._config.model_dump(mode="json", exclude_unset=True)
+        if bundle is not None:
+            settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
+        if self._config.model.keys:
+            current = self.trust.current(self._config.model.keys)
+            if not current:
+                raise RefusedError("every key is revoked", where="model.keys", remedy="name another one")
+            settings["model"] = {**settings["model"], "keys": [str(key) for key in current]}
+        size = sum(path.stat().st_size for source in sources for path in _files(source))
+        memory = limits.memory_limit + SIZE_FACTOR * size
+        seconds = STARTING_SECONDS + round(limits.timeout)
+        order = FirstOpening(
+            kind, json.dumps(settings), tuple(sources), os.getpid(), memory, seconds, tuple(keep), least,
+            self._clock.now(),
+        )  # fmt: skip
+        done = run_module(MODULE, order.to_json(), seconds)
+        where = f"first opening of the {NAMES[kind]}"
+        if done is None:
+            raise RefusedError(f"took longer than {seconds} s", where=where, remedy="raise install.timeout")
+        if done.code < 0:
+            raise RefusedError(
+                f"its process {ending(done.code)[0]}: {memory >> 20} MiB and {seconds} s of processor"
+                " time are allowed",
+                where=where,
+                remedy="if you trust it, raise install.memory_limit or install.timeout",
+            )
+        if done.code != 0:
+            raise ERRORS.get(done.code, RefusedError)(done.problem, where=where)
+        log.info("opened_first", what=kind, bytes=size)
+        return Opened.from_json(json.loads(done.output))
+
+
+def _files(source: Path) -> list[Path]:
+    return [path for path in source.iterdir() if path.is_file()] if source.is_dir() else [source]

@@ -1,0 +1,168 @@
+"""`python -m edged.trainer.first_opening`: opens a bundle or model for the first time, within limits.
+
+Models are programs: a few bytes can ask for terabytes, or never end. So whatever comes from elsewhere is
+verified, loaded and run here first: this process may run out of memory or time, and nothing else does. The
+daemon and its trainer open only what was opened here.
+
+Reads a `FirstOpening` on stdin and writes `Opened` on stdout. An error is one line on stderr; exit codes: 1
+the bundle or model is not usable, 2 the configuration is not, 3 refused, 4 not available here, 5 the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edged.config import loader
+from edged.domain.model_files import INT8
+from edged.domain.protocols import LearningRate
+from edged.domain.training.first_opening import FirstOpening, Opened
+from edged.engines.onnx.computed_sizes import computed_size
+from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
+from edged.host.process_limits import confine, die_with_parent
+from edged.signing import key_id
+from edged.storage.models.bundle_archive import unpacked
+from edged.storage.models.external_data import operators
+from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.signatures import open_bundle, open_signed, refuse_stale
+
+if TYPE_CHECKING:
+    from edged.config import Config
+    from edged.storage.models.bundles import Bundle
+
+DISK = 5
+ENDLESS = ("Loop", "SequenceMap")
+"""Operators that run as often as a number in the model says; edged's own graphs have none of them."""
+NO_MEMORY = ("bad_alloc", "Failed to allocate")  # how onnxruntime says it
+MOST_ROWS, MOST_VALUES = 1024, 1 << 20  # of a batch that a model is tried with
+
+
+def main() -> int:
+    """Carry out the order; the exit code."""
+    order = FirstOpening.from_json(json.load(sys.stdin))
+    try:
+        die_with_parent(order.parent)
+        confine(order.memory, order.seconds)
+        json.dump(open_first(order).to_json(), sys.stdout)
+    except Exception as problem:  # noqa: BLE001  whatever a hostile file may cause
+        return _failed(problem, order.memory)
+    return 0
+
+
+def _failed(problem: Exception, memory: int) -> int:
+    """Write one line; the exit code."""
+    line, code = " ".join(f"{type(problem).__name__}: {problem}".split())[:240], RefusedError.exit_code
+    if isinstance(problem, MemoryError) or any(text in str(problem) for text in NO_MEMORY):
+        line = f"needs more than {memory >> 20} MiB of memory (raise install.memory_limit if you trust it)"
+    elif isinstance(problem, EdgedError):
+        line, code = problem.line(), _code(problem)
+    sys.stderr.write(f"{line}\n")
+    return code
+
+
+def _code(problem: EdgedError) -> int:
+    disk = isinstance(problem, StorageError) and not isinstance(problem, CorruptError)
+    return DISK if disk else problem.exit_code
+
+
+def open_first(order: FirstOpening) -> Opened:
+    """Verify and open what is ordered.
+
+    Raises EdgedError when it is not usable on this device.
+    """
+    config = loader.from_json(order.config)
+    keys = config.model.keys
+    if order.kind == "model":
+        _read_model(config, order.sources)
+        return Opened()
+
+    version, signer = 0, ""
+
+    def check(bundle: Bundle) -> None:
+        nonlocal version, signer
+        if keys:
+            signed, key = open_signed(bundle.path, keys)
+            refuse_stale(signed, order.least_version, order.now)
+            version, signer = signed.version or 0, key_id(key)
+        bundle.check_schema(config.stream.to_schema())
+        bundle.check_form(config.serving.quantise)
+        run(bundle, config)
+
+    if order.kind == "bundle":
+        installed = InstalledBundles(config.storage.dir)
+        bundle = installed.install(order.sources, config.install.max_bytes, check, set(order.keep))
+    else:
+        (path,) = order.sources
+        bundle = open_bundle(unpacked(path, config.storage.dir, keys) if path.is_file() else path, keys)
+        check(bundle)
+    return Opened(bundle.fingerprint, version, signer)
+
+
+def _read_model(config: Config, chunks: tuple[Path, ...]) -> None:
+    from edged.engines.onnx.exported import parameters_within
+
+    bundle = open_bundle(config.model.bundle or config.storage.dir / "bundle", config.model.keys)
+    content = b"".join(chunk.read_bytes() for chunk in chunks)
+    parameters_within(content, (*bundle.trainable, *bundle.frozen))
+
+
+def run(bundle: Bundle, config: Config) -> None:
+    """Load every graph that the daemon or its trainer may load, and run it on random rows.
+
+    Raises RefusedError when a graph may run or grow without end; EdgedError when one cannot be loaded or run.
+    """
+    for name in bundle.files:
+        _refuse_unbounded(bundle.path / name)
+    # Imported only now: what is refused before does not need onnxruntime.
+    from edged.engines import candidates, open_engine
+    from edged.engines.benchmark import rows_for
+    from edged.engines.inference import InferenceModel
+    from edged.engines.onnx.base_model import BaseModel
+
+    quantised = BaseModel.of_form(bundle, INT8) if config.serving.quantise == INT8 else None
+    rows = (1, max(1, min(MOST_ROWS, MOST_VALUES // bundle.input.width)))
+    for path in (bundle.inference_model, *([quantised.path] if quantised else [])):
+        InferenceModel(path).warm_up(rows)
+    for name in candidates(bundle):
+        engine = open_engine(name, bundle)
+        x, y = rows_for(bundle, engine, config.training.batch)
+        engine.begin(LearningRate(1e-6))
+        engine.evaluate(x, y)
+        engine.step(x, y)
+        with tempfile.TemporaryDirectory(dir=config.storage.dir, prefix=".staging-") as folder:
+            exported = Path(folder) / bundle.inference_model.name
+            engine.export(exported)
+            InferenceModel(exported).warm_up(rows)
+
+
+def _refuse_unbounded(path: Path) -> None:
+    """Refuse a graph with an operator of `ENDLESS`, or one whose size depends on values; other files pass.
+
+    Values are looked at in ONNX files alone, not in ORT format.
+    """
+    found: set[str] = set()
+    if path.suffix == ".onnx":
+        found = set(operators(path)).intersection(ENDLESS)
+    elif path.suffix == ".ort":  # a FlatBuffer: each text has its length before it and a zero behind it
+        content = path.read_bytes()
+        found = {n for n in ENDLESS if len(n).to_bytes(4, "little") + n.encode() + b"\0" in content}
+    computed = computed_size(path) if path.suffix == ".onnx" else None
+    if computed is not None:
+        raise RefusedError(
+            f"values of a sample say how large the output of the operator {computed} is",
+            where=str(path),
+            remedy="give it a fixed size, or one that follows from shapes",
+        )
+    if found:
+        raise RefusedError(
+            f"the operator {min(found)} may run for ever",
+            where=str(path),
+            remedy="build the bundle with `edged artifacts build`, which writes loops out",
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

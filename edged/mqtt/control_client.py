@@ -117,7 +117,8 @@ class Operator:
         )
         client.username = address.username
         client.password = address.password
-        client.websocket = address.websocket
+        if address.websocket is not None:
+            client.use_websocket(address.websocket)
         client.on_message = lambda _, __, message: self._messages.put((message.topic, bytes(message.payload)))
         client.on_connect = lambda _, __, ___, reason, ____: answers.put(str(reason))
         client.on_disconnect = lambda *_: answers.put(CLOSED)

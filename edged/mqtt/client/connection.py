@@ -34,13 +34,17 @@ _FOREVER = 0xFFFFFFFF
 
 
 class SocketClient(Client):
-    """paho's client, over a WebSocket where it is given the path of one, and without Nagle's delay.
+    """paho's client, over a WebSocket where it is told to, and without Nagle's delay.
 
     With `PacketClient` the only place where something inside paho is replaced.
     """
 
     websocket: str | None = None
-    """Path of the WebSocket that carries the packets; None without one."""
+
+    def use_websocket(self, path: str) -> None:
+        """Have a WebSocket on this path carry the packets; ConfigError without the package `websockets`."""
+        required("websockets", "websockets", "mqtt.transport")
+        self.websocket = path
 
     def _create_socket(self) -> Any:
         sock: Any = super()._create_socket()
@@ -49,7 +53,6 @@ class SocketClient(Client):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self.websocket:
             return sock
-        required("websockets", "websockets", "mqtt.transport")
         from edged.mqtt.client.websocket import WebSocket
 
         return WebSocket(sock, self._host, self._port, self.websocket, tls=self._ssl)
@@ -107,7 +110,7 @@ def make_client(
 ) -> PacketClient:
     """A client that is set up but not yet connected; `clean` when the broker shall remember nothing of it.
 
-    Raises ConfigError when a certificate or key cannot be used.
+    Raises ConfigError when a certificate or key cannot be used, or a package is missing.
     """
     v5 = protocol == "5"
     client = PacketClient(
@@ -120,7 +123,8 @@ def make_client(
         reconnect_on_failure=False,
     )
     client.connect_timeout = CONNECT_TIMEOUT
-    client.websocket = config.path if config.transport == "websockets" else None
+    if config.transport == "websockets":
+        client.use_websocket(config.path)
     # With this callback paho leaves all writing to our loop.
     client.on_socket_register_write = _leave_writing_to_the_loop
     if not callable(will):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from contextlib import closing, suppress
@@ -15,6 +16,9 @@ from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
+from edged.config import MqttConfig
+from edged.errors import ConfigError
+from edged.mqtt.client.session import Session
 from edged.mqtt.client.websocket import WebSocket
 from edged.mqtt.control_client import BrokerAddress, Operator
 from edged.workbench.demo.broker import HOST, Mosquitto, free_port
@@ -93,6 +97,16 @@ def test_where_no_websocket_answers_one_line_says_so(
     assert (answer.code, "no WebSocket" in answer.problem) == (1, True)
     answer = edged("ctl", f"--broker=mqtt://127.0.0.1:{port}", "rig", "ping")
     assert (answer.code, "MQTT port" in answer.problem) == (1, True)
+
+
+def test_without_the_package_one_is_told_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "websockets", None)
+    for make in (
+        lambda: Session(MqttConfig(transport="websockets"), client_id="d"),
+        lambda: Operator(BrokerAddress.parse("ws://127.0.0.1")),
+    ):
+        with pytest.raises(ConfigError, match=r"the package websockets is missing.*edged\[websockets\]"):
+            make()
 
 
 class Server:

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-arm64 test-container test-systemd wheels constraints sbom deb stock lint check bench clean system-packages web-packages arm64-packages booted-packages deb-packages
+.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-brokers test-arm64 test-container test-systemd wheels constraints sbom deb stock lint check bench clean system-packages web-packages broker-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.14 python3.10; do \
@@ -54,6 +54,9 @@ test-flower: setup system-packages $(VENV)-flower/.ready ## let Flower's strateg
 test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis, Prometheus and Chromium try a device, its page and the fleet page
 	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/device/web/live.py tests/device/web/live_page.py tests/fleet/page/live.py $(PYTEST_ARGS)
 
+test-brokers: setup system-packages broker-packages $(VENV)-brokers/.ready ## send 5,000 samples through aedes, RabbitMQ, amqtt and mosquitto with one message in flight
+	@EDGED_BROKERS="$(CURDIR)/$(VENV)-brokers" $(BIN)/python -m pytest tests/mqtt/brokers/live.py $(PYTEST_ARGS)
+
 test-arm64: setup stock system-packages arm64-packages ## a fresh board on emulated ARM64, and its training compared with this machine
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.arm64 build/wheel build/arm64 $(PARTS)
 
@@ -97,7 +100,7 @@ bench: setup system-packages ## run every benchmark; results go to benchmarks/re
 	$(BIN)/python "$$program" --json --out "benchmarks/results/$$(basename $$program .py).json"; done
 
 clean: ## remove .venv* and everything that tools leave behind; never a state directory
-	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-flower $(VENV)-web $(VENV)-release build dist *.egg-info deploy/flower/build deploy/flower/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(STOCK)-* $(VENV)-homeassistant $(VENV)-torch $(VENV)-flower $(VENV)-web $(VENV)-brokers $(VENV)-release build dist *.egg-info deploy/flower/build deploy/flower/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than pyproject.toml whenever the dependencies may have changed.
@@ -149,6 +152,10 @@ $(VENV)-web/.ready: | $(VENV)/.made
 		"playwright>=1.50,<2" "axe-playwright-python>=0.1.4,<1"
 	@touch $@
 
+$(VENV)-brokers/.ready: | broker-packages
+	@npm install --silent --no-fund --no-audit --prefix $(VENV)-brokers aedes@1.2.0
+	@touch $@
+
 # The tools of releases depend on much that neither edged nor its tests need.
 $(VENV)-release/.ready: pyproject.toml | $(VENV)/.made
 	@"$(PYTHON)" -m venv $(VENV)-release
@@ -181,6 +188,14 @@ web-packages:
 	command -v promtool >/dev/null || missing+=" prometheus"; \
 	command -v curl >/dev/null || missing+=" curl"; \
 	command -v chromium >/dev/null || missing+=" chromium"; \
+	[[ -z "$$missing" ]] || $(call apt,$$missing)
+
+# Debian starts RabbitMQ once it is installed; the tests have a node of their own.
+broker-packages:
+	@missing=; \
+	command -v node >/dev/null || missing+=" nodejs"; \
+	command -v npm >/dev/null || missing+=" npm"; \
+	[[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ]] || missing+=" rabbitmq-server"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 
 arm64-packages:

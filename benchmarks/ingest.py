@@ -9,7 +9,10 @@ session, the same Receive Maximum), one after the other, in several rounds:
 * `with prediction and publishing`: the real daemon as a process; timed by a subscriber between the
   first and the last prediction that it receives.
 
-`python benchmarks/ingest.py [--messages N] [--rounds R] [--json] [--out FILE]`
+With `--window N` mosquitto keeps N messages in flight, at MQTT 3.1.1 and at 5: durable samples a second with
+the group commit as it is, beside `storage.commit_delay: 0`.
+
+`python benchmarks/ingest.py [--messages N] [--rounds R] [--window N] [--json] [--out FILE]`
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from edged.workbench.demo.broker import EmbeddedBroker
+from edged.workbench.demo.broker import EmbeddedBroker, Mosquitto, free_port
 
 FEATURES = 16
 RECEIVE_MAXIMUM = 2000
@@ -63,12 +66,15 @@ def client_3(client_id: str) -> mqtt.Client:
     )
 
 
-def reserve(port: int, client_id: str) -> None:
+def reserve(port: int, client_id: str, protocol: str = "5") -> None:
     """Subscribe once and leave, so that the broker keeps messages for this client."""
     subscribed = threading.Event()
-    one = client(client_id)
+    one = client(client_id) if protocol == "5" else client_3(client_id)
     one.on_subscribe = lambda *_: subscribed.set()
-    one.connect("127.0.0.1", port, clean_start=False, properties=connect_properties())
+    if protocol == "5":
+        one.connect("127.0.0.1", port, clean_start=False, properties=connect_properties())
+    else:
+        one.connect("127.0.0.1", port)
     one.subscribe(TOPIC, qos=1)
     one.loop_start()
     if not subscribed.wait(10):
@@ -125,10 +131,10 @@ def drain_bare(port: int, count: int, protocol: str) -> None:
     sys.stdout.write(f"{elapsed}\n")
 
 
-def drain_ingest(port: int, count: int) -> None:
+def drain_ingest(port: int, count: int, mqtt_keys: dict[str, Any], storage_keys: dict[str, Any]) -> None:
     """A consumer process: session, codec, sample log and acknowledgement, nothing after it."""
     from edged.clock import SystemClock
-    from edged.config import Config, DeviceConfig, MqttConfig, StreamConfig
+    from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
     from edged.daemon import SWITCH_INTERVAL
     from edged.device.events import Events
     from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
@@ -159,15 +165,14 @@ def drain_ingest(port: int, count: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         log = SampleLog.open(Path(folder) / "samples.db", stream.to_schema())
-        session = Session(
-            MqttConfig(host="127.0.0.1", port=port, receive_maximum=RECEIVE_MAXIMUM), client_id="bench-ingest"
-        )
+        config = Config(
+            device=DeviceConfig(id="bench"), stream=stream, storage=StorageConfig(**storage_keys),
+            mqtt=MqttConfig(host="127.0.0.1", port=port, **{"receive_maximum": RECEIVE_MAXIMUM} | mqtt_keys),
+        )  # fmt: skip
+        session = Session(config.mqtt, client_id="bench-ingest")
         clock, downstream = SystemClock(), cast("Any", Downstream())
         notices = IngestNotices(stream.to_schema(), Events(), clock)
         admission = AdmissionControl(stream.admission_rules(), FEATURES)
-        config = Config(
-            device=DeviceConfig(id="bench"), stream=stream, mqtt=MqttConfig(receive_maximum=RECEIVE_MAXIMUM)
-        )
         decoder = SampleDecoder(stream, sample_codec(stream), admission, clock, notices)
         watchdog = Watchdog(Notifier(), ("ingest",))
         committer = GroupCommitter(
@@ -230,12 +235,49 @@ class Daemon:
         return float(stamps[-1]) - float(stamps[0])
 
 
-def consumer(name: str, port: int, count: int) -> float:
+def consumer(name: str, port: int, count: int, **keys: dict[str, Any]) -> float:
     done = subprocess.run(
-        [sys.executable, __file__, "--consumer", name, "--port", str(port), "--messages", str(count)],
+        [sys.executable, __file__, "--consumer", name, "--port", str(port), "--messages", str(count),
+         "--keys", json.dumps(keys)],
         stdout=subprocess.PIPE, check=True, timeout=180,
     )  # fmt: skip
     return float(done.stdout.split()[-1])
+
+
+def measure_window(window: int, messages: int, rounds: int) -> list[dict[str, Any]]:
+    """What the group commit costs where the broker keeps `window` messages in flight."""
+    found = []
+    for protocol in ("3.1.1", "5"):
+        rates = dict[str, list[float]](learned=[], no_delay=[])
+        with tempfile.TemporaryDirectory() as folder:
+            extra = ("allow_anonymous true", f"max_inflight_messages {window}")
+            broker = Mosquitto(Path(folder), free_port(), extra)
+            broker.start()
+            try:
+                reserve(broker.port, "bench-ingest", protocol)
+                for number in range(rounds):
+                    for name, delay in (("learned", {}), ("no_delay", {"commit_delay": 0})):
+                        fill(broker.port, messages, number * messages)
+                        # At MQTT 5 mosquitto goes by the client's word.
+                        receive = {"receive_maximum": window} if protocol == "5" else {}
+                        keys: dict[str, Any] = {
+                            "mqtt_keys": {"protocol": protocol} | receive,
+                            "storage_keys": delay,
+                        }
+                        elapsed = consumer("ingest", broker.port, messages, **keys)
+                        rates[name].append(messages / elapsed)
+                    sys.stderr.write(f"MQTT {protocol}: {rates}\n")
+            finally:
+                broker.stop()
+        pairs = zip(rates["learned"], rates["no_delay"], strict=True)
+        found.append(
+            {
+                "what": f"{window} in flight, MQTT {protocol}",
+                "msgs_per_s": round(statistics.median(rates["learned"])),
+                "ratio_to_no_delay": round(statistics.median(one / other for one, other in pairs), 3),
+            }
+        )
+    return found
 
 
 def measure(messages: int, rounds: int) -> list[dict[str, Any]]:
@@ -267,7 +309,9 @@ def measure(messages: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def line(row: Row) -> str:
-    return f"{row['what']:<32} {row['msgs_per_s']:>8,}/s   {row['ratio_to_bare_paho']:.2f} of bare paho"
+    beside = "bare paho" if "ratio_to_bare_paho" in row else "no delay"
+    ratio = row[f"ratio_to_{beside.replace(' ', '_')}"]
+    return f"{row['what']:<32} {row['msgs_per_s']:>8,}/s   {ratio:.2f} of {beside}"
 
 
 def main() -> None:
@@ -275,12 +319,16 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--consumer", choices=("bare5", "bare3", "ingest"), help=argparse.SUPPRESS)
+    parser.add_argument("--window", type=int, help="messages that the broker keeps in flight")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--keys", type=json.loads, default="{}", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.consumer == "ingest":
-        drain_ingest(args.port, args.messages)
+        drain_ingest(args.port, args.messages, **({"mqtt_keys": {}, "storage_keys": {}} | args.keys))
     elif args.consumer:
         drain_bare(args.port, args.messages, args.consumer.removeprefix("bare"))
+    elif args.window:
+        finish("ingest", measure_window(args.window, args.messages, args.rounds), args, line)
     else:
         finish("ingest", measure(args.messages, args.rounds), args, line)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import paho.mqtt.client as mqtt
 import yaml
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 START_SECONDS = 120.0
 
@@ -25,13 +25,13 @@ START_SECONDS = 120.0
 class Listener:
     """A plain paho client that keeps every message under the device's root."""
 
-    def __init__(self, port: int, root: str) -> None:
+    def __init__(self, port: int, root: str, version: int = mqtt.MQTTv5) -> None:
         self.root = root
         self.messages: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.raw: dict[str, list[bytes]] = defaultdict(list)
         self._changed = threading.Condition()
         self._subscribed = threading.Event()
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion(version))
         self._client.on_message = self._on_message
         self._client.on_subscribe = self._on_subscribe
         self._client.connect("127.0.0.1", port)

@@ -40,6 +40,12 @@ class MqttConfig(Section):
     )
     port: int = Field(1883, ge=1, le=65535, description="port of the broker; 8883 is usual with TLS")
     protocol: Literal["5", "3.1.1"] = Field("5", description="MQTT version")
+    transport: Literal["tcp", "websockets"] = Field(
+        "tcp", description="websockets where nothing else gets through; with `tls` that is wss"
+    )
+    path: str = Field(
+        "/mqtt", pattern=r"^/[^\s#]*$", description="path of the broker's WebSocket; not used over tcp"
+    )
     username: str | None = Field(
         None, description="user name at the broker; the systemd credential `mqtt-username` when absent"
     )
@@ -88,6 +94,8 @@ class MqttConfig(Section):
             )
         if self.tls is not None and self.host.startswith("/"):
             raise ValueError("a Unix socket speaks no TLS: remove mqtt.tls")
+        if self.transport == "websockets" and self.host.startswith("/"):
+            raise ValueError("a Unix socket speaks no WebSocket: remove mqtt.transport")
         return self
 
 
@@ -111,6 +119,9 @@ class SparkplugConfig(Section):
 
     group: Level = Field(description="group id")
     node: Level | None = Field(None, description="edge node id; the device's when absent")
+    aliases: bool = Field(
+        True, description="numbers instead of names in NDATA; false for hosts that resolve none"
+    )
     history: int = Field(
         10_000,
         ge=0,

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
-from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from edged.errors import BrokerError, ConfigError
+from edged.mqtt.client.connection import SocketClient
 from edged.mqtt.topics import Topics
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 OPEN = ("accepted", "executing")
+PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+UNSUPPORTED = "Unsupported protocol version"
+CLOSED = "it closed the connection"
 
 
 @dataclass(frozen=True)
@@ -39,24 +42,28 @@ class BrokerAddress:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    websocket: str | None = None  # its path
 
     @classmethod
     def parse(cls, url: str, **more: Any) -> BrokerAddress:
-        """Read `mqtt://[user@]host[:port][/root]`; `mqtts` is with TLS.
+        """Read `mqtt://[user@]host[:port][/root]` or `ws://[user@]host[:port][/path][?root=ROOT]`.
 
-        Raises ConfigError when it is none, or holds a password.
+        `mqtts` and `wss` are with TLS. Raises ConfigError when it is none, or holds a password.
 
         >>> address = BrokerAddress.parse("mqtts://me@broker/plant")
         >>> address.host, address.port, address.root, address.username, address.tls
         ('broker', 8883, 'plant', 'me', True)
+        >>> address = BrokerAddress.parse("wss://broker?root=plant")
+        >>> address.port, address.websocket, address.root
+        (443, '/mqtt', 'plant')
         """
         parts = urlsplit(url if "://" in url else f"mqtt://{url}")
-        remedy = "write mqtt://host:1883, or mqtts://host:8883 for TLS"
+        remedy = "write mqtt://host:1883, mqtts://host:8883 for TLS, or wss://host:443/mqtt for a WebSocket"
         try:
             port = parts.port
         except ValueError:
             raise ConfigError("no port", where=url, remedy=remedy) from None
-        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
+        if parts.scheme not in PORTS or not parts.hostname:
             raise ConfigError("this is no address of a broker", where=url, remedy=remedy)
         if parts.password is not None:
             raise ConfigError(
@@ -64,13 +71,15 @@ class BrokerAddress:
                 where="--broker",
                 remedy="set EDGED_PASSWORD or --password-file",
             )
-        tls = parts.scheme == "mqtts"
+        websocket = parts.scheme.startswith("ws")
+        root = parse_qs(parts.query).get("root", [""])[-1] if websocket else parts.path
         return cls(
             parts.hostname,
-            port or (8883 if tls else 1883),
-            parts.path.strip("/") or "edged",
+            port or PORTS[parts.scheme],
+            root.strip("/") or "edged",
             None if parts.username is None else unquote(parts.username),
-            tls=tls,
+            tls=parts.scheme in ("mqtts", "wss"),
+            websocket=(parts.path.rstrip("/") or "/mqtt") if websocket else None,
             **more,
         )
 
@@ -90,25 +99,50 @@ class BrokerAddress:
 class Operator:
     """A connection from which devices are asked and listened to; a context manager.
 
-    Raises BrokerError when the broker cannot be reached or lets nobody in; ConfigError when a certificate
-    cannot be used.
+    It speaks MQTT 5, or 3.1.1 where the broker does not. Raises BrokerError when the broker cannot be reached
+    or lets nobody in; ConfigError when a certificate cannot be used.
     """
 
     def __init__(self, address: BrokerAddress) -> None:
         self._address = address
         self._messages: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._client = client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+        self._use(MQTTProtocolVersion.MQTTv5)
+
+    def _use(self, version: MQTTProtocolVersion) -> None:
+        """Make a client of this version of MQTT, with nothing left of an earlier one."""
+        address = self._address
+        self._answers = answers = queue.SimpleQueue[str]()
+        self._client = client = SocketClient(
+            CallbackAPIVersion.VERSION2, protocol=version, reconnect_on_failure=False
+        )
         client.username = address.username
         client.password = address.password
+        if address.websocket is not None:
+            client.use_websocket(address.websocket)
         client.on_message = lambda _, __, message: self._messages.put((message.topic, bytes(message.payload)))
-        client.on_connect = lambda _, __, ___, reason, ____: self._answers.put(str(reason))
-        client.on_subscribe = lambda _, __, ___, reasons, ____: self._answers.put(str(reasons[0]))
+        client.on_connect = lambda _, __, ___, reason, ____: answers.put(str(reason))
+        client.on_disconnect = lambda *_: answers.put(CLOSED)
+        client.on_subscribe = lambda _, __, ___, reasons, ____: answers.put(str(reasons[0]))
         if address.tls:
             client.tls_set_context(address.tls_context())
 
     def __enter__(self) -> Self:
         where = f"{self._address.host}:{self._address.port}"
+        first = reason = self._connect(where)
+        if reason in (UNSUPPORTED, CLOSED):
+            self._use(MQTTProtocolVersion.MQTTv311)
+            reason = self._connect(where)
+        if reason == UNSUPPORTED or (first, reason) == (UNSUPPORTED, CLOSED):
+            raise BrokerError("the broker speaks neither MQTT 5 nor 3.1.1", where=where, remedy="update it")
+        if reason == CLOSED:
+            remedy = "is this an MQTT port? mqtts:// and wss:// are with TLS"
+            raise BrokerError(f"no answer to MQTT 5 nor 3.1.1: {reason}", where=where, remedy=remedy)
+        if reason != "Success":
+            raise BrokerError(f"the broker refused: {reason}", where=where, remedy="check user and password")
+        return self
+
+    def _connect(self, where: str) -> str:
+        """What the broker says to our CONNECT; BrokerError when it says nothing, or is not there."""
         try:
             self._client.connect(self._address.host, self._address.port)
         except OSError as problem:
@@ -119,8 +153,7 @@ class Operator:
         reason = self._answered(where)
         if reason != "Success":
             self.close()
-            raise BrokerError(f"the broker refused: {reason}", where=where, remedy="check user and password")
-        return self
+        return reason
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""Packages that only some codecs need, imported when such a codec is configured."""
+"""Packages that only some codecs and transports need, imported when such a one is configured."""
 
 from __future__ import annotations
 

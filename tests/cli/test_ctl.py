@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests.commands import COMMAND, edged
 from tests.device.commands.test_commands import ON_COMMAND, STREAM, feed
+from tests.mqtt.oldbroker import OldBroker
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
@@ -95,3 +97,25 @@ def test_what_is_wrong_is_said_in_one_line(arguments: tuple[str, ...], code: int
     answer = edged("ctl", *arguments)
     assert answer.code == code
     assert word in answer.problem
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [b"\x20\x02\x00\x01", b""])
+def test_a_broker_without_mqtt_5_is_spoken_to_at_3_1_1(broker: Broker, tmp_path: Path, words: bytes) -> None:
+    """Some refuse with a code, others hang up."""
+    device = Device(tmp_path, broker.port, STREAM, training=ON_COMMAND)
+    with closing(OldBroker(broker.port, words=words)) as old, running(device, broker.port):
+        url = f"--broker=mqtt://127.0.0.1:{old.port}"
+        assert edged("ctl", url, "rig", "config.get", "--json").json["status"] == "ok"
+        assert "online" in edged("ctl", url, "watch", "--seconds", "1").out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [(b"\x20\x02\x00\x01", "speaks neither MQTT 5 nor 3.1.1"), (b"", "no answer to MQTT 5 nor 3.1.1")],
+)
+def test_a_broker_that_speaks_neither_is_named_as_such(words: bytes, problem: str) -> None:
+    with closing(OldBroker(0, refuses=(4, 5), words=words)) as old:
+        answer = edged("ctl", f"--broker=mqtt://127.0.0.1:{old.port}", "rig", "ping")
+    assert answer.code == 1
+    assert problem in answer.problem

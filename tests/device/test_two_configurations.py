@@ -27,6 +27,7 @@ from edged.workbench.demo.broker import Mosquitto, free_port
 from tests.coordinator import Coordinator
 from tests.device.web.client import TOKENS, Client, rows, token_files
 from tests.faults.plant import trainer_of
+from tests.formats import wire
 from tests.mqtt.inbox import Inbox
 from tests.running_device import Device, Listener, running, wait_until
 from tests.steered import ask, data
@@ -62,7 +63,7 @@ TIGHT: dict[str, dict[str, Any]] = {
     "install": {"max_bytes": "64KiB"},
     "discovery": {"prefix": "home"},
     "mqtt": {"client_id": "mine"},
-    "sparkplug": {"node": "press"},
+    "sparkplug": {"node": "press", "aliases": False},
     "log": {"format": "console"},
     "web": {
         "limits": {"requests": 1, "rows": 4},
@@ -236,13 +237,18 @@ def test_connections_have_the_names_that_are_configured(sites: tuple[Site, Site]
     assert " as edged-loose " in connected
 
 
-def test_an_edge_node_has_the_name_that_is_configured(sites: tuple[Site, Site], broker: Mosquitto) -> None:
+def test_an_edge_node_has_the_name_and_names_its_metrics_as_configured(
+    sites: tuple[Site, Site], broker: Mosquitto
+) -> None:
     inbox, host = Inbox(), Session(MqttConfig(host="127.0.0.1", port=broker.port), client_id="host")
     host.subscribe(["spBv1.0/plant/+/+/#"], 1, inbox)
     host.start()
     assert host.wait_ready(20)
-    for name in ("press", "loose"):
-        wait_until(lambda name=name: any(d.topic.split("/")[3] == name for d in inbox.deliveries))  # type: ignore[misc]
+    for name, named in (("press", True), ("loose", False)):
+        told = f"spBv1.0/plant/NDATA/{name}"
+        wait_until(lambda told=told: any(d.topic == told for d in inbox.deliveries))  # type: ignore[misc]
+        metrics = [m for d in inbox.deliveries if d.topic == told for m in wire.read(d.payload).metrics]
+        assert {bool(m.name) for m in metrics} == {named}
     host.stop(1.0)
     assert {d.topic.split("/")[3] for d in inbox.deliveries} == {"press", "loose"}
 

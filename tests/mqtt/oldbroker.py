@@ -9,10 +9,15 @@ from edged.workbench.demo.broker import HOST
 
 
 class OldBroker:
-    """Refuses MQTT 5 with the code that version 3.1.1 has for it, and passes 3.1.1 on to mosquitto."""
+    """Refuses MQTT 5 with the code that version 3.1.1 has for it, and passes 3.1.1 on to mosquitto.
 
-    def __init__(self, target: int) -> None:
-        self._target = target
+    `refuses` are the versions, 4 for 3.1.1, and `words` what is said to them.
+    """
+
+    def __init__(
+        self, target: int, *, refuses: tuple[int, ...] = (5,), words: bytes = b"\x20\x02\x00\x01"
+    ) -> None:
+        self._target, self._refuses, self._words = target, refuses, words
         self._server = socket.create_server((HOST, 0))
         self.port = int(self._server.getsockname()[1])
         self._sockets: list[socket.socket] = []
@@ -25,8 +30,8 @@ class OldBroker:
             except OSError:
                 return
             connect = client.recv(4096)
-            if connect[connect.index(b"MQTT") + 4] == 5:
-                client.sendall(b"\x20\x02\x00\x01")
+            if connect[connect.index(b"MQTT") + 4] in self._refuses:
+                client.sendall(self._words)
                 client.close()
                 continue
             upstream = socket.create_connection((HOST, self._target))

@@ -86,7 +86,7 @@ class GroupCommitter:
         window = 2 * unacknowledged + rows
         self._redelivery = Redelivery(store.recent_packets(window), window)
         self._backlog = CommitBacklog(unacknowledged + rows, HELD_BYTES, rows)
-        self.delay = CommitDelay(config.storage.commit_delay)
+        self.delay = CommitDelay(config.storage.commit_delay, window=unacknowledged)
         self._stopping = False
         self._given_up = 0
         self._overflowed = False
@@ -138,7 +138,8 @@ class GroupCommitter:
         """Buffer a decoded group until `commit_due` or `commit` has made it durable."""
         self._backlog.add(group)
         submitted = sum(len(submission.readings) for submission in group.submissions)
-        self.delay.record_arrival(len(group.deliveries) + submitted, time.monotonic())
+        received = group.deliveries[0].received if group.deliveries else None
+        self.delay.record_arrival(len(group.deliveries) + submitted, time.monotonic(), received)
 
     # ---- commits ---------------------------------------------------------------------------
 
@@ -171,6 +172,7 @@ class GroupCommitter:
 
     def commit(self) -> None:
         """Commit and acknowledge the buffered groups, oldest first; after a failure they stay buffered."""
+        acknowledged = time.monotonic()
         while (group := self._backlog.first) is not None:
             try:
                 self._store_group(group)
@@ -178,13 +180,14 @@ class GroupCommitter:
                 self._commit_failed(problem)
                 return
             self._hold_back(len(group.deliveries))
+            acknowledged = time.monotonic()
             self._broker.ack(group.deliveries)
             self._backlog.done()
             for submission in group.submissions:
                 submission.stored()
             self._after_commit(group)
             self._watchdog.beat("ingest")
-        self.delay.committed()
+        self.delay.committed(acknowledged)
         if self.problem is not None:
             self._recovered()
 

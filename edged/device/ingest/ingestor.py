@@ -198,8 +198,8 @@ class Ingestor:
         if self._stopping or self._config.commit_delay == 0 or self._committer.delay.gap > GATHER_SECONDS:
             return
         deadline = time.monotonic() + GATHER_SECONDS
-        before = -1
-        while before < len(self._inbox) < self._config.commit_rows and time.monotonic() < deadline:
+        before, most = -1, min(self._config.commit_rows, self._committer.delay.window)
+        while before < len(self._inbox) < most and time.monotonic() < deadline:
             before = len(self._inbox)
             time.sleep(0.001)
 

@@ -13,7 +13,7 @@ from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.sparkplug.edge_node import Declared, SparkplugNode
-from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, STRING
+from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, STRING, SparkplugTopic
 
 if TYPE_CHECKING:
     from edged.clock import Clock
@@ -90,13 +90,13 @@ class EdgeNode(Extension):
         self._node = SparkplugNode(
             config.mqtt,
             client_id=f"{config.client_id}-sparkplug",
-            group=section.group,
-            node=section.node or config.device.id,
+            place=SparkplugTopic(section.group, "", section.node or config.device.id),
             metrics=[*declared, Declared(VERSION, STRING)],
             commands=[metric for metric, command in COMMANDS.items() if command in unsigned],
             backend=self,
             clock=clock,
             history=section.history,
+            aliases=section.aliases,
         )
         self._node.report({VERSION: __version__})
 

@@ -44,6 +44,7 @@ def application(
     """Build the application: all routes, behind the guard; `refused` counts what they reject, by reason."""
     login = Login(access)
     infer = GuardedRoute("POST", inference.infer, ("infer",), access, json_only=False)
+    index = GuardedRoute("POST", inference.repository_index, ("infer", "read"), access, json_only=False)
 
     def get(path: str, endpoint: Endpoint, *rights: Right) -> Route:
         return Route(path, GuardedRoute("GET", endpoint, rights, access))
@@ -54,6 +55,7 @@ def application(
     routes = [
         Route(f"{MODEL}/infer", infer),
         Route(f"{VERSION}/infer", infer),
+        Route("/v2/repository/index", index),
         get("/v2/health/live", inference.live),
         get("/v2/health/ready", inference.server_ready),
         get("/v2", inference.server_metadata, "infer", "read"),

@@ -3,10 +3,15 @@
 A commit of one sample writes as many pages as one of fifty. So samples wait for each other, acknowledged
 by nobody meanwhile, as long as more are to be expected soon: a broker that has sent all it may, or a
 sensor that sends everything at once and then rests, is not waited for.
+
+How many messages a broker sends before it waits for acknowledgements, nobody tells. Where several times in a
+row the next message came only after the acknowledgement, and sooner than a random one would have, that many
+are its window.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +21,8 @@ QUIET = 0.25  # seconds without a message after which none is expected, however 
 GAPS = 8  # as many times the gap between messages: random arrivals exceed it once in 3,000 gaps
 BURST, LEAST = 0.02, 10  # seconds in which so many messages come at once, as all that a broker may send
 CHAIN = 50  # bursts of a size that are not waited behind, before that is tried again
+PROMPT = 4  # as many times sooner than it was waited for a message comes that an acknowledgement brings on
+PROOFS = 3  # groups of one size in a row that acknowledgements alone brought on: that is the broker's window
 
 
 @dataclass
@@ -23,7 +30,8 @@ class CommitDelay:
     """When the messages that have gathered become durable.
 
     A burst behind which nothing came may be all that the broker sends before an acknowledgement: the next
-    ones of that size are committed at once.
+    ones of that size are committed at once. Nor does a group wait that fills the `window`: how many messages
+    the broker sends unacknowledged, as far as is known.
 
     A hundred messages a second:
 
@@ -43,6 +51,15 @@ class CommitDelay:
     70.25
     >>> delay.committed(); delay.record_arrival(20, 70.26); round(delay.due, 2)
     70.26
+
+    One at a time, each 10 ms after the acknowledgement of the one before:
+
+    >>> delay, now = CommitDelay(1.0), 0.0
+    >>> for _ in range(4):
+    ...     delay.record_arrival(1, now); waited = delay.due - now
+    ...     delay.committed(delay.due); now = delay.acknowledged + 0.01
+    >>> delay.window, waited
+    (1, 0.0)
     """
 
     delay: float  # seconds that the first of them waits at most; 0 for none at all
@@ -52,12 +69,20 @@ class CommitDelay:
     gap: float = float("inf")
     burst: float = float("inf")
     chain: int = 0
+    window: float = float("inf")
+    size: int = 0  # of the group before, and when it was acknowledged, how long after its last message
+    acknowledged: float = math.nan
+    silence: float = 0.0
+    after: float = 0.0  # the acknowledgement, when the next message came
+    proofs: int = 0
+    commits: int = 0
 
-    def record_arrival(self, messages: int, now: float) -> None:
-        """Record the arrival of `messages` at `now`, in seconds of the monotonic clock."""
+    def record_arrival(self, messages: int, now: float, received: float | None = None) -> None:
+        """Record `messages` at `now`, in seconds of the monotonic clock; the first was `received` before."""
         if self.first is None:
             self.first, self.count = now, 0
             self.gap = now - self.last
+            self._learn_window(now if received is None else received)
         self.count += messages
         self.last = now
         if self.count > messages:
@@ -71,15 +96,44 @@ class CommitDelay:
         if self.delay == 0 or self._is_whole_burst(self.first):
             return self.last
         quiet = QUIET if self.gap > self.delay else max(QUIET, GAPS * self.gap)
+        if self.proofs and self.count >= self.size:
+            # The gap was of our own making; another pause than before tells a sensor that keeps time.
+            quiet = min(quiet, max(QUIET, PROMPT * self.after) * (1 + self.proofs / 2))
+        if self.count >= self.window:
+            # Now and then a moment is left in which a message would show that the window is larger.
+            quiet = 0.0 if self.commits % CHAIN else min(quiet, 2 * self.gap)
         return min(self.first + self.delay, self.last + quiet)
 
     def _is_whole_burst(self, first: float) -> bool:
         return self.count >= self.burst and self.last - first <= BURST
 
-    def committed(self) -> None:
-        """Learn from a group that is durable now: adapt the delay to its burst."""
+    def _learn_window(self, received: float) -> None:
+        """Learn from the first message of a group whether the acknowledgement before it brought it on."""
+        self.after = received - self.acknowledged
+        if self.after <= 0:
+            self.proofs = 0
+            if self.size >= self.window:
+                self.window = float("inf")
+        elif self.silence >= min(QUIET, self.delay):
+            self.proofs = self.proofs + 1 if PROMPT * self.after <= self.silence else 0
+        if self.proofs >= PROOFS:
+            self.window = self.size
+
+    def committed(self, acknowledged: float = math.nan) -> None:
+        """Learn from a group that is durable now: adapt the delay to its burst.
+
+        `acknowledged` is the moment before its acknowledgement; without it no window is learned.
+        """
         if self.first is None:
             return
+        if self.count > self.window:
+            self.window = float("inf")
+        if self.count != self.size:
+            self.proofs = 0
+        self.size, self.acknowledged, self.silence = self.count, acknowledged, acknowledged - self.last
+        if self.silence < PROMPT * (self.last - self.first):
+            self.silence = 0.0  # no longer than between any two of them
+        self.commits += 1
         if self._is_whole_burst(self.first) and self.chain > 0:
             self.chain -= 1
         elif self.last - self.first <= BURST and self.count >= LEAST and self.burst == float("inf"):

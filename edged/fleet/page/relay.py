@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from edged.errors import BrokerError, UnavailableError
+from edged.errors import BrokerError, ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from websockets.protocol import Protocol
@@ -42,6 +42,12 @@ class Relay:
                 "the package websockets is not installed",
                 where="edged fleet ui --broker",
                 remedy="pip install 'edged[fleet-page]', or --broker-ws where the broker has websockets",
+            )
+        if address.websocket is not None:
+            raise ConfigError(
+                "this broker has a WebSocket, which needs no relay",
+                where="edged fleet ui --broker",
+                remedy="--broker-ws with this address",
             )
         self.where = f"{address.host}:{address.port}"
         self._address = address

@@ -15,6 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from edged.errors import BrokerError, ConfigError
 from edged.mqtt.client.message import paho_properties
 from edged.mqtt.client.packets import PacketSocket
+from edged.mqtt.optional_packages import required
 
 if TYPE_CHECKING:
     import ssl
@@ -32,8 +33,33 @@ MAX_PACKET = 16 * 1024 * 1024
 _FOREVER = 0xFFFFFFFF
 
 
-class PacketClient(Client):
-    """paho's client over a `PacketSocket`: the only place where something inside paho is replaced."""
+class SocketClient(Client):
+    """paho's client, over a WebSocket where it is told to, and without Nagle's delay.
+
+    With `PacketClient` the only place where something inside paho is replaced.
+    """
+
+    websocket: str | None = None
+
+    def use_websocket(self, path: str) -> None:
+        """Have a WebSocket on this path carry the packets; ConfigError without the package `websockets`."""
+        required("websockets", "websockets", "mqtt.transport")
+        self.websocket = path
+
+    def _create_socket(self) -> Any:
+        sock: Any = super()._create_socket()
+        if sock.family != socket.AF_UNIX:
+            # Else an acknowledgement waits for the broker's TCP to confirm the prediction before it: 40 ms.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self.websocket:
+            return sock
+        from edged.mqtt.client.websocket import WebSocket
+
+        return WebSocket(sock, self._host, self._port, self.websocket, tls=self._ssl)
+
+
+class PacketClient(SocketClient):
+    """paho's client over a `PacketSocket`."""
 
     def use_tls(self, context: ssl.SSLContext, *, check_host: bool) -> None:
         """Make the next connection with this context, which paho itself takes once only."""
@@ -48,11 +74,11 @@ class PacketClient(Client):
 
     def _create_socket(self) -> PacketSocket:
         kind = PacketSocket
-        if self._ssl:
+        if self._ssl or self.websocket:
             from edged.mqtt.client.tls import TlsPacketSocket
 
             kind = TlsPacketSocket
-        return kind(super()._create_socket(), v5=self.protocol == MQTTProtocolVersion.MQTTv5)  # type: ignore[arg-type]
+        return kind(super()._create_socket(), v5=self.protocol == MQTTProtocolVersion.MQTTv5)
 
     def _sock_recv(self, bufsize: int) -> bytes:
         """As paho's own, without asking for the names of TLS errors first: that imports ssl."""
@@ -88,7 +114,7 @@ def make_client(
 ) -> PacketClient:
     """A client that is set up but not yet connected; `clean` when the broker shall remember nothing of it.
 
-    Raises ConfigError when a certificate or key cannot be used.
+    Raises ConfigError when a certificate or key cannot be used, or a package is missing.
     """
     v5 = protocol == "5"
     client = PacketClient(
@@ -101,6 +127,8 @@ def make_client(
         reconnect_on_failure=False,
     )
     client.connect_timeout = CONNECT_TIMEOUT
+    if config.transport == "websockets":
+        client.use_websocket(config.path)
     # With this callback paho leaves all writing to our loop.
     client.on_socket_register_write = _leave_writing_to_the_loop
     if not callable(will):
@@ -229,6 +257,11 @@ def failure(problem: OSError, config: MqttConfig) -> tuple[str, str]:
         known = tls.failure(problem, config)
         if known is not None:
             return known
+    if config.transport == "websockets":
+        from edged.mqtt.client.websocket import HandshakeError
+
+        if isinstance(problem, HandshakeError):
+            return str(problem), "check mqtt.port, mqtt.path, and mqtt.tls: wss needs it, ws bears none"
     if isinstance(problem, socket.gaierror):
         return f"unknown host {config.host}", "check mqtt.host and the name server"
     place = config.host if config.host.startswith("/") else f"{config.host}:{config.port}"

@@ -25,13 +25,13 @@ class TlsSocket(ssl.SSLSocket):
 
 
 class TlsPacketSocket(PacketSocket):
-    """The wire over TLS, which decrypts ahead, and says more when the broker refuses us."""
+    """The wire over TLS or a WebSocket, which read ahead; TLS says more when the broker refuses us."""
 
     would_block = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
     @property
     def holds_decrypted(self) -> bool:
-        """Whether TLS has bytes for us that a selector cannot see."""
+        """Whether bytes are here for us that a selector cannot see."""
         return cast("ssl.SSLSocket", self._sock).pending() > 0
 
     def record(self, problem: OSError) -> None:

@@ -62,9 +62,10 @@ class SparkplugNode:
     """Edge node of Sparkplug B: publishes changed metrics, and later those that changed while it was offline.
 
     Its session is a clean one, as the specification wants, with another `client_id` than that of the daemon's
-    main connection. The names of `metrics` must not change while it runs; `commands` are the metrics that a
-    host may set to true, which `backend` executes. As many changes as `history` says are kept while there is
-    no connection. `born` tells whether the birth was published on the present one.
+    main connection. `place` is its group and node, without a kind. The names of `metrics` must not change
+    while it runs; `commands` are the metrics that a host may set to true, which `backend` executes. As many
+    changes as `history` says are kept while there is no connection. Without `aliases` each message has the
+    names of its metrics. `born` tells whether the birth was published on the present connection.
 
     Raises ConfigError when protobuf is not installed.
     """
@@ -74,21 +75,20 @@ class SparkplugNode:
         config: MqttConfig,
         *,
         client_id: str,
-        group: str,
-        node: str,
+        place: SparkplugTopic,
         metrics: Sequence[Declared],
         commands: Collection[str],
         backend: NodeBackend,
         clock: Clock,
         history: int,
+        aliases: bool = True,
     ) -> None:
         self._wire = SparkplugWire("sparkplug")
-        self._place = SparkplugTopic(group, "", node)
+        self._place = place
         self._metrics = tuple(metrics)
         self._commands = (REBIRTH, *commands)
-        self._aliases = {
-            name: alias for alias, name in enumerate([*(m.name for m in metrics), *self._commands], 1)
-        }
+        names = [*(m.name for m in metrics), *self._commands] if aliases else []
+        self._aliases = {name: alias for alias, name in enumerate(names, 1)}
         self._types = {metric.name: metric.datatype for metric in metrics}
         self._backend, self._clock = backend, clock
         self._lock = threading.Lock()
@@ -143,10 +143,10 @@ class SparkplugNode:
             now = self._clock.now()
             metrics = [Metric(BDSEQ, self._session_number, ts=now, datatype=INT64)]
             metrics += [
-                Metric(m.name, self._values.get(m.name), self._aliases[m.name], now, m.datatype)
+                Metric(m.name, self._values.get(m.name), self._aliases.get(m.name), now, m.datatype)
                 for m in self._metrics
             ]
-            metrics += [Metric(name, False, self._aliases[name], now, BOOLEAN) for name in self._commands]
+            metrics += [Metric(name, False, self._aliases.get(name), now, BOOLEAN) for name in self._commands]
             self._seq = 0
             self.born = self._used = True
             self._send("NBIRTH", metrics)
@@ -169,8 +169,10 @@ class SparkplugNode:
                 self._send("NDATA", [self._changed(change) for change in changes])
 
     def _changed(self, change: _Change, *, historical: bool = False) -> Metric:
-        alias, datatype = self._aliases[change.name], self._types[change.name]
-        return Metric("", change.value, alias, change.ts, datatype, historical)
+        alias, datatype = self._aliases.get(change.name), self._types[change.name]
+        return Metric(
+            change.name if alias is None else "", change.value, alias, change.ts, datatype, historical
+        )
 
     def _send(self, kind: str, metrics: Sequence[Metric]) -> None:
         payload = self._wire.write(metrics, ts=self._clock.now(), seq=self._seq)

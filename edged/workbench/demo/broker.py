@@ -53,6 +53,7 @@ class Process(ABC):
 
     name = ""
     protocol: Literal["5", "3.1.1"] = "5"
+    start_seconds = START_SECONDS
 
     def __init__(self, directory: Path, port: int) -> None:
         self.directory = directory
@@ -79,7 +80,7 @@ class Process(ABC):
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.directory
             )
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + self.start_seconds
         while not self._listens():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()

@@ -27,6 +27,13 @@ def description(model: str, features: int, outputs: list[str]) -> dict[str, Any]
         "/v2": _get(_object(name=TEXT, version=TEXT, extensions=_list(TEXT))),
         "/v2/": _get(_object(name=TEXT, version=TEXT, extensions=_list(TEXT))),
     }
+    index = _object(name=TEXT, version=TEXT, state=TEXT, reason=TEXT)
+    paths["/v2/repository/index"] = {
+        "post": {
+            "requestBody": {"required": True, "content": _json(_object(ready={"type": "boolean"}))},
+            "responses": {"200": _answer(_list(index)), "400": _answer(ERROR)},
+        }
+    }
     tensors = {"inputs": _list(TENSOR), "outputs": _list(TENSOR)}
     metadata = _object(name=TEXT, versions=_list(TEXT), platform=TEXT, **tensors)
     for path in (f"/v2/models/{model}", f"/v2/models/{model}/versions/1"):
@@ -45,7 +52,7 @@ def _request(features: int, outputs: list[str]) -> dict[str, Any]:
     number = {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}
     tensor = _object(
         name={"type": "string", "enum": ["x"]},
-        datatype={"type": "string", "enum": ["FP32"]},
+        datatype={"type": "string", "enum": ["FP32", "FP64"]},
         shape={"type": "array", "enum": [[1, features]], "items": {"type": "integer"}},
         data={"type": "array", "items": number, "minItems": features, "maxItems": features},
     )

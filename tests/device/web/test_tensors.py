@@ -45,6 +45,26 @@ def test_flat_nested_and_binary_are_the_same_rows(x: np.ndarray[Any, Any]) -> No
         assert asked.x.tobytes() == x.tobytes()
 
 
+@given(ROWS, st.sampled_from([("FP64", "<f8"), ("INT64", "<i8")]))
+def test_wider_numbers_become_float32(x: np.ndarray[Any, Any], wide: tuple[str, str]) -> None:
+    datatype, form = wide
+    given = np.clip(x, -(2.0**62), 2.0**62).astype(form)
+    body = json.dumps({"inputs": [tensor(x, data=given.tolist()) | {"datatype": datatype}]}).encode()
+    raw, size = binary(x, given.tobytes())
+    named = raw.replace(b'"FP32"', f'"{datatype}"'.encode(), 1)
+    for asked in (
+        READER.read(body, None),
+        READER.read(named, str(int(size) + len(datatype) - 4)),
+    ):
+        assert asked.x.tobytes() == given.astype(np.float32).tobytes()
+
+
+def test_bytes_of_float64_beyond_float32_are_refused() -> None:
+    raw, size = binary(np.zeros((1, 3)), np.array([1.0, 1e300, 0.0]).tobytes())
+    with pytest.raises(HttpError, match="number 1 of row 0 is no finite float32 number"):
+        READER.read(raw.replace(b'"FP32"', b'"FP64"', 1), size)
+
+
 def test_windows_come_flat_or_as_readings() -> None:
     reader = TensorReader(Schema((), 6, "regress", steps=3), 4, 10_000)
     x = np.arange(12, dtype=np.float32)
@@ -66,7 +86,11 @@ WRONG: dict[str, Any] = {
     "inputs of nothing": {"inputs": []},
     "two inputs": {"inputs": [GOOD, GOOD]},
     "another name": {"inputs": [GOOD | {"name": "y"}]},
-    "another type": {"inputs": [GOOD | {"datatype": "FP64"}]},
+    "another type": {"inputs": [GOOD | {"datatype": "FP16"}]},
+    "a type of a list": {"inputs": [GOOD | {"datatype": ["FP32"]}]},
+    "fractions as INT64": {"inputs": [GOOD | {"datatype": "INT64", "data": [1, 2.5, 3]}]},
+    "more than 64 bits": {"inputs": [GOOD | {"datatype": "INT64", "data": [1, 2**63, 3]}]},
+    "FP64 beyond float32": {"inputs": [GOOD | {"datatype": "FP64", "data": [1, 2, 4e38]}]},
     "no shape": {"inputs": [{k: v for k, v in GOOD.items() if k != "shape"}]},
     "wide shape": {"inputs": [GOOD | {"shape": [1, 4]}]},
     "shape of text": {"inputs": [GOOD | {"shape": ["1", 3]}]},

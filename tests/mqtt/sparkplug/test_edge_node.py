@@ -12,7 +12,16 @@ from edged.config import MqttConfig, StreamConfig
 from edged.domain.stream.sample import Reading
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.sparkplug.edge_node import Declared, SparkplugNode
-from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, REBIRTH, STRING, Metric, Payload
+from edged.mqtt.sparkplug.payload import (
+    BOOLEAN,
+    DOUBLE,
+    INT64,
+    REBIRTH,
+    STRING,
+    Metric,
+    Payload,
+    SparkplugTopic,
+)
 from tests.faults.proxy import Proxy
 from tests.formats import wire
 from tests.mqtt.inbox import PATIENCE, Gate, Inbox
@@ -45,17 +54,17 @@ class Scene:
         self.clock = VirtualClock(1.7e9)
         self.node: SparkplugNode | None = None
 
-    def make(self, history: int = 100, **config: Any) -> SparkplugNode:
+    def make(self, history: int = 100, *, aliases: bool = True, **config: Any) -> SparkplugNode:
         self.node = SparkplugNode(
             MqttConfig(host="127.0.0.1", port=self.proxy.port, reconnect_max=1, keepalive=5, **config),
             client_id="press-7-sparkplug",
-            group="plant",
-            node="press-7",
+            place=SparkplugTopic("plant", "", "press-7"),
             metrics=METRICS,
             commands=["Node Control/Train"],
             backend=self,
             clock=self.clock,
             history=history,
+            aliases=aliases,
         )
         return self.node
 
@@ -121,8 +130,23 @@ def test_a_birth_tells_everything_and_data_what_has_changed(scene: Scene) -> Non
     assert (delivery.qos, delivery.retain) == (0, False)
 
 
-def test_what_it_tells_is_read_by_the_codec(scene: Scene) -> None:
-    node = scene.start()
+def test_without_aliases_all_messages_have_names(scene: Scene) -> None:
+    """For hosts that resolve none: `sparkplug.aliases: false`."""
+    node = scene.make(aliases=False)
+    node.report(VALUES)
+    node.start()
+    scene.heard(2)
+    node.report({"Runs": -8})
+    (_, birth), (_, history), (_, first) = scene.heard(3)
+    assert {m.alias for payload in (birth, history, first) for m in payload.metrics} == {None}
+    assert (values(history), values(first)) == (VALUES, {"Runs": -8})
+    scene.command(Metric("Node Control/Train", True, datatype=BOOLEAN))
+    scene.trained.wait()
+
+
+@pytest.mark.parametrize("aliases", [True, False])
+def test_what_it_tells_is_read_by_the_codec(scene: Scene, aliases: bool) -> None:
+    node = scene.start(aliases=aliases)
     node.report(VALUES)
     scene.heard(2)
     codec = sample_codec(StreamConfig(features=["Temp", "Runs"], codec="sparkplug", topic="spBv1.0/#"))

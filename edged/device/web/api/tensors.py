@@ -1,8 +1,9 @@
 """Inference requests and answers of the Open Inference Protocol v2: JSON, then tensors as raw bytes.
 
-One input `x` of datatype FP32 and shape `(n, d)`; outputs as `outputs_of` lists them. With the binary tensor
-extension a request or an answer is JSON followed by the tensors' bytes in little-endian order; the header
-`Inference-Header-Content-Length` has the length of the JSON. Elements of BYTES have their length before them.
+One input `x` of datatype FP32 and shape `(n, d)`; FP64 and INT64 are converted. Outputs as `outputs_of` lists
+them. With the binary tensor extension a request or an answer is JSON followed by the tensors' bytes in
+little-endian order; the header `Inference-Header-Content-Length` has the length of the JSON. Elements of
+BYTES have their length before them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.schema import Schema
 
 INPUT = "x"
+DTYPES = {"FP32": "<f4", "FP64": "<f8", "INT64": "<i8"}  # the two wider ones are rounded to float32
 MOST_DIMENSIONS = 8
 BINARY_HEADER = "inference-header-content-length"
 
@@ -113,15 +115,17 @@ class TensorReader:
             raise wrong(
                 f"the model has one input, {INPUT!r}; the request names {str(tensor.get('name'))[:40]!r}"
             )
-        if tensor.get("datatype") != "FP32":
-            raise wrong(f"input {INPUT!r} has datatype FP32, not {str(tensor.get('datatype'))[:20]!r}")
+        datatype = tensor.get("datatype")
+        if type(datatype) is not str or datatype not in DTYPES:
+            taken = "FP32, or FP64 or INT64, which are converted"
+            raise wrong(f"input {INPUT!r} has datatype {taken}, not {str(datatype)[:20]!r}")
         shape = self._shape(tensor.get("shape"))
         size = _parameters(tensor, "the input").get("binary_data_size")
         if size is not None:
-            return self._from_bytes(tensor, raw, size, shape[0])
+            return self._from_bytes(tensor, raw, size, shape[0], np.dtype(DTYPES[datatype]))
         if len(raw):
             raise wrong(f"{len(raw)} bytes follow the JSON that no input claims with binary_data_size")
-        return self._from_json(tensor.get("data"), shape)
+        return self._from_json(tensor.get("data"), shape, whole=datatype == "INT64")
 
     def _shape(self, shape: Any) -> tuple[int, ...]:
         """Check a shape before any memory is allocated for it."""
@@ -134,20 +138,23 @@ class TensorReader:
             raise wrong(f"a request has 1 to {self._max_rows} rows, this one {str(shape[0])[:20]}")
         return tuple(shape)
 
-    def _from_bytes(self, tensor: dict[str, Any], raw: memoryview, size: Any, rows: int) -> Floats:
-        need = 4 * rows * self._width
+    def _from_bytes(
+        self, tensor: dict[str, Any], raw: memoryview, size: Any, rows: int, dtype: np.dtype[Any]
+    ) -> Floats:
+        need = dtype.itemsize * rows * self._width
         if "data" in tensor:
             raise wrong("the input has both data and binary_data_size: send one of them")
         if type(size) is not int or size != need or len(raw) != need:
             told = f"binary_data_size says {str(size)[:20]}, {len(raw)} follow the JSON"
             raise wrong(f"{rows} rows are {need} bytes; {told}")
-        x = np.frombuffer(raw, "<f4").astype(np.float32).reshape(rows, self._width)
+        with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite, and is refused
+            x = np.frombuffer(raw, dtype).astype(np.float32).reshape(rows, self._width)
         if not np.isfinite(x).all():
             row, at = np.argwhere(~np.isfinite(x))[0]
             raise wrong(f"number {at} of row {row} is no finite float32 number")
         return x
 
-    def _from_json(self, data: Any, shape: tuple[int, ...]) -> Floats:
+    def _from_json(self, data: Any, shape: tuple[int, ...], *, whole: bool) -> Floats:
         if type(data) is not list:
             raise wrong("the input has neither data, a list of numbers, nor binary_data_size")
         if data and type(data[0]) is list:
@@ -155,6 +162,8 @@ class TensorReader:
         need = shape[0] * self._width
         if len(data) != need:
             raise wrong(f"data has {len(data)} numbers, shape {list(shape)} needs {need}")
+        if whole and not all(type(value) is int and -(2**63) <= value < 2**63 for value in data):
+            raise wrong("datatype INT64 is for whole numbers of 64 bits")
         return np.array(numbers(data, None), np.float32).reshape(shape[0], self._width)
 
     def _wanted(self, outputs: Any, binary: Any) -> tuple[tuple[str, bool], ...]:

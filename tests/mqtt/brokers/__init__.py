@@ -1,0 +1,1 @@
+"""Brokers of others, which `make test-brokers` installs."""

@@ -63,9 +63,9 @@ class CommandsConfig(Section):
         The scope is accepted in place of a signature unless `require_signed` names the command, or all; never
         for commands about keys.
         """
-        every = frozenset(REQUESTS) - ALWAYS_SIGNED
         if not self.keys:
-            return every
+            return frozenset(REQUESTS)
+        every = frozenset(REQUESTS) - ALWAYS_SIGNED
         if self.require_signed == "changes":
             return every if token else READS
         return frozenset() if self.require_signed == "all" else every - frozenset(self.require_signed)

@@ -75,16 +75,21 @@ class Assembly:
         self._state = state = open_state(config, self.clock)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
         self.registry, self.samples = state.registry, state.samples
-        self._sequence = Sequence(self.registry)
+        with self.recovery.opening("the registry"):
+            self._sequence = Sequence(self.registry)
         self.events = Events()
         self.extensions: list[Extension] = []
         self.timetable = Scheduler(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
-        self._connect()
-        self.pipeline = self._open_pipeline()
-        self._report(endings)
-        self._take_commands()
-        self._extend()
+        with self.recovery.opening("the outbox"):
+            self._connect()
+        with self.recovery.opening("the pipeline"):
+            self.pipeline = self._open_pipeline()
+            self._report(endings)
+        with self.recovery.opening("the commands"):
+            self._take_commands()
+        with self.recovery.opening("the extensions"):
+            self._extend()
 
     # ---- wiring ----------------------------------------------------------------------------
 

@@ -25,6 +25,11 @@ class Device(Assembly):
 
     def start(self) -> None:
         """Connect and begin to work."""
+        with self.recovery.opening("the threads"):
+            self._start()
+        self.recovery.serving()
+
+    def _start(self) -> None:
         self.pipeline.serving.start()
         self.pipeline.ingestor.start()
         self.dispatcher.resume()

@@ -298,6 +298,8 @@ class DirectoryLock:
         file = self._path / self.NAME
         make_directory(self._path)
         with disk_errors("locking", file):
+            if file.is_dir():
+                file.rmdir()  # it locks nothing, and holds nothing of ours
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         if not self._lock(descriptor):
             pid = _read_pid(descriptor)

@@ -244,7 +244,7 @@ class Assembly:
             "evaluate": Handler(models.evaluate, "aside"),
             "export": Handler(models.export, "aside"),
             "label": Handler(LabelCommands(pipeline).label),
-            "wipe": Handler(WipeCommands(pipeline, events).wipe, "aside"),
+            "wipe": Handler(WipeCommands(pipeline, self.outbound, events).wipe, "aside"),
             "config.get": Handler(settings.get, effect=False),
             "config.set": Handler(settings.set),
             "logs.level": Handler(settings.level),

@@ -43,7 +43,8 @@ def parse(payload: bytes) -> Request:
     if not payload.strip():
         return {}
     try:
-        fields = json.loads(payload, parse_constant=_no_number, parse_float=_finite)
+        fields = json.loads(payload, parse_constant=_no_number, parse_float=_finite, parse_int=_integer)
+        json.dumps(fields, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as problem:
         raise ConfigError("the command is not JSON", remedy='send {} or {"transaction": "1"}') from problem
     if not isinstance(fields, dict):
@@ -60,6 +61,13 @@ def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is out of range")
+    return value
+
+
+def _integer(text: str) -> int:
+    value = int(text)
+    if abs(value) >= 2**63:
+        raise ValueError(f"{text[:20]} is out of range")
     return value
 
 

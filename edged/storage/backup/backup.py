@@ -292,6 +292,8 @@ def _go_on_behind(unpacked: Path) -> None:
         if (unpacked / name).exists():
             connect(unpacked / name).close()  # what was only read keeps an empty log beside it
     with closing(connect(path)) as db:
+        if schema_version(db, path, len(REGISTRY_STEPS)) == 0:
+            raise CorruptError("the backup holds no registry", where=REGISTRY)
         migrate(db, path, REGISTRY_STEPS)
         with transaction(db, path):
             db.execute(

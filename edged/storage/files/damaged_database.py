@@ -99,6 +99,11 @@ def _in_content(path: Path, problem: sqlite3.Error) -> str:
                        remedy="check the disk, its free space and the permissions") from problem  # fmt: skip
 
 
+def database_files(path: Path) -> list[Path]:
+    """The files of a database: itself, its logs, and the index of its write-ahead log."""
+    return [path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm", "-journal")]
+
+
 def rename_damaged(path: Path, now: float, *, disk: Disk = DISK) -> str:
     """Rename a damaged database with its logs, or a damaged file or directory, durably; return the new name.
 

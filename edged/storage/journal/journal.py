@@ -251,10 +251,14 @@ class Journal:
         bounds = (kept.since, kept.rows)
         with self._writing():
             _COMMANDS.insert(self._db, row)
-            newest = self._db.execute(f"SELECT max(ts) FROM commands WHERE {doomed}", bounds).fetchone()[0]  # noqa: S608
-            if newest is not None:
-                self._db.execute(f"DELETE FROM commands WHERE {doomed}", bounds)  # noqa: S608
-                self._set(_HORIZON, float(newest))
+            self._forget_commands(doomed, *bounds)
+
+    def _forget_commands(self, doomed: str, *bounds: float) -> None:
+        """Delete commands in the current transaction; older ones that come later are refused."""
+        newest = self._db.execute(f"SELECT max(ts) FROM commands WHERE {doomed}", bounds).fetchone()[0]  # noqa: S608
+        if newest is not None:
+            self._db.execute(f"DELETE FROM commands WHERE {doomed}", bounds)  # noqa: S608
+            self._set(_HORIZON, max(float(newest), float(self._get(_HORIZON, 0.0))))
 
     def command_horizon(self) -> float:
         """When the newest command came that is not remembered any more, Unix seconds; 0 for none."""

@@ -25,7 +25,7 @@ from edged.storage.files import atomic
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.records import BAD, MODELS, ModelRecord, Reign, Status, StoredModels
-from edged.storage.samples.erasure import erase_published
+from edged.storage.samples.erasure import erase_published, rewrite
 
 if TYPE_CHECKING:
     import sqlite3
@@ -34,6 +34,9 @@ __all__ = ["MODELS", "ModelRecord", "Registry", "Reign"]
 
 POINTER = "champion"
 REIGNS_KEPT = 5000
+LABEL_TRACES = ("status", "history")
+SAMPLE_TRACES = (*LABEL_TRACES, "drift", "regimes", "anomalies")
+"""Values that hold something of labels, and of samples."""
 _REIGNS = CheckedTable("reigns", ("ts", "version", "previous", "reason"), "number")
 
 
@@ -154,6 +157,18 @@ class Registry(StoredModels):
                 with self._writing():
                     self._db.execute("DELETE FROM models WHERE version = ?", (version,))
         return len(doomed)
+
+    def erase_traces(self, values: Iterable[str], *, alone: bool = False) -> None:
+        """Erase commands that have ended, which may name samples and labels, and some of the stored values.
+
+        None of their bytes stays in the files. `alone`: no other process has the database open.
+        Raises StorageError when the disk refuses, or something still reads; call it again.
+        """
+        with self._lock:
+            with self._writing():
+                self._forget_commands("ended IS NOT NULL")
+                self._db.executemany("DELETE FROM meta WHERE name = ?", [(name,) for name in values])
+            rewrite(self._db, self._path, alone=alone)
 
     # ---- champion --------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from edged.storage.backup import restore
 from edged.storage.files.atomic import fsync_directory, make_directory, sweep
 from edged.storage.files.damaged_database import damage, rename_damaged
 from edged.storage.journal import last_shutdown
-from edged.storage.models.bundles import finish_interrupted
+from edged.storage.models.bundles import DESCRIPTION, finish_interrupted
 
 if TYPE_CHECKING:
     from edged.storage.journal.last_shutdown import Boot, Reason
@@ -162,6 +162,8 @@ def _other_kinds(state: Path, now: float) -> list[str]:
     files = [state / name for name in FILES]
     files += [state / f"{name}{end}" for name in (*DATABASES, "outbox.db") for end in ("-wal", "-shm")]
     odd = [path for path in files if os.path.lexists(path) and not path.is_file()]
+    if os.path.lexists(state / "bundle" / DESCRIPTION) and not (state / "bundle" / DESCRIPTION).is_file():
+        odd.append(state / "bundle")
     odd += [path for name in FOLDERS if os.path.lexists(path := state / name) and not path.is_dir()]
     return [
         f"{path.name} was set aside as {rename_damaged(path, now)}: it is of another kind" for path in odd

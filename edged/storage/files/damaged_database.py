@@ -11,6 +11,7 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from edged.errors import StorageError
@@ -46,11 +47,14 @@ def damage(path: Path, seconds: float) -> str | None:
         return _quick_check(path, seconds)
     except sqlite3.Error as problem:
         return _in_content(path, problem)
+    except UnicodeDecodeError:  # SQLite's message has it as it stands in the file
+        return "a name in its schema is no text"
 
 
 def _quick_check(path: Path, seconds: float) -> str | None:
     """What the check says; None when it says nothing until it is interrupted."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.text_factory = partial(str, encoding="utf-8", errors="replace")  # it names what may be no text
         # A timer and not a progress handler: the check of a whole table is one instruction.
         late = threading.Event()
 

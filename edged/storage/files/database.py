@@ -143,8 +143,9 @@ def translated(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into StorageError or CorruptError, with the file and a remedy."""
     try:
         yield
-    except sqlite3.Error as problem:
-        text = str(problem)
+    except (sqlite3.Error, UnicodeDecodeError) as problem:
+        # SQLite's message has names as they stand in the file: where they are no text, it is malformed.
+        text = str(problem) if isinstance(problem, sqlite3.Error) else "malformed names"
         if any(part in text for part in _DAMAGE):
             raise CorruptError(
                 f"the database is damaged: {text}",

@@ -27,7 +27,6 @@ class Device(Assembly):
         """Connect and begin to work."""
         with self.recovery.opening("the threads"):
             self._start()
-        self.recovery.serving()
 
     def _start(self) -> None:
         self.pipeline.serving.start()
@@ -45,6 +44,7 @@ class Device(Assembly):
         self.pipeline.worker.start()  # now: what is paused does not train, and a resumed run has its command
         for extension in self.extensions:
             extension.start()
+        self.recovery.serving()  # before anybody hears of it
         self.session.start()
         self.events.event(
             "started",

@@ -16,7 +16,7 @@ from edged import __version__, logs
 from edged.config import loader
 from edged.device import Device
 from edged.device.startup.open_state import note_end
-from edged.errors import EdgedError
+from edged.errors import CorruptError, EdgedError
 from edged.host.systemd import Notifier, watchdog_interval
 from edged.host.wakeup_queue import WakeupQueue
 
@@ -27,7 +27,7 @@ log = logs.get_logger("edged.daemon")
 
 SWITCH_INTERVAL = 0.0001  # seconds a thread may hold the interpreter: bounds what others add to a prediction
 EXIT_DAMAGED = 5
-"""A database turned out to be damaged: the next start sets it aside and begins a new one."""
+"""Something in the state directory is damaged: the next starts set it aside and begin a new one."""
 
 
 def run(path: Path) -> int:
@@ -88,7 +88,7 @@ def main() -> int:
         return run(Path(sys.argv[1]))
     except EdgedError as problem:
         sys.stderr.write(f"edged: {problem.line()}\n")
-        return problem.exit_code
+        return EXIT_DAMAGED if isinstance(problem, CorruptError) else problem.exit_code
 
 
 if __name__ == "__main__":

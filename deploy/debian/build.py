@@ -118,6 +118,9 @@ def add_files(tree: Path, suite: Suite, version: str) -> None:
     (documentation / "changelog.Debian.gz").write_bytes(gzip.compress((changes + signed).encode(), mtime=0))
     log = gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), mtime=0)
     (documentation / "changelog.gz").write_bytes(log)
+    # Not loaded by default: a site that wants it copies it to /etc/apparmor.d (deploy/README.md).
+    profile = (ROOT / "deploy/apparmor/edged").read_text()
+    write(tree / "usr/share/apparmor/extra-profiles/edged", profile)
     overrides = (HERE / "edged.lintian-overrides").read_text()
     write(tree / "usr/share/lintian/overrides/edged", overrides)
 

@@ -79,16 +79,21 @@ class Assembly:
         self._state = state = open_state(config, self.clock, first=self.first)
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
         self.registry, self.samples = state.registry, state.samples
-        self._sequence = Sequence(self.registry)
+        with self.recovery.opening("the registry"):
+            self._sequence = Sequence(self.registry)
         self.events = Events()
         self.extensions: list[Extension] = []
         self.timetable = Scheduler(self.clock)
         self.watchdog = Watchdog(notifier, ("ingest", "serve"))
-        self._connect()
-        self.pipeline = self._open_pipeline()
-        self._report(endings)
-        self._take_commands()
-        self._extend()
+        with self.recovery.opening("the outbox"):
+            self._connect()
+        with self.recovery.opening("the pipeline"):
+            self.pipeline = self._open_pipeline()
+            self._report(endings)
+        with self.recovery.opening("the commands"):
+            self._take_commands()
+        with self.recovery.opening("the extensions"):
+            self._extend()
 
     # ---- wiring ----------------------------------------------------------------------------
 
@@ -255,7 +260,7 @@ class Assembly:
             "evaluate": Handler(models.evaluate, "aside"),
             "export": Handler(models.export, "aside"),
             "label": Handler(LabelCommands(pipeline).label),
-            "wipe": Handler(WipeCommands(pipeline, events).wipe, "aside"),
+            "wipe": Handler(WipeCommands(pipeline, self.outbound, events).wipe, "aside"),
             "config.get": Handler(settings.get),
             "config.set": Handler(settings.set),
             "logs.level": Handler(settings.level),

@@ -25,6 +25,10 @@ class Device(Assembly):
 
     def start(self) -> None:
         """Connect and begin to work."""
+        with self.recovery.opening("the threads"):
+            self._start()
+
+    def _start(self) -> None:
         self.pipeline.serving.start()
         self.pipeline.ingestor.start()
         self.dispatcher.resume()
@@ -41,6 +45,7 @@ class Device(Assembly):
         self.pipeline.worker.start()  # now: what is paused does not train, and a resumed run has its command
         for extension in self.extensions:
             extension.start()
+        self.recovery.serving()  # before anybody hears of it
         self.session.start()
         self.events.event(
             "started",

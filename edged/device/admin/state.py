@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,13 @@ from edged.domain.model_files import SUFFIXES
 from edged.domain.training.guards import FailureBackoff
 from edged.engines.inference import InferenceReader
 from edged.errors import ConfigError, RefusedError, StorageError
-from edged.storage.backup.restore import RESTORED
+from edged.storage.backup.restore import RESTORED, copies
 from edged.storage.files.atomic import DirectoryLock, publish_file
+from edged.storage.files.damaged_database import database_files
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.installed_bundles import InstalledBundles
-from edged.storage.models.registry import Registry
+from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
 from edged.storage.samples.erasure import erase_files, erase_members
@@ -40,7 +41,7 @@ UNFINISHED = ("interrupted", "stopped")
 
 # Everything that a stream leaves in a state directory; other files in it are not touched.
 ERASED = (
-    "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
+    "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
     ".restor*", ".replaced",
 )  # fmt: skip
@@ -203,6 +204,9 @@ def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
             gone = {"files": erase_files(path for name in ERASED for path in sorted(state.glob(name)))}
             return gone | {"kept": sorted(path.name for path in state.iterdir())}
         gone = {}
+        if {"samples", "labels", "models"} & set(what):
+            gone |= _wipe_messages(state)
+            erase_files(copies(state))
         if "samples" in what or "labels" in what:
             gone |= _wipe_samples(config, samples="samples" in what)
         if "checkpoints" in what:
@@ -210,12 +214,30 @@ def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
             erase_files([state / "checkpoints"])
         if "models" in what:
             gone["models"] = _wipe_models(config)
-        if ("checkpoints" in what or "models" in what) and (state / "state.db").exists():
-            with Registry.open(state) as registry:
-                registry.set_value("label_trust", None)
-                if "checkpoints" in what:
-                    registry.set_value("consumed", 0)  # whoever begins anew learns from all that is there
+        if (state / "state.db").exists():
+            _wipe_values(state, what)
         return gone
+
+
+def _wipe_values(state: Path, what: Sequence[str]) -> None:
+    """What the registry keeps beside its models: positions, and traces of samples and labels."""
+    with Registry.open(state) as registry:
+        if "checkpoints" in what or "models" in what:
+            registry.set_value("label_trust", None)
+        if "checkpoints" in what:
+            registry.set_value("consumed", 0)  # whoever begins anew learns from all that is there
+        if "samples" in what or "labels" in what:
+            registry.erase_traces(SAMPLE_TRACES if "samples" in what else LABEL_TRACES, alone=True)
+
+
+def _wipe_messages(state: Path) -> dict[str, int]:
+    """What waits for the broker: predictions, events and weights; how many, where there is an outbox."""
+    path, gone = state / queue.DATABASE, {}
+    if path.exists():
+        with suppress(StorageError):  # damaged: it goes uncounted
+            gone["messages"] = queue.waiting(path).pending
+        erase_files(database_files(path))
+    return gone
 
 
 def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
@@ -225,7 +247,6 @@ def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
     if (state / "samples.db").exists():
         with open_samples(config) as log:
             gone = log.erase(samples=samples, labels=True, alone=True)
-    erase_files(sorted(state.glob("*.damaged-*")))
     erase_files([state / "candidates"])  # they and models hold inputs to compare outputs on
     for model in sorted((state / "models").glob("[0-9]*")):
         erase_members(model, "probe_*.npy")

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.commands.models import EXPORTS
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
+from edged.storage.backup.restore import copies
 from edged.storage.models.fleet_models import FOLDER as FLEET
+from edged.storage.models.registry import LABEL_TRACES, MODELS, SAMPLE_TRACES
 from edged.storage.models.sent_updates import FOLDER as SENT
 from edged.storage.models.sent_updates import ROUNDS
-from edged.storage.samples.erasure import erase_files
+from edged.storage.samples.erasure import erase_files, erase_members
 
 if TYPE_CHECKING:
     from edged.device.events import Events
+    from edged.device.outbound.publisher import OutboundRouter
     from edged.device.pipeline import LivePipeline
     from edged.domain.commands.tasks import Task
 
@@ -25,8 +28,9 @@ LOOK_SECONDS = 0.2
 class WipeCommands:
     """`wipe`: erases data between two training runs, while serving continues."""
 
-    def __init__(self, pipeline: LivePipeline, events: Events) -> None:
+    def __init__(self, pipeline: LivePipeline, outbound: OutboundRouter, events: Events) -> None:
         self._pipeline = pipeline
+        self._outbound = outbound
         self._events = events
 
     def wipe(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
@@ -78,11 +82,27 @@ class WipeCommands:
             pipeline.registry.unpin_all()
             pipeline.rollout.begin_anew("wiped")
             gone["models"] = pipeline.registry.erase()
-        if "samples" in what or "models" in what:
+        if {"samples", "labels", "models"} & set(what):
+            gone["messages"] = self._outbound.erase()
             # Candidates and renamed damaged databases hold samples; exports hold what was learned from them.
-            doomed = [state / "candidates", state / EXPORTS, *sorted(state.glob("*.damaged-*"))]
+            doomed = [state / "candidates", state / EXPORTS, *copies(state)]
             doomed += [state / name for name in (SENT, ROUNDS, FLEET)] if "models" in what else []
             gone["files"] = erase_files(doomed)
         if "checkpoints" in what or "models" in what:
             pipeline.evaluator.forget_trust()
+        if "samples" in what or "labels" in what:
+            self._forget(samples="samples" in what)
         return gone
+
+    def _forget(self, *, samples: bool) -> None:
+        """Erase what the journal and its values say of samples, and what would be written there again."""
+        pipeline = self._pipeline
+        if samples:
+            for model in sorted((pipeline.config.storage.dir / MODELS).glob("[0-9]*")):
+                erase_members(model, "probe_*.npy")
+            pipeline.recall.regimes.forget_samples()
+            pipeline.predictor.reset_drift()
+            if pipeline.predictor.anomalies is not None:
+                pipeline.predictor.anomalies.forget_keys()
+        pipeline.registry.erase_traces(SAMPLE_TRACES if samples else LABEL_TRACES)
+        pipeline.worker.store_state()

@@ -94,6 +94,10 @@ class OutboundRouter(Listener):
         if self._forwarder is not None:
             self._forwarder.stop()
 
+    def erase(self) -> int:
+        """Erase what waits for the broker, down to the bytes in the file; how many messages."""
+        return 0 if self._forwarder is None else self._forwarder.erase()
+
     # ---- sending -------------------------------------------------------------------------------
 
     def now(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from edged.mqtt.topics import Topics
     from edged.storage.sequence import Sequence
 
+NOT_LOGGED = {"key", "id", "values", "answer", "sample_ts", "topic", "detail", "payload"}
+"""Fields of events that are of samples: the journal is out of reach of `wipe`."""
 EVENT_SECONDS = 1.0  # between two events of a kind
 
 log = get_logger("edged.report")
@@ -84,7 +86,7 @@ class Reporter(Listener):
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         """Publish an event, and log it."""
-        log.info(name, **fields)
+        log.info(name, **{field: value for field, value in fields.items() if field not in NOT_LOGGED})
         said = {"event": name, **self._stamp(), **fields}
         self._outbound.deliver(MessageKind.EVENT, self._topics.events, _json(said))
         self._events.reported("events", said)

@@ -10,9 +10,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
@@ -36,6 +39,7 @@ REMOVE_COUNT = 500
 MEMORY_BYTES = 1024**2  # of messages that cannot be written
 RETRY_SECONDS = 5.0  # after the disk has refused
 TIDY_SECONDS = 5.0
+ERASE_SECONDS = 60.0
 BURST_SECONDS = 0.1  # of the rate, at most at once
 
 log = get_logger("edged.forward")
@@ -79,6 +83,7 @@ class StoreAndForward:
         self._look()
         self._removed_at = self._tidied_at = self._refused_at = float("-inf")
         self._refused = False
+        self._erasures: SimpleQueue[Future[int]] = SimpleQueue()
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="forward", daemon=True)
@@ -156,6 +161,40 @@ class StoreAndForward:
             self._refusal(problem)
         self._outbox.close()
 
+    def erase(self) -> int:
+        """Erase what waits, in memory and in the bytes of the file; how many messages.
+
+        Raises StorageError when the disk refuses, or it takes too long.
+        """
+        done: Future[int] = Future()
+        self._erasures.put(done)
+        self._wake.set()
+        try:
+            return done.result(ERASE_SECONDS)
+        except FutureTimeoutError:
+            raise StorageError("the outbox was not erased in time", remedy="wipe again") from None
+
+    def _erase(self) -> None:
+        """Carry out what `erase` has asked for."""
+        while not self._erasures.empty():
+            done, waiting = self._erasures.get(), self.outstanding().pending
+            with self._lock:
+                for queue in self._fresh.values():
+                    queue.clear()
+                self._fresh_bytes = 0
+                self._arrived.clear()
+                for handed in self._handed.values():
+                    handed.key, handed.written = None, True  # the connection has them; none is written again
+            try:
+                if self._outbox is not None:
+                    self._outbox.erase()
+                with self._lock:
+                    self._look()
+            except StorageError as problem:
+                done.set_exception(problem)
+                raise
+            done.set_result(waiting)
+
     def _look(self) -> None:
         """Take over the outbox's counts, in one step with what they imply here."""
         if self._outbox is not None:
@@ -220,6 +259,7 @@ class StoreAndForward:
 
     def _step(self) -> None:
         now = self._clock.monotonic()
+        self._erase()
         with self._lock:
             self._send_fresh()
         if now - self._refused_at >= RETRY_SECONDS:

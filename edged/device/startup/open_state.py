@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import CHECK_SECONDS, Recovery, recover, renumber, unfinished
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.opening")
+
+_Database = TypeVar("_Database")
 
 
 @dataclass
@@ -79,21 +82,52 @@ def open_state(
         bundle = _open_bundle(config, recovery)
         bundle.check_schema(config.stream.to_schema())
         bundle.check_form(config.serving.quantise)
-        registry = unless_opened.enter_context(Registry.open(state))
-        for what in registry.repaired:
-            recovery.record(what)
-        samples = unless_opened.enter_context(open_samples(config, clock=clock))
-        checkpoints = Checkpoints(state / "checkpoints", config.training.keep_checkpoints)
-        anew = renumber(samples, registry, checkpoints)
-        if anew is not None:
-            recovery.record(anew)
-        interrupted = unfinished(checkpoints)
-        for generation in checkpoints.damaged:
-            recovery.record(f"checkpoint {generation} is damaged: an earlier one is used")
-        reader = unless_opened.enter_context(open_samples(config, readonly=True))
-        boot = registry.next_boot()
+        with recovery.opening("the registry"):
+            registry = unless_opened.enter_context(
+                _whole(lambda: Registry.open(state), "state.db", recovery, clock)
+            )
+            for what in registry.repaired:
+                recovery.record(what)
+            boot = registry.next_boot()
+        with recovery.opening("the sample log"):
+            samples = unless_opened.enter_context(
+                _whole(
+                    lambda: _open_samples(config, clock, recovery, check_seconds),
+                    "samples.db",
+                    recovery,
+                    clock,
+                )
+            )
+            checkpoints = Checkpoints(state / "checkpoints", config.training.keep_checkpoints)
+            anew = renumber(samples, registry, checkpoints)
+            if anew is not None:
+                recovery.record(anew)
+            interrupted = unfinished(checkpoints)
+            for generation in checkpoints.damaged:
+                recovery.record(f"checkpoint {generation} is damaged: an earlier one is used")
+            reader = unless_opened.enter_context(open_samples(config, readonly=True))
         unless_opened.pop_all()
     return OpenState(config, bundle, registry, samples, reader, recovery, boot, interrupted, lock)
+
+
+def _whole(opened: Callable[[], _Database], name: str, recovery: Recovery, clock: Clock) -> _Database:
+    """What opens a database; one that turns out to be damaged is set aside, and another begun."""
+    try:
+        return opened()
+    except CorruptError as problem:
+        recovery.set_aside(name, problem.what, clock.now())
+        return opened()
+
+
+def _open_samples(config: Config, clock: Clock, recovery: Recovery, seconds: float) -> SampleLog:
+    """The sample log, without samples that are damaged, as far as `seconds` suffice to look for them."""
+    with ExitStack() as unless_whole:
+        samples = unless_whole.enter_context(open_samples(config, clock=clock))
+        gone = samples.drop_damaged(seconds)
+        if gone:
+            recovery.record(f"{gone} damaged samples were dropped")
+        unless_whole.pop_all()
+    return samples
 
 
 def _open_bundle(config: Config, recovery: Recovery) -> Bundle:

@@ -7,19 +7,23 @@ begun anew. Nothing here needs to know how far the last process came: it only lo
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged.errors import CorruptError, EdgedError, StorageError
 from edged.logs import get_logger
 from edged.storage.backup import restore
 from edged.storage.files.atomic import fsync_directory, make_directory, sweep
 from edged.storage.files.damaged_database import damage, rename_damaged
 from edged.storage.journal import last_shutdown
-from edged.storage.models.bundles import finish_interrupted
+from edged.storage.models.bundles import DESCRIPTION, finish_interrupted
 
 if TYPE_CHECKING:
-    from edged.storage.journal.last_shutdown import Reason
+    from edged.storage.journal.last_shutdown import Boot, Reason
     from edged.storage.models.checkpoints import Checkpoints
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
@@ -28,25 +32,92 @@ log = get_logger("edged.recover")
 
 DATABASES = ("samples.db", "state.db")
 PUBLISHED = ("models", "checkpoints", "candidates")
+PARTS: dict[str, tuple[str, ...]] = {
+    "the registry": ("state.db", "models"),
+    "the sample log": ("samples.db", "checkpoints", "state.db"),
+    "the outbox": ("outbox.db", "state.db"),
+    "the pipeline": ("state.db", "samples.db", "models"),
+    "the commands": ("incoming", "state.db"),
+    "the extensions": ("state.db", "rounds", "fleet"),
+    "the threads": ("state.db", "samples.db", "outbox.db"),
+}
+"""What a start opens, and what is set aside if it fails there: the first after two starts, then the next."""
+FILES = (*DATABASES, "outbox.db", "boot.json", "config.set.json", "bundle.hidden.json", "engine-choice.json",
+         "models/champion")  # fmt: skip
+FOLDERS = (*PUBLISHED, "incoming", "updates", "rounds", "fleet", "bundles", "exports", "unpacked", "bundle")
 CHECK_SECONDS = 1.0
 """For each database: a device must not stand still because its log is large."""
 OFFSET_MARGIN = 1_000_000
 """Offsets that a lost sample log may have given beyond those that are known."""
 
 _BEGUN = "log.begun"
+_MISPLACED = (IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
 @dataclass
 class Recovery:
-    """Why the daemon starts, and what was repaired, one line each."""
+    """Why the daemon starts, and what was repaired, one line each.
 
-    reason: Reason
+    `state`: the state directory. `boot_id`: see `storage.boots`.
+    """
+
+    boot: Boot
+    state: Path
+    boot_id: str
     repaired: list[str] = field(default_factory=list)
+
+    @property
+    def reason(self) -> Reason:
+        """Why the daemon starts."""
+        return self.boot.reason
 
     def record(self, what: str) -> None:
         """Log a repair and add it to the report."""
         log.warning("repaired", what=what)
         self.repaired.append(what)
+
+    def set_aside(self, name: str, why: str, now: float) -> None:
+        """Rename something of the state directory that is damaged, if it is there."""
+        if os.path.lexists(self.state / name):
+            self.record(f"{name} was set aside as {rename_damaged(self.state / name, now)}: {why}")
+
+    @contextmanager
+    def opening(self, part: str) -> Iterator[None]:
+        """Within it a start opens one of `PARTS`. If it fails, the next starts know where.
+
+        An error that says what is wrong stays as it is, unless it is of damage; any other is taken for
+        damage, and raised as CorruptError.
+        """
+        before = self.boot.failed
+        times = 1 + (before[1] if before is not None and before[0] == part else 0)
+        if self.boot.died:
+            # Whatever ended that start may end this one: nothing could be noted afterwards.
+            last_shutdown.record_failure(self.state, self.boot_id, (part, times), ended=False)
+        try:
+            yield
+        except CorruptError as problem:
+            if Path(problem.where).name in DATABASES:
+                last_shutdown.record_shutdown(self.state, self.boot_id, "damaged", Path(problem.where).name)
+            else:
+                last_shutdown.record_failure(self.state, self.boot_id, (part, times), ended=True)
+            raise
+        except Exception as problem:
+            told = isinstance(problem, EdgedError | ImportError | OSError)
+            if told and not isinstance(problem, _MISPLACED):
+                if self.boot.died:
+                    last_shutdown.record_failure(self.state, self.boot_id, None, ended=True)
+                raise
+            log.exception("start_failed", part=part, times=times)
+            last_shutdown.record_failure(self.state, self.boot_id, (part, times), ended=True)
+            remedy = f"start again: after two failures {PARTS[part][0]} is set aside"
+            raise CorruptError(f"{type(problem).__name__}: {problem}", where=part, remedy=remedy) from problem
+
+    def serving(self) -> None:
+        """Record that the start succeeded; on a disk that refuses, the next one notes more."""
+        try:
+            last_shutdown.record_serving(self.state, self.boot_id)
+        except StorageError as problem:
+            log.warning("start_not_noted", problem=problem.line())
 
 
 def recover(
@@ -61,22 +132,42 @@ def recover(
     """
     make_directory(state)
     restored = restore.finish(state)
-    boot = last_shutdown.record_startup(state, boot_id)
-    found = Recovery(boot.reason)
+    odd = _other_kinds(state, now)
+    found = Recovery(last_shutdown.record_startup(state, boot_id), state, boot_id)
+    boot = found.boot
+    for what in odd:
+        found.record(what)
     if restored:
         found.record("a restore that was cut off has been finished")
     for place in {bundle or state / "bundle", state / "bundle"}:
         if finish_interrupted(place):
             found.record(f"the bundle {place.name} was put back in its place")
     _sweep(state, found)
+    if boot.failed is not None and boot.failed[1] >= 2:
+        part, times = boot.failed
+        for name in PARTS.get(part, ())[times - 2 : times - 1]:
+            found.set_aside(name, f"{times} starts failed at {part}", now)
     for name in DATABASES:
         path = state / name
         problem = damage(path, check_seconds)
         if problem is None and boot.damaged == name:
             problem = "the daemon found it damaged while it was running"
         if problem is not None:
-            found.record(f"{name} was set aside as {rename_damaged(path, now)}: {problem}")
+            found.set_aside(name, problem, now)
     return found
+
+
+def _other_kinds(state: Path, now: float) -> list[str]:
+    """Set aside directories in place of files, and the other way round; what was done."""
+    files = [state / name for name in FILES]
+    files += [state / f"{name}{end}" for name in (*DATABASES, "outbox.db") for end in ("-wal", "-shm")]
+    odd = [path for path in files if os.path.lexists(path) and not path.is_file()]
+    if os.path.lexists(state / "bundle" / DESCRIPTION) and not (state / "bundle" / DESCRIPTION).is_file():
+        odd.append(state / "bundle")
+    odd += [path for name in FOLDERS if os.path.lexists(path := state / name) and not path.is_dir()]
+    return [
+        f"{path.name} was set aside as {rename_damaged(path, now)}: it is of another kind" for path in odd
+    ]
 
 
 def _sweep(state: Path, found: Recovery) -> None:

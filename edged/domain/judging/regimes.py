@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,6 +100,10 @@ class Regimes:
         """Versions of the models of the newest regimes, newest first, which the registry must keep."""
         versions = [r.version for r in reversed(self.ended) if r.version is not None]
         return list(dict.fromkeys(versions))[:BANK]
+
+    def forget_samples(self) -> None:
+        """Forget what the samples of each regime looked like."""
+        self.ended = [replace(regime, signature=None) for regime in self.ended]
 
     def end(
         self, until: int, source: str, version: int | None = None, signature: Signature | None = None

@@ -289,6 +289,11 @@ class Anomalies:
 
     # ---- over a restart --------------------------------------------------------------------
 
+    def forget_keys(self) -> None:
+        """Forget every key, with its alarm; the threshold stays."""
+        with self._lock:
+            self._lines, self._aside, self._back, self._pending = {}, [], [], []
+
     def state(self) -> dict[str, Any]:
         """What a restart goes on from, ready for JSON."""
         with self._lock:

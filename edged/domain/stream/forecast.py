@@ -11,8 +11,14 @@ if TYPE_CHECKING:
     from edged.domain.stream.sample import LabelValue
 
 
+MOST_KEYS = 10_000
+
+
 class Forecast:
-    """Makes the label of a sample from the features `columns` of the same key's, `horizon` samples later."""
+    """Makes the label of a sample from the features `columns` of the same key's, `horizon` samples later.
+
+    Of more keys than `MOST_KEYS` those that were heard last are followed.
+    """
 
     def __init__(self, columns: tuple[int, ...], horizon: int) -> None:
         self._columns = list(columns)
@@ -26,7 +32,10 @@ class Forecast:
         for key, offset, ts, value in zip(
             batch.keys, batch.offsets.tolist(), batch.ts.tolist(), values, strict=True
         ):
-            waiting = self._waiting.setdefault(key, collections.deque())
+            waiting = self._waiting.pop(key, None) or collections.deque()
+            self._waiting[key] = waiting  # those heard last are at the end
+            if len(self._waiting) > MOST_KEYS:
+                del self._waiting[next(iter(self._waiting))]
             if len(waiting) == self._horizon:
                 label: LabelValue = value[0] if len(value) == 1 else tuple(value)
                 updates.append(LabelUpdate(waiting.popleft(), label, ts))

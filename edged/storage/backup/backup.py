@@ -25,7 +25,7 @@ from edged.storage.backup import archive
 from edged.storage.backup.restore import RESTORED, RESTORING, finish, state_files
 from edged.storage.files import atomic
 from edged.storage.files.damaged_database import damage
-from edged.storage.files.database import connect, schema_version, transaction, translated
+from edged.storage.files.database import connect, migrate, schema_version, transaction, translated
 from edged.storage.journal.journal import DATABASE as REGISTRY
 from edged.storage.journal.journal import MIGRATIONS as REGISTRY_STEPS
 from edged.storage.models.registry import MODELS, POINTER, present_reign
@@ -291,7 +291,13 @@ def _go_on_behind(unpacked: Path) -> None:
     for name in SCHEMAS:
         if (unpacked / name).exists():
             connect(unpacked / name).close()  # what was only read keeps an empty log beside it
-    with closing(connect(path)) as db, transaction(db, path):
-        db.execute(
-            "UPDATE meta SET value = CAST(value AS INTEGER) + ? WHERE name = 'counter.boot'", (BOOTS_AHEAD,)
-        )
+    with closing(connect(path)) as db:
+        if schema_version(db, path, len(REGISTRY_STEPS)) == 0:
+            raise CorruptError("the backup holds no registry", where=REGISTRY)
+        migrate(db, path, REGISTRY_STEPS)
+        with transaction(db, path):
+            db.execute(
+                "UPDATE meta SET value = CAST(value AS INTEGER) + ?, checksum = NULL"
+                " WHERE name = 'counter.boot'",
+                (BOOTS_AHEAD,),
+            )

@@ -30,6 +30,11 @@ def state_files(state: Path) -> list[Path]:
     return sorted({path for name in STATE for path in state.glob(name)})
 
 
+def copies(state: Path) -> list[Path]:
+    """Copies of a state that edged has made in its directory: what was damaged, and what a restore left."""
+    return [*sorted(state.glob("*.damaged*")), *(state / name for name in (RESTORING, RESTORED, REPLACED))]
+
+
 def finish(state: Path, *, disk: Disk = DISK) -> bool:
     """Carry on a restore that has come as far as `.restored/`, and forget one that has not.
 

@@ -288,9 +288,10 @@ class DirectoryLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
+        self._umask = 0
 
     def acquire(self) -> None:
-        """Acquire the lock without waiting.
+        """Acquire the lock without waiting; until `release` what this process makes is for its owner alone.
 
         Raises StorageError when another process holds it (its pid is named), or the directory cannot be
         written.
@@ -298,6 +299,8 @@ class DirectoryLock:
         file = self._path / self.NAME
         make_directory(self._path)
         with disk_errors("locking", file):
+            if not file.is_symlink() and file.is_dir():
+                file.rmdir()  # it locks nothing, and holds nothing of ours
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         if not self._lock(descriptor):
             pid = _read_pid(descriptor)
@@ -308,6 +311,8 @@ class DirectoryLock:
                 remedy="stop it first or choose another storage.dir",
             )
         self._descriptor = descriptor
+        self._umask = os.umask(0o077)
+        make_private(self._path)
         with disk_errors("locking", file):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -324,6 +329,7 @@ class DirectoryLock:
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""
         if self._descriptor is not None:
+            os.umask(self._umask)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -348,6 +354,29 @@ class DirectoryLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def make_private(directory: Path) -> None:
+    """Take all rights to a directory of ours, and to all that is in it, from others; not through links."""
+    with suppress(OSError):
+        if not _take_rights(directory):
+            return  # it was private, or is not ours
+        for path in directory.rglob("*"):
+            with suppress(OSError):
+                _take_rights(path)
+
+
+def _take_rights(path: Path) -> bool:
+    """Whether others had rights to a file or directory of ours, and have none now."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or not status.st_mode & 0o077:
+            return False
+        os.fchmod(descriptor, status.st_mode & 0o700)
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def _try_flock(descriptor: int, mode: int) -> bool:

@@ -1,15 +1,17 @@
-"""Damaged databases: found at the start, and set aside under a dated name for whoever wants to look.
+"""Damaged databases and files: found at the start, and set aside under a dated name.
 
-What is damaged is never written to again and never deleted at once: a new database is begun in its
-place, and the newest `KEPT` of those set aside stay.
+What is damaged is never written to again and never deleted at once: a new one is begun in its place, and the
+newest `KEPT` of those set aside stay.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from edged.errors import StorageError
@@ -45,11 +47,14 @@ def damage(path: Path, seconds: float) -> str | None:
         return _quick_check(path, seconds)
     except sqlite3.Error as problem:
         return _in_content(path, problem)
+    except UnicodeDecodeError:  # SQLite's message has it as it stands in the file
+        return "a name in its schema is no text"
 
 
 def _quick_check(path: Path, seconds: float) -> str | None:
     """What the check says; None when it says nothing until it is interrupted."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.text_factory = partial(str, encoding="utf-8", errors="replace")  # it names what may be no text
         # A timer and not a progress handler: the check of a whole table is one instruction.
         late = threading.Event()
 
@@ -61,6 +66,7 @@ def _quick_check(path: Path, seconds: float) -> str | None:
         timer.start()
         try:
             found = db.execute("PRAGMA quick_check(1)").fetchone()
+            _try_to_write(db)
         except sqlite3.OperationalError as problem:
             if str(problem) == "interrupted":
                 return None
@@ -73,10 +79,19 @@ def _quick_check(path: Path, seconds: float) -> str | None:
     return f"quick_check: {' '.join(str(found[0]).split())}"
 
 
+def _try_to_write(db: sqlite3.Connection) -> None:
+    """Two bytes of the header say whether the file may be written."""
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("ROLLBACK")
+
+
 def _in_content(path: Path, problem: sqlite3.Error) -> str:
     """What the error says of the content; raised as StorageError where it says nothing of it."""
     if not isinstance(problem, sqlite3.OperationalError):
         return str(problem)  # malformed, not a database
+    readonly = "readonly" in str(problem) and os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    if readonly or "unsupported" in str(problem):
+        return str(problem)
     if "I/O" in str(problem):
         try:
             with path.open("rb") as file:
@@ -88,15 +103,20 @@ def _in_content(path: Path, problem: sqlite3.Error) -> str:
                        remedy="check the disk, its free space and the permissions") from problem  # fmt: skip
 
 
+def database_files(path: Path) -> list[Path]:
+    """The files of a database: itself, its logs, and the index of its write-ahead log."""
+    return [path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm", "-journal")]
+
+
 def rename_damaged(path: Path, now: float, *, disk: Disk = DISK) -> str:
-    """Rename a damaged database with its logs, durably; return the new name.
+    """Rename a damaged database with its logs, or a damaged file or directory, durably; return the new name.
 
     Nobody may have it open; `now` is Unix seconds, for the name.
 
     Raises StorageError when the disk refuses.
     """
     name = _free_name(path, now)
-    with disk_errors("setting a damaged database aside", path):
+    with disk_errors("setting what is damaged aside", path):
         # The database first: its log alone cannot be taken for a database, and is set aside, too.
         for suffix in ("", "-wal", "-journal"):
             file = path.with_name(path.name + suffix)

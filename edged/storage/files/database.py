@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from edged.errors import CorruptError, NewerStateError, StorageError
 from edged.storage.files.atomic import DISK, fsync_directory, make_directory
@@ -24,6 +24,11 @@ _BUSY_SECONDS = 10.0
 _CACHE_KIB, _READER_CACHE_KIB = 512, 256
 WAL_BYTES = 4 * 1024**2
 
+_APPLICATION = 0x65640000  # "ed"; the version of the schema is added
+_DAMAGE = (
+    *("malformed", "not a database", "unsupported file format"),
+    *("no such table", "no such column", "duplicate column name"),
+)
 _REMEDIES = {
     "full": "free some disk space",
     "locked": "another process is writing to it: stop that one",
@@ -56,6 +61,8 @@ def connect(
             f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}", uri=True, timeout=_BUSY_SECONDS,
             isolation_level=None, check_same_thread=False,
         )  # fmt: skip
+        # Text that is none is damage of its row, and no reason to end here: what checks the row finds it.
+        db.text_factory = _text
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
             _configure(db, readonly, synchronous if DISK.durable else "OFF", wal_bytes)
@@ -64,6 +71,10 @@ def connect(
         # Also where the file was there: whoever made it may have been cut off before this.
         fsync_directory(path.parent)
     return db
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
 
 
 def _configure(db: sqlite3.Connection, readonly: bool, synchronous: Synchronous, wal_bytes: int) -> None:
@@ -93,13 +104,27 @@ def migrate(db: sqlite3.Connection, path: Path, steps: Migrations) -> None:
         with transaction(db, path):
             for statement in steps[number]:
                 db.execute(statement)
-            db.execute(f"PRAGMA user_version = {number + 1}")
+            _write_version(db, number + 1)
+    if db.execute("PRAGMA application_id").fetchone()[0] == 0 and steps:
+        with transaction(db, path):
+            _write_version(db, len(steps))  # an earlier edged wrote it once
+
+
+def _write_version(db: sqlite3.Connection, version: int) -> None:
+    db.execute(f"PRAGMA user_version = {version}")
+    db.execute(f"PRAGMA application_id = {_APPLICATION + version}")
 
 
 def schema_version(db: sqlite3.Connection, path: Path, known: int) -> int:
-    """The schema version of the file; NewerStateError when it is above `known`."""
+    """The schema version of the file; NewerStateError when it is above `known`.
+
+    The header has it twice: CorruptError where the two differ, for then neither can be believed.
+    """
     with translated(path):
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        again = int(db.execute("PRAGMA application_id").fetchone()[0])
+    if again not in (0, _APPLICATION + version) or version < 0:
+        raise CorruptError("the database is damaged: its header names no version", where=str(path))
     if version > known:
         raise NewerStateError(f"written by a newer edged (schema {version}, this one knows {known})",
                               where=str(path), remedy="install the newer version again")  # fmt: skip
@@ -118,9 +143,10 @@ def translated(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into StorageError or CorruptError, with the file and a remedy."""
     try:
         yield
-    except sqlite3.Error as problem:
-        text = str(problem)
-        if "malformed" in text or "not a database" in text:
+    except (sqlite3.Error, UnicodeDecodeError) as problem:
+        # SQLite's message has names as they stand in the file: where they are no text, it is malformed.
+        text = str(problem) if isinstance(problem, sqlite3.Error) else "malformed names"
+        if any(part in text for part in _DAMAGE):
             raise CorruptError(
                 f"the database is damaged: {text}",
                 where=str(path),
@@ -220,12 +246,6 @@ def compact(db: sqlite3.Connection, path: Path, limit_pages: int, *, at_most: in
         if surplus > 0:
             # `execute` would stop after the first page: it steps a statement without columns only once.
             db.executescript(f"PRAGMA incremental_vacuum({surplus})")
-
-
-def named(columns: str, row: Sequence[Any], *decoded: str) -> dict[str, Any]:
-    """The values of a row by column; those that are named in `decoded` are JSON, and None for NULL."""
-    values = dict(zip(columns.split(", "), row, strict=True))
-    return values | {name: json.loads(values[name]) for name in decoded if values[name] is not None}
 
 
 def json_list(values: Sequence[object]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edged.domain.commands.rules import OPEN
 from edged.errors import StorageError
-from edged.storage.files.database import connect, migrate, named, require_version, snapshot, transaction
+from edged.storage.files.checked_table import CheckedTable
+from edged.storage.files.database import connect, migrate, require_version, snapshot, transaction
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,8 +26,19 @@ DATABASE = "state.db"
 RUNS_KEPT = 5000
 _COUNTER = "counter."
 _HORIZON = "command_horizon"
-_RUN = "id, trigger, started, request, ended, outcome, result"
-_COMMAND = "id, name, ts, digest, state, request, answer, ended, response_topic, correlation"
+_META = CheckedTable("meta", ("name", "value"), "name", ("value",))
+_RUNS = CheckedTable(
+    "runs",
+    ("id", "trigger", "started", "request", "ended", "outcome", "result"),
+    "id",
+    ("request", "result"),
+)
+_COMMANDS = CheckedTable(
+    "commands",
+    ("id", "name", "ts", "digest", "state", "request", "answer", "ended", "response_topic", "correlation"),
+    "id",
+    ("request", "answer"),
+)
 
 MIGRATIONS: Migrations = (
     (
@@ -54,6 +65,10 @@ MIGRATIONS: Migrations = (
             digest TEXT NOT NULL, state TEXT NOT NULL, request TEXT NOT NULL, answer TEXT, ended REAL,
             response_topic TEXT, correlation BLOB)""",
         "CREATE INDEX open_commands ON commands(state) WHERE ended IS NULL",
+    ),
+    tuple(
+        f"ALTER TABLE {table} ADD COLUMN checksum INTEGER"
+        for table in ("meta", "runs", "commands", "models", "reigns")
     ),
 )
 
@@ -138,8 +153,7 @@ class Journal:
     def get_value(self, name: str, default: Any = None) -> Any:
         """Read the JSON value stored under `name`; `default` if there is none."""
         with self._reading():
-            row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return default if row is None else json.loads(row[0])
+            return self._get(name, default)
 
     def set_value(self, name: str, value: Any) -> None:
         """Store a JSON value under `name`, durably."""
@@ -155,14 +169,17 @@ class Journal:
         """How often the daemon was started so far."""
         return int(self.get_value(_COUNTER + "boot", 0))
 
+    def _get(self, name: str, default: Any = None) -> Any:
+        rows = _META.select(self._db, "WHERE name = ?", name)
+        return rows[0]["value"] if rows else default
+
     def _set(self, name: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, json.dumps(value)))
+        _META.insert(self._db, {"name": name, "value": value}, replace=True)
 
     def _count(self, name: str, at_least: int = 1) -> int:
         """The next number of a counter that never goes back, in the current transaction."""
         name = _COUNTER + name
-        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        number = max(at_least, 1 if row is None else int(json.loads(row[0])) + 1)
+        number = max(at_least, int(self._get(name, 0)) + 1)
         self._set(name, number)
         return number
 
@@ -171,28 +188,25 @@ class Journal:
     def begin_run(self, trigger: str, ts: float, request: Mapping[str, Any] | None = None) -> int:
         """Note that a run starts; its id, never used before."""
         with self._writing():
-            number = self._count("run")
-            self._db.execute(
-                "INSERT INTO runs (id, trigger, started, request) VALUES (?, ?, ?, ?)",
-                (number, trigger, ts, json.dumps(dict(request or {}))),
-            )
+            newest = self._db.execute("SELECT max(id) FROM runs").fetchone()[0] or 0
+            number = self._count("run", newest + 1)  # the counter may have been lost to damage
+            run = RunRecord(number, trigger, ts, dict(request or {}), None, None, None)
+            _RUNS.insert(self._db, vars(run))
             self._db.execute("DELETE FROM runs WHERE id <= ?", (number - RUNS_KEPT,))
         return number
 
     def end_run(self, run: int, ts: float, outcome: str, result: Mapping[str, Any] | None = None) -> None:
         """Record how a run ended."""
         with self._writing():
-            found = self._db.execute(
-                "UPDATE runs SET ended = ?, outcome = ?, result = ? WHERE id = ?",
-                (ts, outcome, json.dumps(dict(result or {})), run),
-            )
-            self._require(found, f"run {run}")
+            row = self._one(_RUNS.select(self._db, "WHERE id = ?", run), f"run {run}")
+            ended = {"ended": ts, "outcome": outcome, "result": dict(result or {})}
+            _RUNS.update(self._db, row | ended)
 
     def runs(self, limit: int = 100) -> list[RunRecord]:
         """List the newest runs, newest first."""
         with self._reading():
-            found = self._db.execute(f"SELECT {_RUN} FROM runs ORDER BY id DESC LIMIT ?", (limit,)).fetchall()  # noqa: S608
-        return [RunRecord(**named(_RUN, row, "request", "result")) for row in found]
+            found = _RUNS.select(self._db, "ORDER BY id DESC LIMIT ?", limit)
+        return [RunRecord(**row) for row in found]
 
     def run_count(self) -> int:
         """How many runs were ever started."""
@@ -201,9 +215,10 @@ class Journal:
     def _close_interrupted(self) -> list[int]:
         """At the start nothing can be under way: what is still open was cut off. The runs that were."""
         with self._writing():
-            cut = [row[0] for row in self._db.execute("SELECT id FROM runs WHERE outcome IS NULL")]
-            self._db.execute("UPDATE runs SET outcome = 'interrupted' WHERE outcome IS NULL")
-        return cut
+            cut = _RUNS.select(self._db, "WHERE outcome IS NULL")
+            for row in cut:
+                _RUNS.update(self._db, row | {"outcome": "interrupted"})
+        return [row["id"] for row in cut]
 
     # ---- commands --------------------------------------------------------------------------
 
@@ -222,25 +237,28 @@ class Journal:
 
     def _commands(self, which: str, *values: str | int) -> list[CommandRecord]:
         with self._reading():
-            rows = self._db.execute(f"SELECT {_COMMAND} FROM commands {which}", values).fetchall()  # noqa: S608
-        return [CommandRecord(**named(_COMMAND, row, "request", "answer")) for row in rows]
+            rows = _COMMANDS.select(self._db, which, *values)
+        return [CommandRecord(**row) for row in rows]
 
     def record_command(self, record: CommandRecord, kept: CommandRetention) -> None:
         """Note a new command, before it is carried out; those that are too many or too old are forgotten.
 
         When the newest of these came is the `command_horizon` from then on.
         """
-        row = vars(record) | {"request": json.dumps(record.request), "answer": None, "ended": None}
+        row = vars(record) | {"answer": None, "ended": None}
         # What has no outcome yet is never forgotten.
         doomed = "ended IS NOT NULL AND (ts < ? OR number <= (SELECT max(number) FROM commands) - ?)"
         bounds = (kept.since, kept.rows)
         with self._writing():
-            marks = ", ".join("?" * len(row))
-            self._db.execute(f"INSERT INTO commands ({_COMMAND}) VALUES ({marks})", tuple(row.values()))  # noqa: S608
-            newest = self._db.execute(f"SELECT max(ts) FROM commands WHERE {doomed}", bounds).fetchone()[0]  # noqa: S608
-            if newest is not None:
-                self._db.execute(f"DELETE FROM commands WHERE {doomed}", bounds)  # noqa: S608
-                self._set(_HORIZON, float(newest))
+            _COMMANDS.insert(self._db, row)
+            self._forget_commands(doomed, *bounds)
+
+    def _forget_commands(self, doomed: str, *bounds: float) -> None:
+        """Delete commands in the current transaction; older ones that come later are refused."""
+        newest = self._db.execute(f"SELECT max(ts) FROM commands WHERE {doomed}", bounds).fetchone()[0]  # noqa: S608
+        if newest is not None:
+            self._db.execute(f"DELETE FROM commands WHERE {doomed}", bounds)  # noqa: S608
+            self._set(_HORIZON, max(float(newest), float(self._get(_HORIZON, 0.0))))
 
     def command_horizon(self) -> float:
         """When the newest command came that is not remembered any more, Unix seconds; 0 for none."""
@@ -250,19 +268,30 @@ class Journal:
         self, key: str, state: State, *, answer: Mapping[str, Any] | None = None, ended: float | None = None
     ) -> None:
         """Note how far a command has come, and the answer it was given last."""
-        text = None if answer is None else json.dumps(dict(answer))
         with self._writing():
-            found = self._db.execute(
-                "UPDATE commands SET state = ?, answer = coalesce(?, answer), ended = ? WHERE id = ?",
-                (state, text, ended, key),
-            )
-            self._require(found, f"command {key}")
+            row = self._one(_COMMANDS.select(self._db, "WHERE id = ?", key), f"command {key}")
+            given = {} if answer is None else {"answer": dict(answer)}
+            _COMMANDS.update(self._db, row | given | {"state": state, "ended": ended})
 
     # ---- transactions ----------------------------------------------------------------------
 
-    def _require(self, found: sqlite3.Cursor, what: str) -> None:
-        if found.rowcount == 0:
+    def _one(self, found: list[dict[str, Any]], what: str) -> dict[str, Any]:
+        if not found:
             raise StorageError(f"{what} is not recorded", where=str(self._path))
+        return found[0]
+
+    def _drop_damaged(self) -> list[str]:
+        """Delete the rows that are not what was written; one line for each table that had some."""
+        with self._writing():
+            gone = {table.name: table.drop_damaged(self._db) for table in self._tables()}
+        return [
+            f"{count} damaged rows of {name} in {DATABASE} were dropped"
+            for name, count in gone.items()
+            if count
+        ]
+
+    def _tables(self) -> tuple[CheckedTable, ...]:
+        return (_META, _RUNS, _COMMANDS)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -12,16 +12,24 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 
 FILE = "boot.json"
 
-Reason = Literal["first_start", "clean_stop", "crash", "power_cut", "watchdog", "damaged", "unknown"]
+Reason = Literal[
+    "first_start", "clean_stop", "crash", "power_cut", "watchdog", "damaged", "failed_start", "unknown"
+]
 Ending = Literal["clean_stop", "watchdog", "damaged"]
 
 
 @dataclass(frozen=True)
 class Boot:
-    """Why the daemon starts; `damaged` names the database that it gave up on, where it did."""
+    """Why the daemon starts; `damaged` names the database that it gave up on, where it did.
+
+    `failed`: the part that the start before was opening when it failed, and how many failed there in a row.
+    `died`: whether that start ended without a word, before it served.
+    """
 
     reason: Reason
     damaged: str | None = None
+    failed: tuple[str, int] | None = None
+    died: bool = False
 
 
 def record_startup(state: Path, boot_id: str) -> Boot:
@@ -33,8 +41,34 @@ def record_startup(state: Path, boot_id: str) -> Boot:
     Raises StorageError when it cannot be noted.
     """
     boot = _last(state, boot_id)
-    publish_file(state / FILE, seal({"boot_id": boot_id, "ended": None, "damaged": None}))
+    _publish(state, boot_id, failed=boot.failed, serving=False)
     return boot
+
+
+def record_serving(state: Path, boot_id: str) -> None:
+    """Record that the start succeeded. Raises StorageError when it cannot be noted."""
+    _publish(state, boot_id)
+
+
+def record_failure(state: Path, boot_id: str, failed: tuple[str, int] | None, *, ended: bool) -> None:
+    """Record the part that a start is opening, or with `ended` at which it failed, and how often in a row.
+
+    Raises StorageError when it cannot be noted.
+    """
+    _publish(state, boot_id, "failed_start" if ended else None, failed=failed, serving=False)
+
+
+def _publish(
+    state: Path,
+    boot_id: str,
+    ended: str | None = None,
+    damaged: str | None = None,
+    failed: tuple[str, int] | None = None,
+    *,
+    serving: bool = True,
+) -> None:
+    values = {"boot_id": boot_id, "ended": ended, "damaged": damaged, "failed": failed, "serving": serving}
+    publish_file(state / FILE, seal(values))
 
 
 def _last(state: Path, boot_id: str) -> Boot:
@@ -46,9 +80,12 @@ def _last(state: Path, boot_id: str) -> Boot:
         kept = read_sealed(file)
     except CorruptError:
         return Boot("unknown")
+    part = kept.get("failed")  # not in the notes of earlier versions
+    failed = (part[0], part[1]) if part else None
     if kept.get("ended") is not None:
-        return Boot(kept["ended"], kept.get("damaged"))
-    return Boot("crash" if kept.get("boot_id") == boot_id else "power_cut")
+        return Boot(kept["ended"], kept.get("damaged"), failed)
+    reason: Reason = "crash" if kept.get("boot_id") == boot_id else "power_cut"
+    return Boot(reason, None, failed, died=not kept.get("serving", True))
 
 
 def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:
@@ -56,4 +93,4 @@ def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None 
 
     Raises StorageError when it cannot be noted: the next start will speak of a crash.
     """
-    publish_file(state / FILE, seal({"boot_id": boot_id, "ended": how, "damaged": damaged}))
+    _publish(state, boot_id, how, damaged)

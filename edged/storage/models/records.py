@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.model_files import FLOAT32, Form, model_in
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
-from edged.storage.files.database import named
+from edged.storage.files.checked_table import CheckedTable
 from edged.storage.journal.journal import Journal
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 MODELS = "models"
 Status = Literal["candidate", "champion", "good", "retired", "rejected", "rolled_back"]
 BAD: tuple[Status, ...] = ("rejected", "rolled_back")
-COLUMNS = "version, parent, created, source, run, generation, data, metrics, verdict, status, proven, pinned"
+_FLAGS = ("proven", "pinned")
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,11 @@ class Reign:
     previous: int | None
     reason: str
     outgoing: Status | None = None
+
+
+_MODELS = CheckedTable(
+    "models", tuple(field.name for field in fields(ModelRecord)), "version", ("data", "metrics", "verdict")
+)
 
 
 class StoredModels(Journal):
@@ -136,10 +140,8 @@ class StoredModels(Journal):
         return [record.version for record in self.records() if record.pinned]
 
     def _records(self, which: str, *values: int) -> list[ModelRecord]:
-        rows = self._db.execute(f"SELECT {COLUMNS} FROM models {which}", values).fetchall()  # noqa: S608
-        found = [named(COLUMNS, row, "data", "metrics", "verdict") for row in rows]
-        flags = ("proven", "pinned")
-        return [ModelRecord(**fields | {name: bool(fields[name]) for name in flags}) for fields in found]
+        found = _MODELS.select(self._db, which, *values)
+        return [ModelRecord(**row | {name: bool(row[name]) for name in _FLAGS}) for row in found]
 
     def verify(self, version: int, form: Form = FLOAT32) -> Path:
         """Path of the file of a model in this form, all its files compared with the manifest.
@@ -163,6 +165,7 @@ class StoredModels(Journal):
         return sorted(int(path.name) for path in self._models.iterdir() if path.name.isdigit())
 
     def _insert(self, record: ModelRecord) -> None:
-        values = [json.dumps(v) if isinstance(v, dict) else v for v in astuple(record)]
-        marks = ", ".join("?" * len(values))
-        self._db.execute(f"INSERT OR REPLACE INTO models ({COLUMNS}) VALUES ({marks})", values)  # noqa: S608
+        _MODELS.insert(self._db, vars(record), replace=True)
+
+    def _tables(self) -> tuple[CheckedTable, ...]:
+        return (*super()._tables(), _MODELS)

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from edged.domain.model_files import model_in
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
+from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.records import BAD, MODELS, ModelRecord, Reign, Status, StoredModels
-from edged.storage.samples.erasure import erase_published
+from edged.storage.samples.erasure import erase_published, rewrite
 
 if TYPE_CHECKING:
     import sqlite3
@@ -33,6 +34,10 @@ __all__ = ["MODELS", "ModelRecord", "Registry", "Reign"]
 
 POINTER = "champion"
 REIGNS_KEPT = 5000
+LABEL_TRACES = ("status", "history")
+SAMPLE_TRACES = (*LABEL_TRACES, "drift", "regimes", "anomalies")
+"""Values that hold something of labels, and of samples."""
+_REIGNS = CheckedTable("reigns", ("ts", "version", "previous", "reason"), "number")
 
 
 def champion_folder(state_dir: Path) -> Path | None:
@@ -153,6 +158,18 @@ class Registry(StoredModels):
                     self._db.execute("DELETE FROM models WHERE version = ?", (version,))
         return len(doomed)
 
+    def erase_traces(self, values: Iterable[str], *, alone: bool = False) -> None:
+        """Erase commands that have ended, which may name samples and labels, and some of the stored values.
+
+        None of their bytes stays in the files. `alone`: no other process has the database open.
+        Raises StorageError when the disk refuses, or something still reads; call it again.
+        """
+        with self._lock:
+            with self._writing():
+                self._forget_commands("ended IS NOT NULL")
+                self._db.executemany("DELETE FROM meta WHERE name = ?", [(name,) for name in values])
+            rewrite(self._db, self._path, alone=alone)
+
     # ---- champion --------------------------------------------------------------------------
 
     def champion(self) -> int | None:
@@ -174,10 +191,8 @@ class Registry(StoredModels):
     def reigns(self, limit: int = 100) -> list[Reign]:
         """The newest changes of champion, newest first."""
         with self._reading():
-            rows = self._db.execute(
-                "SELECT ts, version, previous, reason FROM reigns ORDER BY number DESC LIMIT ?", (limit,)
-            ).fetchall()
-        return [Reign(*row) for row in rows]
+            rows = _REIGNS.select(self._db, "ORDER BY number DESC LIMIT ?", limit)
+        return [Reign(**row) for row in rows]
 
     def set_champion(self, version: int, reason: str, ts: float, *, outgoing: Status | None = None) -> None:
         """Make a model the champion: verify its files, move the pointer, then write the rows.
@@ -232,17 +247,15 @@ class Registry(StoredModels):
                     self.repaired.append(
                         f"the swap between models {record.version} and {reign.version} was {turn}"
                     )
-            self._db.execute("UPDATE models SET status = 'champion' WHERE version = ?", (reign.version,))
+            for record in self._records("WHERE status != 'champion' AND version = ?", reign.version):
+                self._insert(replace(record, status="champion"))
             self._note(reign)
 
     def _note(self, reign: Reign) -> None:
-        row = (reign.ts, reign.version, reign.previous, reign.reason)
-        last = self._db.execute(
-            "SELECT ts, version, previous, reason FROM reigns ORDER BY number DESC LIMIT 1"
-        ).fetchone()
-        if last == row:
+        row = {name: getattr(reign, name) for name in _REIGNS.columns}
+        if _REIGNS.select(self._db, "ORDER BY number DESC LIMIT 1") == [row]:
             return
-        self._db.execute("INSERT INTO reigns (ts, version, previous, reason) VALUES (?, ?, ?, ?)", row)
+        _REIGNS.insert(self._db, row)
         self._db.execute(
             "DELETE FROM reigns WHERE number <= (SELECT max(number) FROM reigns) - ?", (REIGNS_KEPT,)
         )
@@ -252,11 +265,15 @@ class Registry(StoredModels):
         atomic.make_directory(self._models, disk=self._disk)
         swept = atomic.sweep(self._models, disk=self._disk)
         self.repaired += [f"removed {MODELS}/{name}, which was never published" for name in swept]
+        self.repaired += self._drop_damaged()
         self.repaired += [f"training run {run} was cut off" for run in self._close_interrupted()]
         self._match_rows_to_files()
         if self.reign() is None:
             self._restore_pointer()
         self._follow_pointer(repairing=True)
+
+    def _tables(self) -> tuple[CheckedTable, ...]:
+        return (*super()._tables(), _REIGNS)
 
     def _match_rows_to_files(self) -> None:
         stored, known = set(self._on_disk()), {record.version for record in self.records()}

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
+from edged.storage.files.damaged_database import database_files
 from edged.storage.files.database import PAGE_SIZE, connect, file_pages, migrate, transaction, translated
 from edged.storage.files.database import used_pages as used
 from edged.storage.outbox import tables
 from edged.storage.outbox.space import OutboxSpace, fold_wal, pages_of, reserve_wal
 from edged.storage.outbox.tables import Key, OutboxBacklog, total, waiting
+from edged.storage.samples.erasure import erase_files
 
 if TYPE_CHECKING:
     import sqlite3
@@ -98,6 +100,22 @@ class Outbox:
             _put_aside(self._path, problem)
             self._held.clear()
             self._adopt(_connected(self._path, self._space))
+
+    def erase(self) -> int:
+        """Overwrite the file and begin an empty one; how many messages went.
+
+        Raises StorageError when the disk refuses.
+        """
+        with self._lock:
+            count = self.waiting.pending
+            self._db.close()
+            self._space.release()
+            try:
+                erase_files(database_files(self._path))
+            finally:
+                self._held.clear()
+                self._adopt(_connected(self._path, self._space))
+        return count
 
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""

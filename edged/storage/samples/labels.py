@@ -4,6 +4,8 @@ A label that differs from the one before is a contradiction. It is counted and t
 a sample whose label has been changed more often than allowed loses it, and is learned from no more.
 """
 
+# ruff: noqa: S608  every statement is put together from constants of this module alone
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.storage.files.database import json_list
+from edged.storage.samples.checksum import checksum_with
 
 if TYPE_CHECKING:
     import sqlite3
@@ -18,9 +21,10 @@ if TYPE_CHECKING:
     from edged.domain.stream.sample import LabelUpdate
     from edged.storage.samples.tables import SampleCounts
 
-_FRESH = "UPDATE samples SET y = ?, label_ts = ?, label_seq = ? WHERE offset = ?"
-_AGAIN = "UPDATE samples SET y = ?, label_ts = ?, changes = ? WHERE offset = ?"
-_WITHDRAW = "UPDATE samples SET y = NULL, label_ts = ?, label_seq = NULL, changes = ? WHERE offset = ?"
+_SET = f"UPDATE samples SET y = ?1, checksum = {checksum_with('?1')}, label_ts = ?2"
+_FRESH = f"{_SET}, label_seq = ?3 WHERE offset = ?4"
+_AGAIN = f"{_SET}, changes = ?3 WHERE offset = ?4"
+_WITHDRAW = f"{_SET}, label_seq = NULL, changes = ?3 WHERE offset = ?4"
 _ASIDE = """UPDATE samples SET label_seq = NULL
     WHERE label_seq IS NOT NULL AND offset IN (SELECT value FROM json_each(?))"""
 _SET_ASIDE = """SELECT offset, holdout FROM samples
@@ -87,7 +91,7 @@ def _another(
         db.execute(_AGAIN, (value, update.ts, state.changes or None, update.offset))
         state.y = value
         return
-    db.execute(_WITHDRAW, (update.ts, state.changes, update.offset))
+    db.execute(_WITHDRAW, (None, update.ts, state.changes, update.offset))
     state.seq = state.y = None
     tally.holdout_labels -= state.holdout
 

@@ -4,8 +4,11 @@ One writer (the thread that ingests) and any number of readers, in other threads
 each with a connection of its own.
 """
 
+# ruff: noqa: S608  every statement is put together from constants of this module alone
+
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ from edged.errors import CorruptError, StorageError
 from edged.storage.files import database
 from edged.storage.samples import erasure, eviction, open_windows, quarantine
 from edged.storage.samples import labels as labelling
+from edged.storage.samples.checksum import CHECKED, is_whole, provide_checksum
 from edged.storage.samples.eviction import Eviction
 from edged.storage.samples.label_join import JoiningReader
 from edged.storage.samples.reader import Counters
@@ -83,6 +87,7 @@ class SampleLog(JoiningReader):
         self._evicting = evicting
         self._wal = database.WriteAheadLog(path, self._limits.wal_bytes)
         self.damage: CorruptError | None = None
+        provide_checksum(db)
 
     @classmethod
     def open(
@@ -271,6 +276,31 @@ class SampleLog(JoiningReader):
             if (tally.next_offset, tally.next_seq) != (1, 1):
                 raise StorageError("the log has a numbering of its own", where=str(self._path))
             tally.next_offset, tally.next_seq = offset, seq
+
+    def drop_damaged(self, seconds: float) -> int:
+        """Delete samples that are not what was written, the newest first, for so long; how many.
+
+        What is not reached is checked when it is read.
+        """
+        until, size, doomed = time.monotonic() + seconds, 4 * self._schema.width, []
+        with self._reading():
+            for offset, *row in self._db.execute(
+                f"SELECT offset, {CHECKED} FROM samples ORDER BY offset DESC"
+            ):
+                if not is_whole(row, size):
+                    doomed.append((offset,))
+                if time.monotonic() > until:
+                    break
+        if doomed:
+            with self._writing() as (tally, _):
+                self._db.execute("REINDEX samples")  # it may name values that the rows no longer have
+                self._db.executemany("DELETE FROM samples WHERE offset = ?", doomed)
+                tally.rows = self._db.execute("SELECT count(*) FROM samples").fetchone()[0]
+                tally.evicted += len(doomed)
+                tally.holdout_labels = self._db.execute(
+                    "SELECT count(*) FROM samples WHERE label_seq IS NOT NULL AND holdout = 1"
+                ).fetchone()[0]
+        return len(doomed)
 
     def protect(self, offsets: NDArray[np.int64] | Iterable[int]) -> None:
         """Replace the replay memory: its samples are evicted only when nothing else is left."""

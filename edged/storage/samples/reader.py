@@ -18,8 +18,10 @@ from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.sample import Rejected, Window
 from edged.domain.training.caches import codes_of
 from edged.errors import CorruptError
+from edged.logs import get_logger
 from edged.storage.files.database import file_bytes, json_list, snapshot
 from edged.storage.samples import open_windows, quarantine
+from edged.storage.samples.checksum import CHECKED, is_whole
 from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindows
 
+log = get_logger("edged.samples")
+
 _CHUNK = 1024
 _NO_LIMIT = 2**62
-_COLUMNS = "offset, label_seq, x, y"
+_COLUMNS = f"offset, label_seq, {CHECKED}"
 # Both forms are answered from the partial indexes alone.
 _TRAINING = "label_seq IS NOT NULL AND holdout = 0"
 _HOLDOUT = "label_seq IS NOT NULL AND holdout = 1"
@@ -165,7 +169,12 @@ class WindowReader:
     def open_windows(self) -> OpenWindows:
         """Read the windows that are not yet samples."""
         with self._reading():
-            return open_windows.read(self._db)
+            try:
+                return open_windows.read(self._db)
+            except (TypeError, ValueError) as problem:
+                raise CorruptError(
+                    f"an open window is damaged: {problem}", where=str(self._path)
+                ) from problem
 
     def counters(self) -> Counters:
         """Read all counters, at one moment."""
@@ -233,14 +242,24 @@ class WindowReader:
         y = x if self._schema.labels_itself else np.empty((at_most, targets), np.float32)
         cursor, done = self._db.execute(sql, parameters), 0
         while chunk := cursor.fetchmany(_CHUNK):
+            chunk = self._whole(chunk)
+            if not chunk:
+                continue
             part = slice(done, done + len(chunk))
-            part_offsets, part_seq, part_x, part_y = zip(*chunk, strict=True)
+            part_offsets, part_seq, _, _, _, part_x, part_y, _ = zip(*chunk, strict=True)
             offsets[part], seq[part] = part_offsets, part_seq
             x[part] = self._floats(part_x, width)
             if y is not x:
                 y[part] = self._targets(part_y)
             done += len(chunk)
         return Window(offsets[:done], seq[:done], x[:done], y[:done])
+
+    def _whole(self, rows: list[Any]) -> list[Any]:
+        """Those of some rows that are what was written."""
+        whole = [row for row in rows if is_whole(row[2:], 4 * self._schema.width)]
+        if len(whole) < len(rows):
+            log.warning("samples_damaged", rows=len(rows) - len(whole), action="not used")
+        return whole
 
     def _floats(self, blobs: Iterable[bytes], width: int) -> NDArray[np.float32]:
         values = np.frombuffer(b"".join(blobs), "<f4")

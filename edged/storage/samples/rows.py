@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.errors import StorageError
+from edged.storage.samples.checksum import checksum
 from edged.storage.samples.label_join import id_key
 
 if TYPE_CHECKING:
@@ -38,17 +39,19 @@ def insert(
 
     `labels` are encoded values of column `y`, `positions` those of `label_seq`; both may be endless.
     """
-    offsets = batch.offsets.tolist()
+    offsets, ts, kept = batch.offsets.tolist(), batch.ts.tolist(), holdout.astype(int).tolist()
+    blobs, labels = _blobs(batch.x), list(islice(labels, len(batch)))
     columns: dict[str, Iterable[Any]] = {
         "offset": offsets,
         "key": batch.keys,
-        "ts": batch.ts.tolist(),
+        "ts": ts,
         "ingested": batch.ingested.tolist(),
-        "x": _blobs(batch.x),
+        "x": blobs,
         "y": labels,
         "label_seq": positions,
-        "holdout": holdout.astype(int).tolist(),
+        "holdout": kept,
         "packet": packed(batch.packets),
+        "checksum": map(checksum, batch.keys, ts, kept, blobs, labels),
     }
     if any(batch.ids):
         columns |= {"id_key": _id_keys(offsets, batch.ids), "id": batch.ids}

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
-from edged.errors import StorageError
+from edged.errors import CorruptError, StorageError
 from edged.storage.samples import open_windows
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 # changes         how often the label was contradicted; NULL for never. See labels.py.
 # id_key          see label_join.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
 #                 of messages that brought no sample, with the next offset at that time as their place.
+# checksum        see rows.py; NULL in rows of an earlier edged. That of tally covers its other columns.
 # The partial indexes keep unlabelled rows out; each labelled row is in exactly one of the two.
 MIGRATIONS: Migrations = (
     (
@@ -53,6 +56,10 @@ MIGRATIONS: Migrations = (
         "ALTER TABLE tally ADD COLUMN contradicted INTEGER NOT NULL DEFAULT 0",
     ),
     open_windows.TABLES,
+    (
+        "ALTER TABLE samples ADD COLUMN checksum INTEGER",
+        "ALTER TABLE tally ADD COLUMN checksum INTEGER",
+    ),
 )
 
 
@@ -79,17 +86,27 @@ class SampleCounts:
 
     @classmethod
     def read(cls, db: sqlite3.Connection) -> SampleCounts:
-        """Read the counts of the current transaction."""
-        return cls(*db.execute(f"SELECT {_COLUMNS} FROM tally").fetchone())
+        """Read the counts of the current transaction; CorruptError when they are not what was written."""
+        *counts, checksum = db.execute(f"SELECT {_COLUMNS}, checksum FROM tally").fetchone() or (None,)
+        numbers = len(counts) == len(_NAMES) and all(isinstance(n, int) and 0 <= n < _MOST for n in counts)
+        if not numbers or checksum not in (None, _checksum(counts)):
+            raise CorruptError("its counts are damaged", where="samples.db")
+        return cls(*counts)
 
     def write(self, db: sqlite3.Connection) -> None:
         """Write the counts in the current transaction."""
-        db.execute(_UPDATE, astuple(self))
+        counts = astuple(self)
+        db.execute(_UPDATE, (*counts, _checksum(counts)))
 
 
 _NAMES = [field.name for field in fields(SampleCounts)]
 _COLUMNS = ", ".join(_NAMES)
-_UPDATE = "UPDATE tally SET " + ", ".join(f"{name} = ?" for name in _NAMES)
+_UPDATE = "UPDATE tally SET " + ", ".join(f"{name} = ?" for name in (*_NAMES, "checksum"))
+_MOST = 2**62
+
+
+def _checksum(values: Sequence[object]) -> int:
+    return crc32(repr(list(values)).encode())
 
 
 def stream_values(schema: Schema) -> dict[str, str]:
@@ -104,6 +121,13 @@ def stream_values(schema: Schema) -> dict[str, str]:
     }
 
 
+_STREAM_CHECKSUM = "checksum"
+
+
+def _sealed(values: Mapping[str, str]) -> str:
+    return str(_checksum(sorted(values.items())))
+
+
 def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
     """Whether the log carries a stream's meaning yet; it must be this one's.
 
@@ -112,6 +136,9 @@ def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
     Raises StorageError naming the first thing that differs.
     """
     stored: dict[str, str] = dict(db.execute("SELECT name, value FROM stream"))
+    sealed = _STREAM_CHECKSUM in stored
+    if stored.pop(_STREAM_CHECKSUM, _sealed(stored)) != _sealed(stored):
+        raise CorruptError("what its rows mean is damaged", where=str(path))
     for name, value in stream_values(schema).items():
         kept = stored.get(name, value)
         grown = name == "classes" and value.startswith(kept + "\n")
@@ -121,12 +148,13 @@ def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
                 where=str(path),
                 remedy="restore the configuration, or choose another storage.dir",
             )
-    return stored == stream_values(schema)
+    return sealed and stored == stream_values(schema)
 
 
 def write_stream(db: sqlite3.Connection, schema: Schema) -> None:
     """Note what the rows mean, in the current transaction."""
-    values: list[tuple[Any, ...]] = list(stream_values(schema).items())
+    meaning = stream_values(schema)
+    values: list[tuple[Any, ...]] = list((meaning | {_STREAM_CHECKSUM: _sealed(meaning)}).items())
     db.executemany("INSERT OR REPLACE INTO stream VALUES (?, ?)", values)
 
 

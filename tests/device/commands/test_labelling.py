@@ -42,5 +42,9 @@ def test_answered_label_requests_lead_to_a_training_run(broker: Broker, tmp_path
         refused = listener.request("label", id="nobody", label="low")
         assert refused["status"] == "error"
         assert refused["reason"] == "refused"
+        for odd in ({"key": "a", "ts": int("1" * 400)}, {"id": "\ud800"}, {"id": "1-1", "more": ["\udfff"]}):
+            answer = listener.request("label", label="low", **odd)
+            assert (answer["status"], "JSON" in answer["error"]) == ("error", True), answer
+        assert "Traceback" not in device.log.read_text()
         wrong = listener.request("label", id=entries[0]["id"], label="purple")
         assert "purple" in wrong["error"]

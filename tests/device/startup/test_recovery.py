@@ -39,9 +39,9 @@ def publish(state: Path, **learner: Any) -> Checkpoints:
 
 
 def test_a_first_start_repairs_nothing(tmp_path: Path) -> None:
-    assert start(tmp_path / "lib" / "state") == Recovery("first_start", [])
-    assert start(tmp_path / "lib" / "state") == Recovery("crash", [])
-    assert start(tmp_path / "lib" / "state", "b") == Recovery("power_cut", [])
+    for boot_id, reason in (("a", "first_start"), ("a", "crash"), ("b", "power_cut")):
+        found = start(tmp_path / "lib" / "state", boot_id)
+        assert (found.reason, found.repaired) == (reason, [])
 
 
 def test_what_was_never_published_is_removed_and_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import ssl
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +214,24 @@ def answered(one: socket.socket) -> bool:
         return one.recv(65536).startswith(b"HTTP/1.1 200")
     except OSError:
         return False
+
+
+def test_slow_connections_keep_nobody_out(tmp_path: Path) -> None:
+    path = tmp_path / "edged.sock"
+    with serving(unix_socket=path) as sockets:
+        slow = [link(sockets) for _ in range(200)]
+        for one in slow:
+            with suppress(OSError):  # those that were too many are closed already
+                one.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+        for _ in range(3):
+            with link(sockets) as quick:
+                assert answered(quick)
+            local = UnixConnection(path)
+            local.request("GET", "/")
+            assert local.getresponse().read() == b"True"
+            local.close()
+        for one in slow:
+            one.close()
 
 
 def test_as_many_connections_as_are_allowed_are_answered_and_no_more_are_open() -> None:

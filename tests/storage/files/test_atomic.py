@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -193,6 +194,29 @@ def test_anything_else_is_no_sealed_file(data: bytes) -> None:
 
 def test_sealed_numbers_as_keys_keep_their_seal() -> None:
     assert unseal(seal({"by_class": {10: 1, 9: (2,)}}), "here") == {"by_class": {"10": 1, "9": [2]}}
+
+
+def test_what_is_made_under_the_lock_is_for_its_owner_alone(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    before = os.umask(0o022)
+    try:
+        (state / "models").mkdir(parents=True)
+        (state / "models" / "champion").write_text("from an earlier edged")
+        (state / "link").symlink_to(tmp_path / "others")
+        (tmp_path / "others").write_text("not of the state")
+        with DirectoryLock(state):
+            (state / "new").mkdir()
+            (state / "new" / "file").write_text("x")
+        made = [state, *(path for path in state.rglob("*") if not path.is_symlink())]
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in made}
+        assert modes == {
+            **dict.fromkeys(("state", "models", "new"), 0o700),
+            **dict.fromkeys(("champion", "file", "edged.lock"), 0o600),
+        }  # fmt: skip
+        assert (tmp_path / "others").stat().st_mode & 0o077, "links lead nowhere"
+        assert os.umask(0o022) == 0o022, "as before"
+    finally:
+        os.umask(before)
 
 
 def test_a_second_lock_names_the_holder(tmp_path: Path) -> None:

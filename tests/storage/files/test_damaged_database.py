@@ -128,6 +128,6 @@ def test_the_newest_are_kept_even_when_the_clock_goes_back(tmp_path: Path) -> No
 
 def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
     disk = TestedDisk(0, OSError(errno.EROFS, os.strerror(errno.EROFS)))
-    with pytest.raises(StorageError, match=r"a\.db: setting a damaged database aside failed: .*writable"):
+    with pytest.raises(StorageError, match=r"a\.db: setting what is damaged aside failed: .*writable"):
         rename_damaged(database(tmp_path / "a.db"), NOW, disk=disk)
     assert (tmp_path / "a.db").exists()

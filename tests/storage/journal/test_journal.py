@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,4 +145,45 @@ def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
         Registry.open(tmp_path, readonly=True)
     (tmp_path / "state.db").write_bytes(b"nothing" * 1000)
     with pytest.raises(CorruptError, match=r"state\.db: the database is damaged"):
+        Registry.open(tmp_path)
+
+
+def spoil(path: Path, statement: str) -> None:
+    """Change values as damage would: without their checksums."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        assert db.execute(statement).rowcount > 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "lost"),
+    [
+        ("UPDATE runs SET result = '{' WHERE id = 1", "runs"),
+        ("UPDATE runs SET trigger = CAST(x'ff' AS TEXT) WHERE id = 1", "runs"),
+        ("UPDATE runs SET started = 'soon' WHERE id = 1", "runs"),
+        ("UPDATE runs SET id = 1 << 61 WHERE id = 1", "runs"),
+        ("UPDATE meta SET value = 7 WHERE name = 'consumed'", "meta"),
+        ("UPDATE meta SET name = CAST(x'ff' AS TEXT) WHERE name = 'counter.run'", "meta"),
+    ],
+)
+def test_a_row_that_is_not_what_was_written_goes_alone(tmp_path: Path, statement: str, lost: str) -> None:
+    with Registry.open(tmp_path) as registry:
+        for number in (1, 2):
+            registry.end_run(registry.begin_run("labels", number), number, "done", {"loss": 0.5})
+        registry.set_value("consumed", 6)
+        registry.set_value("drift", {"a": [1]})
+    spoil(tmp_path / "state.db", statement)
+    with Registry.open(tmp_path) as registry:
+        assert registry.repaired == [f"1 damaged rows of {lost} in state.db were dropped"]
+        assert registry.get_value("drift") == {"a": [1]}
+        assert len(registry.runs()) == (1 if lost == "runs" else 2)
+        assert registry.begin_run("labels", 3.0) == 3
+    with Registry.open(tmp_path) as registry:
+        assert registry.repaired == ["training run 3 was cut off"]
+
+
+def test_the_version_in_the_header_is_not_believed_alone(tmp_path: Path) -> None:
+    Registry.open(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(CorruptError, match="names no version"):
         Registry.open(tmp_path)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -249,3 +251,52 @@ def test_figures_can_be_asked_from_other_threads_while_samples_come(log: SampleL
     assert problems == []
     assert all(count % 20 == 0 for count in seen)
     assert log.counters().samples == 2000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "y = 1 - y", "x = substr(x, 1, 11) || x'00'", "x = x'00'", "x = NULL", "ts = ts + 1", "key = 'other'",
+        "holdout = 1 - holdout", "key = CAST(x'ff' AS TEXT)", "y = 'text'",
+    ],
+)  # fmt: skip
+def test_a_row_that_is_not_what_was_written_is_not_learned_from(tmp_path: Path, change: str) -> None:
+    with open_log(tmp_path, holdout=0.0) as log:
+        log.commit(batch(1, 5, labels=[0.0] * 5))
+        log.commit(None, [LabelUpdate(2, 1.0, START)])
+    with closing(sqlite3.connect(tmp_path / "samples.db", isolation_level=None)) as db:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        schema = (
+            "UPDATE sqlite_master SET sql = replace(sql, 'x BLOB NOT NULL', 'x BLOB') WHERE name = 'samples'"
+        )
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute(schema)
+    with closing(sqlite3.connect(tmp_path / "samples.db", isolation_level=None)) as db:
+        assert db.execute(f"UPDATE samples SET {change} WHERE offset = 3").rowcount == 1  # noqa: S608
+    with open_log(tmp_path, holdout=0.0) as log:
+        window = log.training_window(0, 10)
+        assert (window.offsets.tolist(), window.y[:, 0].tolist()) == ([1, 2, 4, 5], [0.0, 1.0, 0.0, 0.0])
+        assert log.drop_damaged(10.0) == 1
+        assert (log.counters().rows, log.drop_damaged(10.0)) == (4, 0)
+        log.erase(labels=True)
+        assert log.drop_damaged(10.0) == 0, "rows without their labels are whole"
+
+
+def test_rows_of_an_earlier_edged_have_no_checksum_and_count(tmp_path: Path) -> None:
+    with open_log(tmp_path, holdout=0.0) as log:
+        log.commit(batch(1, 5, labels=[0.0] * 5))
+    with closing(sqlite3.connect(tmp_path / "samples.db", isolation_level=None)) as db:
+        db.execute("UPDATE samples SET checksum = NULL")
+        db.execute("UPDATE tally SET checksum = NULL")
+    with open_log(tmp_path, holdout=0.0) as log:
+        assert len(log.training_window(0, 10)) == 5
+        assert log.drop_damaged(10.0) == 0
+
+
+def test_counts_that_are_damaged_are_damage(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.commit(batch(1, 5))
+    with closing(sqlite3.connect(tmp_path / "samples.db", isolation_level=None)) as db:
+        db.execute("UPDATE tally SET next_offset = 7")
+    with open_log(tmp_path) as log, pytest.raises(CorruptError, match="counts"):
+        log.counters()

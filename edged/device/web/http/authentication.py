@@ -156,11 +156,6 @@ class Attempts:
             del self._buckets[next(iter(self._buckets))]
         return bucket.try_acquire(self._clock.monotonic())
 
-    def exhausted(self, address: str) -> bool:
-        """Whether this address has to wait before it tries again."""
-        bucket = self._buckets.get(address)
-        return bucket is not None and not bucket.allowed(self._clock.monotonic())
-
 
 class Access:
     """Grants permissions to requests by their token or session.
@@ -181,10 +176,7 @@ class Access:
         opened = self._tokens.opened(token)
         return Pass(opened | self.anybody.scopes) if opened else None
 
-    def login(self, token: str, address: str) -> tuple[str, Pass] | None:
+    def login(self, token: str) -> tuple[str, Pass] | None:
         """Exchange a token for a session; None if the token is wrong."""
         granted = self.of_token(token)
-        if granted is None:
-            self.attempts.failed(address)
-            return None
-        return self.sessions.begin(granted.scopes)
+        return None if granted is None else self.sessions.begin(granted.scopes)

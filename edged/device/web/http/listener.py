@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -66,8 +67,8 @@ class OneWrite:
 class Connection(HttpToolsProtocol):
     """One connection, with limits that uvicorn does not have.
 
-    They concern headers, slow senders and readers, and the number of connections: one beyond `most` is closed
-    without an answer.
+    They concern headers, slow senders and readers, and the number of connections on a socket: beyond `most`
+    the one that has kept us waiting longest is closed, of the address that has most of them.
 
     `since` says when the request that is arriving began, or the client stopped to take its answer, in seconds
     of the event loop; None while we are the ones to act.
@@ -82,10 +83,23 @@ class Connection(HttpToolsProtocol):
         self._one_write = OneWrite(transport)
         super().connection_made(cast("asyncio.Transport", self._one_write))
         self.since: float | None = self.loop.time()
+        self.opened = self.since
         self._head = 0
         self._in_head = True
         if len(self.connections) > self._most:
-            transport.abort()
+            self._slowest().transport.abort()
+
+    def _slowest(self) -> Connection:
+        """The connection to close where there are too many: this one, if no other is slow."""
+        others = (other for other in self.connections if isinstance(other, Connection))
+        slow = [other for other in others if other.since is not None]
+        held = Counter(other.address for other in slow)
+        return min(slow, key=lambda other: (-held[other.address], other.opened), default=self)
+
+    @property
+    def address(self) -> str:
+        """The address of the client; empty for a Unix socket."""
+        return self.client[0] if self.client else ""
 
     def data_received(self, data: bytes) -> None:
         """Process more of a request; reject a head that is too large."""
@@ -138,8 +152,7 @@ class HttpListener:
         self._app = app
         self._sockets = sockets
         self._servers: list[asyncio.Server] = []
-        self._state = ServerState()
-        self._state.default_headers = list(STATIC_HEADERS)
+        self._states: list[ServerState] = []
         self._sweep: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -152,9 +165,11 @@ class HttpListener:
         protocol.load()
         limits = self._config.limits
         for bound, path in self._sockets.bound:
-            make = partial(
-                Connection, protocol, self._state, {UNIX: path is not None}, most=limits.connections
-            )
+            # One for each socket: connections from the network must not take those of this machine.
+            state = ServerState()
+            state.default_headers = list(STATIC_HEADERS)
+            self._states.append(state)
+            make = partial(Connection, protocol, state, {UNIX: path is not None}, most=limits.connections)
             context = self._sockets.tls if path is None else None
             handshake = None if context is None else REQUEST_SECONDS
             self._servers.append(
@@ -164,10 +179,13 @@ class HttpListener:
             )
         self._look()
 
+    def _connections(self) -> list[Any]:
+        return [connection for state in self._states for connection in state.connections]
+
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         before = loop.time() - REQUEST_SECONDS
-        for connection in list(self._state.connections):
+        for connection in self._connections():
             since = getattr(connection, "since", None)
             if since is not None and since < before:
                 connection.transport.abort()
@@ -180,11 +198,11 @@ class HttpListener:
             self._sweep.cancel()
         for server in self._servers:
             server.close()
-        for connection in list(self._state.connections):
+        for connection in self._connections():
             connection.shutdown()
         until = loop.time() + seconds
-        while self._state.tasks and loop.time() < until:
-            await asyncio.wait(set(self._state.tasks), timeout=until - loop.time())
-        for connection in list(self._state.connections):
+        while (tasks := {task for state in self._states for task in state.tasks}) and loop.time() < until:
+            await asyncio.wait(tasks, timeout=until - loop.time())
+        for connection in self._connections():
             connection.transport.abort()
         self._sockets.close()

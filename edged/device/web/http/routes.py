@@ -123,13 +123,13 @@ def _of_token(access: Access, authorization: bytes, address: str) -> Pass:
     found = access.of_token(token.strip()) if scheme.lower() == "bearer" else None
     if found is not None:
         return found
+    raise wrong_token(access, address)
+
+
+def wrong_token(access: Access, address: str) -> HttpError:
+    """Count an invalid token; return the 401 error, or 429 for too many of them."""
     if access.attempts.failed(address):
-        raise HttpError(401, "invalid token", kind="token", headers={"www-authenticate": "Bearer"})
-    raise too_many_attempts()
-
-
-def too_many_attempts() -> HttpError:
-    """Return the 429 error for too many invalid tokens."""
+        return HttpError(401, "invalid token", kind="token", headers={"www-authenticate": "Bearer"})
     return HttpError(
         429, "too many wrong tokens", kind="attempts", remedy="wait a minute", headers={"retry-after": "60"}
     )
@@ -181,12 +181,9 @@ class Login:
 
     async def begin(self, request: Request) -> Response:
         """Exchange `{"token": …}` for a session cookie."""
-        address = address_of(request.scope)
-        if self._access.attempts.exhausted(address):
-            raise too_many_attempts()
-        found = self._access.login(await _token(request), address)
+        found = self._access.login(await _token(request))
         if found is None:
-            raise HttpError(401, "invalid token", kind="token")
+            raise wrong_token(self._access, address_of(request.scope))
         self._end_of(request.scope)  # a browser has one session: its token may have been the wrong one
         session, granted = found
         response = as_json(_told(granted))

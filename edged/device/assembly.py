@@ -143,7 +143,7 @@ class Assembly:
         pipeline = LivePipeline(
             self._state, host, session=self.session, watchdog=self.watchdog, latencies=latencies
         )
-        pipeline.resume(interrupted=self._state.interrupted)
+        pipeline.resume(self._state.unfinished)
         for version in pipeline.models.unusable:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")

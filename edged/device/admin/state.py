@@ -16,6 +16,7 @@ from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion import ModelStore
 from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.device.startup.recovery import unfinished
 from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import SUFFIXES
 from edged.domain.training.guards import FailureBackoff
@@ -137,13 +138,15 @@ def train_once(
         host = Host(Events(), clock, _model_reader(config), client)
         pipeline = Pipeline(config, bundle, registry, samples, samples, host)
         scheduler = pipeline.scheduler
-        if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
+        checkpoints = Checkpoints(config.storage.dir / "checkpoints", config.training.keep_checkpoints)
+        scheduler.unfinished = unfinished(checkpoints, registry)
+        if resume and not scheduler.unfinished and not _interrupted(registry):
             raise RefusedError(
                 "no run was interrupted",
                 where=str(config.storage.dir),
                 remedy="leave out --resume to begin a new one",
             )
-        result = scheduler.train("command", observer=observer)
+        result = scheduler.train("command", observer=observer, resumes=resume)
         if result is None:
             last = registry.runs(1)[0]
             raise StorageError(
@@ -154,12 +157,18 @@ def train_once(
         verdict, served = pipeline.models.add(evaluation)
         if served is not None:
             pipeline.models.set_champion(served.version, "; ".join(verdict.reasons))
+        pipeline.models.record_judged(result.own_candidate())
         answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
         return answer | {
             "verdict": verdict.to_json(),
             "version": served.version if served else None,
             "champion": registry.champion(),
         }
+
+
+def _interrupted(registry: Registry) -> bool:
+    runs = registry.runs(1)
+    return bool(runs) and runs[0].outcome in UNFINISHED
 
 
 def _lock(state: Path, command: str | None = None) -> DirectoryLock:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edged.logs import get_logger
 from edged.storage.backup import restore
-from edged.storage.files.atomic import fsync_directory, make_directory, sweep
+from edged.storage.files.atomic import STAGING, fsync_directory, make_directory, sweep
 from edged.storage.files.damaged_database import damage, rename_damaged
 from edged.storage.journal import last_shutdown
 from edged.storage.models.bundles import finish_interrupted
+from edged.storage.models.records import JUDGED
 
 if TYPE_CHECKING:
     from edged.storage.journal.last_shutdown import Reason
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 log = get_logger("edged.recover")
 
 DATABASES = ("samples.db", "state.db")
-PUBLISHED = ("models", "checkpoints", "candidates")
 CHECK_SECONDS = 1.0
 """For each database: a device must not stand still because its log is large."""
 OFFSET_MARGIN = 1_000_000
@@ -81,11 +81,11 @@ def recover(
 
 def _sweep(state: Path, found: Recovery) -> None:
     """Remove what was never published, and make durable what a crash may have left just before that."""
-    for folder in (state, *(state / name for name in PUBLISHED)):
-        if folder.is_dir():
-            for name in sweep(folder):
-                found.record(f"removed {(folder / name).relative_to(state)}, which was never published")
-            fsync_directory(folder)
+    published = (path for path in state.iterdir() if path.is_dir() and not path.name.startswith(STAGING))
+    for folder in (state, *sorted(published)):
+        for name in sweep(folder):
+            found.record(f"removed {(folder / name).relative_to(state)}, which was never published")
+        fsync_directory(folder)
     fsync_directory(state.absolute().parent)
 
 
@@ -110,10 +110,30 @@ def renumber(samples: SampleLog, registry: Registry, checkpoints: Checkpoints) -
     return f"the sample log begins anew at offset {offset}"
 
 
-def unfinished(checkpoints: Checkpoints) -> bool:
-    """Whether the newest checkpoint was made in the middle of a training run, which can be gone on with."""
+class UnfinishedRun(NamedTuple):
+    """The run that the newest checkpoint was made in; `trained` if only its candidate was not judged."""
+
+    run: int
+    trained: bool
+
+
+def unfinished(checkpoints: Checkpoints, registry: Registry) -> UnfinishedRun | None:
+    """Return the training run that was cut off and can be continued from the newest checkpoint."""
     newest = checkpoints.latest()
-    return newest is not None and bool(newest.state.get("learner", {}).get("plan"))
+    learner = {} if newest is None else newest.state.get("learner", {})
+    plan = learner.get("plan") or learner.get("finished")
+    if not plan:
+        return None
+    run, trained = int(plan["run"]), not learner.get("plan")
+    return None if trained and _judged(registry, run) else UnfinishedRun(run, trained)
+
+
+def _judged(registry: Registry, run: int) -> bool:
+    """Whether the gate's verdict on the candidate of a run, or of a later one, took effect."""
+    return int(registry.get_value(JUDGED) or 0) >= run or any(
+        record.source == "training" and (record.run or 0) >= run and record.status != "candidate"
+        for record in registry.records()
+    )
 
 
 def _known(registry: Registry, checkpoints: Checkpoints) -> tuple[int, int]:

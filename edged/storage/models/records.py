@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 MODELS = "models"
+JUDGED = "judged"  # name of the registry's value: the newest training run whose candidate was judged
 Status = Literal["candidate", "champion", "good", "retired", "rejected", "rolled_back"]
 BAD: tuple[Status, ...] = ("rejected", "rolled_back")
 COLUMNS = "version, parent, created, source, run, generation, data, metrics, verdict, status, proven, pinned"

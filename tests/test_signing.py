@@ -46,7 +46,7 @@ class Device:
     def check(self, payload: bytes, **commands: Any) -> None:
         self.checker(**commands)(payload)
 
-    def checker(self, **commands: Any) -> Callable[[bytes], None]:
+    def checker(self, **commands: Any) -> Callable[[bytes], str | None]:
         path = write_config(
             self.folder,
             {"features": 2, "classes": 2},

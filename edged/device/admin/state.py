@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
+from edged.device.admin.audit import local_entry
 from edged.device.admin.health import problem_of
 from edged.device.events import Events
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
@@ -24,6 +25,7 @@ from edged.engines.inference import InferenceReader
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.backup.restore import RESTORED
 from edged.storage.files.atomic import DirectoryLock, publish_file
+from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.installed_bundles import InstalledBundles
@@ -158,6 +160,8 @@ def train_once(
         if served is not None:
             pipeline.models.set_champion(served.version, "; ".join(verdict.reasons))
         pipeline.models.record_judged(result.own_candidate())
+        registry.record_audit(local_entry("train", {"run": result.run}))
+        AuditLog(config.storage.dir).drain(registry)
         answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
         return answer | {
             "verdict": verdict.to_json(),
@@ -208,23 +212,31 @@ def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
             "the labels of this stream are its samples", where="--labels", remedy="name --samples"
         )
     with _lock(state):
-        if "all" in what:
-            gone = {"files": erase_files(path for name in ERASED for path in sorted(state.glob(name)))}
-            return gone | {"kept": sorted(path.name for path in state.iterdir())}
-        gone = {}
-        if "samples" in what or "labels" in what:
-            gone |= _wipe_samples(config, samples="samples" in what)
-        if "checkpoints" in what:
-            gone["checkpoints"] = len(Checkpoints(state / "checkpoints", 1).numbers())
-            erase_files([state / "checkpoints"])
-        if "models" in what:
-            gone["models"] = _wipe_models(config)
-        if ("checkpoints" in what or "models" in what) and (state / "state.db").exists():
-            with Registry.open(state) as registry:
-                registry.set_value("label_trust", None)
-                if "checkpoints" in what:
-                    registry.set_value("consumed", 0)  # whoever begins anew learns from all that is there
-        return gone
+        audit = AuditLog(state)
+        audit.append(local_entry("wipe", {"what": list(what)}, "executing"))
+        gone = _erase(config, state, what)
+        audit.append(local_entry("wipe", {"what": list(what)}))
+    return gone
+
+
+def _erase(config: Config, state: Path, what: Sequence[str]) -> dict[str, Any]:
+    if "all" in what:
+        gone = {"files": erase_files(path for name in ERASED for path in sorted(state.glob(name)))}
+        return gone | {"kept": sorted(path.name for path in state.iterdir())}
+    gone = {}
+    if "samples" in what or "labels" in what:
+        gone |= _wipe_samples(config, samples="samples" in what)
+    if "checkpoints" in what:
+        gone["checkpoints"] = len(Checkpoints(state / "checkpoints", 1).numbers())
+        erase_files([state / "checkpoints"])
+    if "models" in what:
+        gone["models"] = _wipe_models(config)
+    if ("checkpoints" in what or "models" in what) and (state / "state.db").exists():
+        with Registry.open(state) as registry:
+            registry.set_value("label_trust", None)
+            if "checkpoints" in what:
+                registry.set_value("consumed", 0)  # whoever begins anew learns from all that is there
+    return gone
 
 
 def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
@@ -275,7 +287,13 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
             f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
         )
     with _lock(state, action), Registry.open(state) as registry:
-        return _change_models(config, registry, action, version)
+        try:
+            done = _change_models(config, registry, action, version)
+            request = {} if version is None else {"version": version}
+            registry.record_audit(local_entry(f"models {action}", request))
+        finally:
+            AuditLog(state).drain(registry)
+        return done
 
 
 def _read_models(registry: Registry, action: str, version: int | None, out: Path | None) -> Any:

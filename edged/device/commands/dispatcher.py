@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from edged.device.commands.answers import command_of, encoded
 from edged.device.commands.task_reporter import TaskReporter
+from edged.domain.commands.audit import SIGNER
 from edged.domain.commands.rules import Freshness, Request, answer_of, arguments, digest, identity, parse
 from edged.domain.commands.signatures import Authority, UsedTransactions
 from edged.domain.messages.requests import REQUESTS
@@ -65,7 +66,8 @@ class CommandDispatcher:
         self._answers = answers
         self._authority = authority
         self._running = running
-        self._reporter = TaskReporter(journal, clock, answers, running)
+        reads = frozenset(name for name, handler in handlers.items() if not handler.effect)
+        self._reporter = TaskReporter(journal, clock, answers, running, reads)
         self._freshness = Freshness(config.max_age)
         self._long: queue.SimpleQueue[tuple[Handler, Task] | None] = queue.SimpleQueue()
         self._stopping = False
@@ -125,8 +127,11 @@ class CommandDispatcher:
                 return
             check(REQUESTS.get(name, {}), arguments(name, request))
             self._freshness.check(name, request, self._clock.now(), self._journal.command_horizon())
-            if self._authority is not None:
-                self._authority.authorise(name, request, delivery.payload)
+            authority = self._authority
+            signer = None if authority is None else authority.authorise(name, request, delivery.payload)
+            request.pop(SIGNER, None)  # whatever the sender says
+            if signer is not None:
+                request[SIGNER] = signer
             if key is not None:
                 self._record(handler, name, request, key, delivery)
         except EdgedError as problem:

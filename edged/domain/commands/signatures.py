@@ -131,8 +131,10 @@ class Authority:
         self._clock = clock
         self._spent = spent
 
-    def authorise(self, command: str, request: dict[str, Any], payload: bytes) -> None:
-        """Return if the command may be executed; call it once, just before that.
+    def authorise(self, command: str, request: dict[str, Any], payload: bytes) -> str | None:
+        """Return the name of the key that signed a command, None for an unsigned one, if it may be executed.
+
+        Call it once, just before that.
 
         Raises RefusedError when it must be signed and is not; or is signed, but not by a trusted key, for
         another device or command, at another time, or was accepted before.
@@ -140,8 +142,8 @@ class Authority:
         if FIELD not in request:
             if self._needed is None or command in self._needed:
                 raise RefusedError("this command must be signed", where=command, remedy=_SIGN)
-            return
-        self._check_signature(command, request[FIELD], payload)
+            return None
+        signer = self._check_signature(command, request[FIELD], payload)
         ts, transaction = request.get("ts"), request.get("transaction")
         if isinstance(ts, bool) or not isinstance(ts, int | float) or not math.isfinite(ts):
             raise RefusedError(
@@ -161,16 +163,19 @@ class Authority:
         if not self._spent.accept(transaction, float(ts), now):
             remedy = "sign a new one with another transaction"
             raise RefusedError("this signed command was accepted before", where=command, remedy=remedy)
+        return signer.name
 
-    def _check_signature(self, command: str, signature: object, payload: bytes) -> None:
+    def _check_signature(self, command: str, signature: object, payload: bytes) -> Path:
         parts = without_signature(payload, signature) if isinstance(signature, str) else None
         if parts is None:
             raise RefusedError(
                 "the signature is not Base64 in a field of its own", where=command, remedy=_SIGN
             )
-        if self._keys.signer(message(self._device, command, parts[0]), parts[1]) is None:
+        signer = self._keys.signer(message(self._device, command, parts[0]), parts[1])
+        if signer is None:
             raise RefusedError(
                 "the signature does not fit: of another key, device or command, or something was changed",
                 where=command,
                 remedy="commands.keys names the keys that count here",
             )
+        return signer

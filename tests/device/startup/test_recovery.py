@@ -23,7 +23,7 @@ from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.records import JUDGED
 from edged.storage.models.registry import Registry
-from tests.crash.workloads import make_bundle
+from tests.crash.rig import make_bundle
 from tests.storage.stream import batch, open_log
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
@@ -135,8 +136,8 @@ class AuditLog:
             head = Head(Link())
             self._publish(head)
             return head
-        log.error("audit_head_lost", remedy="entries before this one can no longer be checked")
-        return self._recovered(files[-1])
+        log.error("audit_head_lost", remedy="run `edged audit CONFIG`")
+        return self._append(self._recovered(files[-1]), [{"ts": time.time(), "what": "head_lost"}], ())
 
     def _recovered(self, newest: Path) -> Head:
         """Return the head of a log whose own was lost: it begins with the newest file."""
@@ -166,10 +167,11 @@ class AuditLog:
         head = Head(link, size, head.files, rows)
         self._publish(head)
         kept = {_file(self._state, before).name for before in head.files}
-        for old in self._state.glob("audit-*.jsonl"):
-            if old.name not in kept:
-                with suppress(OSError):
-                    old.unlink()
+        if len(kept) == KEPT:
+            for old in self._state.glob("audit-*.jsonl"):
+                if old.name not in kept:
+                    with suppress(OSError):
+                        old.unlink()
         return head
 
     def _write(self, path: Path, head: Head, data: bytes) -> int:

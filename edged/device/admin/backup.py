@@ -64,13 +64,17 @@ def restore(
         opened.enter_context(as_owner_of(state))
         opened.enter_context(DirectoryLock(state))
         audit = AuditLog(state)
-        audit.append(local_entry("restore", {}, "executing"))
+
+        def check(unpacked: Path) -> None:
+            _same_stream(config, unpacked)
+            audit.append(local_entry("restore", {}, "executing"))  # nothing can refuse it any more
+
         about = backup.restore(
             content,
             state,
             replace=replace,
             trusted=None if trusted is None else lambda text, mark: trusted.signer(text, mark) is not None,
-            check=lambda unpacked: _same_stream(config, unpacked),
+            check=check,
         )
         done = {name: about.get(name) for name in ("champion", "signed")}
         audit.append({**local_entry("restore", {}), "result": done})

@@ -50,7 +50,7 @@ class Device:
 
     def checker(
         self, command: str = "wipe", *, root: str = "edged", makers: list[Path] | None = None, **commands: Any
-    ) -> Callable[[bytes], object]:
+    ) -> Callable[[bytes], str | None]:
         path = write_config(
             self.folder,
             {"features": 2, "classes": 2},

@@ -23,7 +23,7 @@ from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.recipes import recipe_app
-from edged.cli.state import backup, restore, weights_app
+from edged.cli.state import audit, backup, restore, weights_app
 from edged.errors import ConfigError, EdgedError
 
 app = typer.Typer(
@@ -293,6 +293,7 @@ def wipe(
     print_json(gone) if as_json else output.show_pairs("erased", gone)
 
 
+app.command("audit")(audit)
 app.command("backup")(backup)
 app.command("restore")(restore)
 app.command("ctl")(ctl)

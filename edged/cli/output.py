@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from edged.workbench.experiments.job import EpochDone, TrialOrder
 
 ALARMS_SHOWN = 8
+_AUDIT_COLUMNS = ("seq", "previous", "ts", "what", "command", "who", "trigger", "id", "verdict")
 EVALUATED = (
     "samples", "scored", "trainings", "promotions", "rejections", "rollbacks", "labels_used", "forgetting",
     "engine", "seconds", "train_seconds", "peak_rss_mb",
@@ -69,6 +70,19 @@ def show_training(result: Mapping[str, Any]) -> None:
         "champion": result["champion"],
     }
     show_pairs("training run", told)
+
+
+def show_audit(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Print the entries of the audit log, one a line."""
+    table = new_table("audit log", ("entry", "time", "what", "by", "about"))
+    for entry in entries:
+        who = entry.get("who") or {}
+        by = who.get("key") or who.get("via") or entry.get("trigger") or ""
+        what = entry.get("command") or entry["what"]
+        about = {name: value for name, value in entry.items() if name not in _AUDIT_COLUMNS and value}
+        text = ", ".join(f"{name} {value}" for name, value in about.items())
+        table.add_row(str(entry["seq"]), _when(entry["ts"]), what, Text(str(by)), Text(text))
+    out.print(table)
 
 
 def show_models(action: str, answer: Any) -> None:

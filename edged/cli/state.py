@@ -1,4 +1,4 @@
-"""`edged backup` and `edged restore`."""
+"""`edged audit`, `edged backup` and `edged restore`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,27 @@ from typer import Argument, Option
 
 from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
+
+
+def audit(
+    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    verify: Annotated[bool, Option("--verify", help="only check that nothing was changed")] = False,
+    head: Annotated[
+        str | None, Option(help="SEQ:HASH that was published earlier: the log must have that entry")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what and when, and check that the log is complete and unchanged."""
+    from edged.config import loader
+    from edged.device.admin.audit import entries_of
+
+    entries, last = entries_of(loader.load(config).storage.dir, head)
+    if as_json:
+        print_json({"entries": len(entries), "head": last} | ({} if verify else {"log": entries}))
+    elif verify:
+        sys.stdout.write(f"{len(entries)} entries, complete and unchanged; the last is {last}\n")
+    else:
+        output.show_audit(entries)
 
 
 def backup(

@@ -27,6 +27,7 @@ from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
 from edged.device.pipeline import Host, LivePipeline
+from edged.device.reporting.audit import AuditTrail
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
 from edged.device.settings import PausedParts, Settings
@@ -152,13 +153,14 @@ class Assembly:
         pipeline = LivePipeline(
             self._state, host, session=self.session, watchdog=self.watchdog, latencies=latencies
         )
-        pipeline.resume(interrupted=self._state.interrupted)
+        pipeline.resume(self._state.unfinished)
         for version in pipeline.models.unusable:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")
         return pipeline
 
     def _report(self, endings: WakeupQueue) -> None:
+        self.audit = AuditTrail(self.registry, self.config.storage.dir)
         self.paused = PausedParts(self.registry)
         self.running = RunningCommands()
         self.settings = Settings(self.pipeline, self._path)

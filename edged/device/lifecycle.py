@@ -14,6 +14,7 @@ from edged.mqtt.topics import widest
 
 log = logs.get_logger("edged.device")
 
+AUDIT_SECONDS = 1.0  # that entries wait for the audit log
 WATCH_SECONDS = 5.0  # between two looks at the board and at the clock
 
 
@@ -31,6 +32,7 @@ class Device(Assembly):
     def _start(self) -> None:
         self.pipeline.serving.start()
         self.pipeline.ingestor.start()
+        self.audit.record_configuration(self.config, self.clock.now())
         self.dispatcher.resume()
         self.inbox.start(self.dispatcher)
         self.outbound.start()
@@ -71,6 +73,7 @@ class Device(Assembly):
         self.timetable.every(self.config.report.every, self.periodic_reporter.periodically)
         if self.config.weights.every:
             self.timetable.every(self.config.weights.every, self.outbound.weights_if_new)
+        self.timetable.every(AUDIT_SECONDS, self.audit.drain)
         self.timetable.every(WATCH_SECONDS, self.board_watch.look)
         self.timetable.every(WATCH_SECONDS, self.clock_watch.look)
         pacer = Pacer(
@@ -132,6 +135,7 @@ class Device(Assembly):
         self.session.stop()
         self.outbound.stop()
         self._sequence.close()
+        self.audit.drain()
         self._state.close("damaged" if damaged else "clean_stop", damaged)
 
     def _keep_learning(self) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.startup.open_state import OpenState
+    from edged.device.startup.recovery import UnfinishedRun
     from edged.domain.judging.latencies import Latencies
     from edged.domain.protocols import ModelReader
     from edged.host.systemd import Watchdog
@@ -106,12 +107,13 @@ class Pipeline:
         )
         self.exclusion = AnomalyExclusion(self.predictor.anomalies, samples)
 
-    def resume(self, *, interrupted: bool) -> None:
+    def resume(self, unfinished: UnfinishedRun | None) -> None:
         """Restore what an earlier process left: detectors, thresholds, the probation of the champion.
 
-        `interrupted` says that a training run was cut off: it goes on, unless it was cancelled.
+        `unfinished` is the training run that was cut off: it continues, unless it was cancelled.
         """
-        self.scheduler.triggers.interrupted = interrupted and not self.registry.get_value(CANCELLED)
+        if unfinished is not None and not self.registry.get_value(CANCELLED):
+            self.scheduler.unfinished, self.scheduler.triggers.interrupted = unfinished, True
         restore_drift(self.registry, self.predictor.drift)
         restore_anomalies(self.registry, self.predictor.anomalies)
         champion = self.predictor.champion.version

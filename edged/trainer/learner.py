@@ -74,6 +74,11 @@ class Learner:
         if base != "checkpoint" and (found := self._models.to_follow(self._followed)):
             self._followed = found[0]  # the next run starts from this base, not from those weights
 
+    @property
+    def generation(self) -> int | None:
+        """Number of the newest checkpoint, which was written or restored; None without one."""
+        return self._generation
+
     def begin(self, *, dry_run: bool) -> None:
         """Get ready for a run: continue from weights that took over from elsewhere, if there are any.
 
@@ -86,7 +91,7 @@ class Learner:
         (version, weights), own = found, self.engine.parameters()
         if {name: v.shape for name, v in weights.items()} != {name: v.shape for name, v in own.items()}:
             return
-        self._followed, self.untrained = version, False
+        self._followed, self.untrained, self.state.finished = version, False, None
         self.engine.set_parameters(weights)
         # Neither the old averages nor the old input statistics belong to them.
         self.state.average = Average(self._task.training.average)
@@ -136,11 +141,15 @@ class Learner:
         kept = ~np.isin(learned.offsets, state.excluded)
         state.remember(learned.offsets[kept], learned.y[kept])
         state.step, self.untrained = 0, self.untrained and self._dry_run
-        return self.skip(plan)
+        return self._end(plan, finished=plan)
 
     def skip(self, plan: RunPlan) -> int | None:
         """Pass over the samples of a run, and publish a checkpoint."""
-        self.state.consumed, self.state.arrived, self.state.plan = plan.upto, plan.arrived, None
+        return self._end(plan, finished=None)
+
+    def _end(self, plan: RunPlan, finished: RunPlan | None) -> int | None:
+        state = self.state
+        state.consumed, state.arrived, state.plan, state.finished = plan.upto, plan.arrived, None, finished
         return self.checkpoint()
 
     def _restore(self, generation: Generation) -> None:

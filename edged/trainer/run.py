@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from edged.domain.protocols import RunControl, Samples
     from edged.domain.stream.sample import Window
+    from edged.domain.training.batch_pool import BatchPool
     from edged.domain.training.trainer_messages import RunRequest
     from edged.domain.training.training_run import RunOptions
     from edged.trainer.batches import BatchSampler
@@ -73,17 +74,35 @@ class TrainingRun:
         """
         started, learner = time.monotonic(), self._learner
         learner.begin(dry_run=request.options.dry_run)
+        if request.unjudged and learner.state.finished is not None:
+            plan = replace(learner.state.finished, run=request.run, trigger=request.trigger)
+            new = self._sampler.new_rows(plan)
+            pool = self._sampler.pool(new, learner.state)
+            return self._result(plan, new, pool, learner.generation, started)
         plan, resumed = self._plan(request)
-        learner.state.plan = plan
+        learner.state.plan, learner.state.finished = plan, None
         new = self._sampler.new_rows(plan)
         if not resumed:
             self._prepare(request, plan, new)
         steps = self._train(plan, new)
         generation = learner.finish(plan, new)
-        probe = steps.pool.x[-PROBE_ROWS:]
+        return self._result(plan, new, steps.pool, generation, started, steps)
+
+    def _result(
+        self,
+        plan: RunPlan,
+        new: Window,
+        pool: BatchPool,
+        generation: int | None,
+        started: float,
+        steps: TrainingLoop | None = None,
+    ) -> RunResult:
+        """Export the candidates; `steps` is None where an earlier process made them."""
+        learner, probe = self._learner, pool.x[-PROBE_ROWS:]
         candidate = self._export(plan.run, probe)
         challenge = self._export_challenger(plan.run, probe)
-        state, beside, losses = learner.state, learner.challenges.current, steps.losses
+        state, beside = learner.state, learner.challenges.current
+        losses = [] if steps is None else steps.losses
         kept, tenth = state.remembered(), max(1, len(losses) // 10)
         return RunResult(
             run=plan.run,
@@ -100,7 +119,7 @@ class TrainingRun:
             averaged=state.average.better,
             bundle=self._task.bundle.fingerprint,
             steps=plan.steps,
-            skipped=steps.skipped,
+            skipped=0 if steps is None else steps.skipped,
             loss_first=float(np.mean(losses[:tenth])) if losses else None,
             loss_last=float(np.mean(losses[-tenth:])) if losses else None,
             engine=learner.engine.name,
@@ -112,12 +131,13 @@ class TrainingRun:
     def _plan(self, request: RunRequest) -> tuple[RunPlan, bool]:
         """Decide what the run learns; the plan, and whether it is that of a run that was cut off."""
         state, options = self._learner.state, request.options
-        if state.plan is not None and not options.dry_run:
+        if state.plan is not None and request.resumes and not options.dry_run:
             # Perhaps all its steps are done, and only the end of the run is missing.
             return replace(state.plan, run=request.run, trigger=request.trigger), True
         upto, after, training = self._samples.last_seq(), state.consumed, self._task.training
         count = len(self._samples.training_window(after, training.window, upto_seq=upto))
-        if count == 0 and not (request.trigger == "command" and len(state.remembered())):
+        asked = request.trigger == "command" or not request.resumes
+        if count == 0 and not (asked and len(state.remembered())):
             raise NoDataError("no labelled sample is new since the last run", where="sample log")
         arrived = self._samples.next_offset()
         steps = options.steps or self._steps(options, count, arrived)

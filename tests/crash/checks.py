@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,12 @@ from edged.domain.stream.sample import LabelReading
 from edged.errors import CorruptError
 from edged.storage.files.atomic import verify_directory
 from edged.storage.files.checksummed_json import read_sealed
+from edged.storage.journal.audit_log import AuditLog, read_audit
 from edged.storage.models.checkpoints import Checkpoints
-from tests.crash.workloads import content, opened
+from edged.storage.models.registry import Registry
+from tests.crash.learning import Desk
+from tests.crash.rig import opened
+from tests.crash.workloads import content, opened_outbox
 from tests.device.gates import Gate
 from tests.device.learning_rig import batch
 from tests.device.linear import classes, inputs
@@ -123,8 +129,89 @@ def check_pointer(models: Path) -> None:
     verify_directory(models / str(version))
 
 
+# ---- commands that train ------------------------------------------------------------------------
+
+
+def check_train(root: Path, bundle: Path, promises: Promises) -> None:
+    """Each accepted command is answered with its own run, once, and no step is done twice."""
+    desk = Desk(root, bundle)
+    try:
+        if desk.state.samples.counters().samples == 0:
+            desk.feed(30)
+        desk.dispatcher.resume()
+        desk.ask("new", 10)
+        desk.work()
+        desk.audit.drain(desk.state.registry)
+        commands = {record.id: record for record in desk.state.registry.commands()}
+        accepted = {f'train:"{name}"' for name in promised(promises, "accepted")}
+        assert accepted <= set(commands), f"accepted and lost: {accepted - set(commands)}"
+        answers = {key: (record.answer or {}) for key, record in commands.items()}
+        assert {answer["state"] for answer in answers.values()} == {"successful"}, answers
+        results = {key: answer["data"] for key, answer in answers.items()}
+        steps = {key: STEPS[key] for key in results}
+        assert {key: result["steps"] for key, result in results.items()} == steps
+        assert len({result["run"] for result in results.values()}) == len(results), "a run told of twice"
+        assert all(result["verdict"] is not None for result in results.values()), "not judged"
+        for key, told in zip(*[iter(promised(promises, "answered"))] * 2, strict=True):
+            result = results[f'train:"{key}"']
+            assert (result["steps"], result["run"]) == (json.loads(told)["steps"], json.loads(told)["run"])
+        newest = Checkpoints(desk.folder / "checkpoints", 2).latest()
+        assert newest is not None
+        assert newest.state["learner"]["total_steps"] == sum(steps.values()), "a step was done twice"
+        assert desk.state.registry.champion() == max(r.version for r in desk.state.registry.records())
+        left = [path for path in desk.folder.rglob(".staging-*") if path.parent.name != "candidates"]
+        assert left == []
+        ids = [entry["id"] for entry in read_audit(desk.folder, running=False)[0] if "command" in entry]
+        assert len(ids) == len(set(ids)), "a command is in the audit log twice"
+    finally:
+        desk.state.close()
+
+
+STEPS = {f'train:"{name}"': steps for name, steps in {"a": 6, "b": 4, "c": 2, "d": 8, "new": 10}.items()}
+
+
+# ---- the audit log ------------------------------------------------------------------------------
+
+
+def check_audit(root: Path, _bundle: Path, promises: Promises) -> None:
+    """Each change has one entry, in order; those that had left the database are in the file."""
+    folder = root / "lib" / "state"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = AuditLog(folder, max_bytes=700)
+    with Registry.open(folder) as registry:
+        last = registry.get_value("change", -1)
+        assert last >= max(map(int, promised(promises, "changed")), default=-1)
+        in_file = [entry["n"] for entry in read_audit(folder, running=True)[0]]
+        assert max(in_file, default=-1) >= max(map(int, promised(promises, "drained")), default=-1)
+        registry.record_audit({"n": last + 1})
+        log.drain(registry)
+    entries = read_audit(folder, running=False)[0]
+    numbers = [entry["n"] for entry in entries]
+    assert numbers == list(range(numbers[0], last + 2)), "a gap or a duplicate"
+    assert [entry["seq"] for entry in entries] == [number + 1 for number in numbers]
+
+
+# ---- the outbox ---------------------------------------------------------------------------------
+
+
+def check_outbox(root: Path, _bundle: Path, promises: Promises) -> None:
+    """What was kept waits once, unless the broker may have it; what the broker has is not sent again."""
+    folder = root / "lib" / "state"
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(opened_outbox(folder)) as box:
+        waiting = [int(message.payload) for _, message in box.reserve(1000, 1 << 20)]
+    assert len(waiting) == len(set(waiting)), "a message waits twice"
+    kept, sent, removed = (set(map(int, promised(promises, what))) for what in ("kept", "sent", "removed"))
+    assert kept - sent <= set(waiting), f"lost: {sorted(kept - sent - set(waiting))}"
+    assert not removed & set(waiting), f"sent again: {sorted(removed & set(waiting))}"
+    assert waiting == sorted(waiting)
+
+
 CHECKS: dict[str, Check] = {
     "ingest": check_ingest,
     "checkpoints": check_checkpoints,
     "models": check_models,
+    "train": check_train,
+    "audit": check_audit,
+    "outbox": check_outbox,
 }

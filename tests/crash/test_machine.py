@@ -22,7 +22,8 @@ from edged.storage.files.atomic import Disk
 from edged.storage.models.checkpoints import Checkpoints
 from tests.crash.checks import Restarted, check_samples
 from tests.crash.post import UPDATE, Post, Sent
-from tests.crash.workloads import content, make_bundle, opened
+from tests.crash.rig import make_bundle, opened
+from tests.crash.workloads import content
 from tests.device.linear import WIDTH, samples
 from tests.storage.disks import PowerCutError, TestedDisk
 

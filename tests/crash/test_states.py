@@ -14,8 +14,8 @@ import pytest
 
 from tests.crash.checks import CHECKS
 from tests.crash.operations import Sync, record
+from tests.crash.rig import make_bundle
 from tests.crash.states import after_promises, final, states
-from tests.crash.workloads import make_bundle
 
 if TYPE_CHECKING:
     from tests.crash.operations import History
@@ -29,7 +29,12 @@ MISTAKES = [
     ("checkpoints", "directories"),
     ("models", "names"),
     ("models", "pointer"),
+    ("train", "forgets"),
+    ("audit", "content"),
+    ("outbox", "normal"),
 ]
+
+OTHERS = [("ingest", 15), ("checkpoints", 60), ("models", 15), ("train", 20), ("audit", 60), ("outbox", 60)]
 
 
 class Laboratory:
@@ -88,7 +93,7 @@ def some(history: History, rng: random.Random, others: int) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "others"), [("ingest", 15), ("checkpoints", 60), ("models", 15)])
+@pytest.mark.parametrize(("name", "others"), OTHERS)
 def test_no_power_cut_breaks_a_promise(name: str, others: int, laboratory: Laboratory) -> None:
     history, rng = laboratory.record(name), random.Random(SEED)
     assert after_promises(history)

@@ -6,9 +6,9 @@ harness must notice, or nothing.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,62 +17,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from edged.clock import VirtualClock
-from edged.config import Config
-from edged.device.startup.open_state import open_state
+from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.errors import StorageError
-from edged.storage.files.atomic import Disk, publish_file
+from edged.storage.files.atomic import Disk, make_directory, publish_file
 from edged.storage.files.checksummed_json import seal as seal_json
-from edged.storage.models.bundles import Bundle, Tensor, seal
+from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.records import Reign
 from edged.storage.models.registry import Registry
-from tests.crash.operations import MARK
+from edged.storage.outbox.queue import DATABASE as OUTBOX
+from edged.storage.outbox.queue import Outbox
+from tests.crash.learning import Desk
+from tests.crash.rig import STREAM, opened, tell
 from tests.device.dock import Dock, delivery
 from tests.device.gates import Gate
-from tests.device.linear import GOOD, WIDTH, candidate, write
+from tests.device.linear import GOOD, candidate
 
 if TYPE_CHECKING:
-    from edged.device.startup.open_state import OpenState
     from edged.storage.models.records import ModelRecord
 
 _T = TypeVar("_T")
-STREAM: dict[str, Any] = {"features": WIDTH, "classes": ["no", "yes"], "label": "y", "id": "id"}
 SIZE = 8
 ATTEMPTS = 5
-
-
-def make_bundle(folder: Path) -> None:
-    """A bundle that serves and cannot train: all that a start needs."""
-    folder.mkdir()
-    write(folder / "inference_model.onnx", GOOD)
-    described = Bundle(
-        folder, "0", "cross_entropy", "adamw", Tensor("x", ("n", WIDTH)), Tensor("y", ("n", 2)),
-        Tensor("label", ("n",), "int64"), (), (), engines=(),
-    )  # fmt: skip
-    seal(described, ["inference_model.onnx"])
-
-
-def config_of(root: Path, bundle: Path) -> Config:
-    """A device whose state lies in `root`, below a directory that the daemon makes itself."""
-    return Config.model_validate(
-        {
-            "device": {"id": "rig"},
-            "mqtt": {"host": "localhost"},
-            "stream": {"topic": "s/#", **STREAM},
-            "model": {"bundle": str(bundle)},
-            "storage": {"dir": str(root / "lib" / "state")},
-        }
-    )
-
-
-def opened(root: Path, bundle: Path) -> OpenState:
-    """A start of the daemon, as far as its files go."""
-    return open_state(config_of(root, bundle), VirtualClock(1000.0), check_seconds=60.0)
-
-
-def tell(*words: object) -> None:
-    """Somebody else relies on it from now on."""
-    os.write(1, MARK + " ".join(str(word) for word in words).encode() + b"\n")
 
 
 def persistently(action: Callable[[], _T]) -> _T:
@@ -206,7 +172,83 @@ def models(root: Path, bundle: Path, mistake: str) -> None:
     gate.close()
 
 
-WORKLOADS = {"ingest": ingest, "checkpoints": checkpoints, "models": models}
+# ---- commands that train ------------------------------------------------------------------------
+
+
+def train(root: Path, bundle: Path, mistake: str) -> None:
+    """Commands whose runs wait for each other, with a restart while one of them waits."""
+    desk = persistently(partial(Desk, root, bundle, forgets=mistake == "forgets"))
+    desk.feed(30)
+    for name, steps in (("a", 6), ("b", 4)):
+        desk.ask(name, steps)
+    desk.work()
+    desk.ask("c", 2)
+    desk.close()
+    desk = persistently(partial(Desk, root, bundle, forgets=mistake == "forgets"))
+    desk.dispatcher.resume()
+    desk.ask("d", 8)
+    desk.work()
+    desk.close()
+
+
+# ---- the audit log ------------------------------------------------------------------------------
+
+
+class FilesNotSynced(Disk):
+    """The mistake of forgetting that content is not durable before its file is."""
+
+    def sync(self, path: Path) -> None:
+        """Directories only."""
+        if path.is_dir():
+            super().sync(path)
+
+
+def audit(root: Path, _bundle: Path, mistake: str) -> None:
+    """Changes with their entries, which move to files of a few lines, and a restart between."""
+    folder = root / "lib" / "state"
+    make_directory(folder)
+    disk = FilesNotSynced() if mistake == "content" else Disk()
+    for first in (0, 9):
+        log = AuditLog(folder, max_bytes=700, disk=disk)
+        with persistently(partial(Registry.open, folder)) as registry:
+            for n in range(first, first + 9):
+                persistently(partial(registry.record_audit, {"n": n}, change=n))
+                tell("changed", n)
+                if n % 3:
+                    persistently(partial(log.drain, registry))
+                    tell("drained", n)
+
+
+# ---- the outbox ---------------------------------------------------------------------------------
+
+
+def outbox(root: Path, _bundle: Path, mistake: str) -> None:
+    """Messages that wait, some of which the broker has, and a restart between."""
+    folder = root / "lib" / "state"
+    make_directory(folder)
+    for first in (0, 12):
+        with closing(persistently(partial(opened_outbox, folder))) as box:
+            if mistake == "normal":
+                box._db.execute("PRAGMA synchronous = NORMAL")  # noqa: SLF001
+            for n in range(first, first + 12, 3):
+                put = [(OutboxMessage(MessageKind.EVENT, "t", b"%d" % m), False) for m in range(n, n + 3)]
+                persistently(partial(box.put, put))
+                tell("kept", *range(n, n + 3))
+                taken = box.reserve(1, 1 << 20)
+                tell("sent", *(int(message.payload) for _, message in taken))
+                persistently(partial(box.remove, [key for key, _ in taken]))
+                tell("removed", *(int(message.payload) for _, message in taken))
+
+
+def opened_outbox(folder: Path) -> Outbox:
+    """The outbox of a device that starts."""
+    return Outbox.open(folder / OUTBOX, max_bytes=1 << 20, max_age=1e9, clock=VirtualClock(1.8e9))
+
+
+WORKLOADS = {
+    "ingest": ingest, "checkpoints": checkpoints, "models": models, "train": train, "audit": audit,
+    "outbox": outbox,
+}  # fmt: skip
 
 if __name__ == "__main__":
     place, made = Path(sys.argv[1]), Path(sys.argv[2])

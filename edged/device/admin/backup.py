@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 from edged.clock import SystemClock
+from edged.device.admin.audit import local_entry
 from edged.errors import RefusedError
 from edged.signing import Keys, sign
 from edged.storage.backup import backup
 from edged.storage.backup.restore import as_owner_of
 from edged.storage.files.atomic import DirectoryLock, disk_errors, make_directory
 from edged.storage.files.database import connect
+from edged.storage.journal.audit_log import AuditLog
 from edged.storage.samples.tables import check_stream
 
 if TYPE_CHECKING:
@@ -61,13 +63,21 @@ def restore(
             content = opened.enter_context(source.open("rb"))
         opened.enter_context(as_owner_of(state))
         opened.enter_context(DirectoryLock(state))
+        audit = AuditLog(state)
+
+        def check(unpacked: Path) -> None:
+            _same_stream(config, unpacked)
+            audit.append(local_entry("restore", {}, "executing"))  # nothing can refuse it any more
+
         about = backup.restore(
             content,
             state,
             replace=replace,
             trusted=None if trusted is None else lambda text, mark: trusted.signer(text, mark) is not None,
-            check=lambda unpacked: _same_stream(config, unpacked),
+            check=check,
         )
+        done = {name: about.get(name) for name in ("champion", "signed")}
+        audit.append({**local_entry("restore", {}), "result": done})
     return {"state": str(state), **{k: v for k, v in about.items() if k not in ("format", "schemas")}}
 
 

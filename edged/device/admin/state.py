@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
+from edged.device.admin.audit import local_entry
 from edged.device.admin.health import problem_of
 from edged.device.events import Events
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
@@ -16,6 +17,7 @@ from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion import ModelStore
 from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.device.startup.recovery import unfinished
 from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import SUFFIXES
 from edged.domain.training.guards import FailureBackoff
@@ -24,6 +26,7 @@ from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.backup.restore import RESTORED, copies
 from edged.storage.files.atomic import DirectoryLock, publish_file
 from edged.storage.files.damaged_database import database_files
+from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.installed_bundles import InstalledBundles
@@ -138,13 +141,15 @@ def train_once(
         host = Host(Events(), clock, _model_reader(config), client)
         pipeline = Pipeline(config, bundle, registry, samples, samples, host)
         scheduler = pipeline.scheduler
-        if resume and (not (runs := registry.runs(1)) or runs[0].outcome not in UNFINISHED):
+        checkpoints = Checkpoints(config.storage.dir / "checkpoints", config.training.keep_checkpoints)
+        scheduler.unfinished = unfinished(checkpoints, registry)
+        if resume and not scheduler.unfinished and not _interrupted(registry):
             raise RefusedError(
                 "no run was interrupted",
                 where=str(config.storage.dir),
                 remedy="leave out --resume to begin a new one",
             )
-        result = scheduler.train("command", observer=observer)
+        result = scheduler.train("command", observer=observer, resumes=resume)
         if result is None:
             last = registry.runs(1)[0]
             raise StorageError(
@@ -155,12 +160,20 @@ def train_once(
         verdict, served = pipeline.models.add(evaluation)
         if served is not None:
             pipeline.models.set_champion(served.version, "; ".join(verdict.reasons))
+        pipeline.models.record_judged(result.own_candidate())
+        registry.record_audit(local_entry("train", {"run": result.run}))
+        AuditLog(config.storage.dir).drain(registry)
         answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
         return answer | {
             "verdict": verdict.to_json(),
             "version": served.version if served else None,
             "champion": registry.champion(),
         }
+
+
+def _interrupted(registry: Registry) -> bool:
+    runs = registry.runs(1)
+    return bool(runs) and runs[0].outcome in UNFINISHED
 
 
 def _lock(state: Path, command: str | None = None) -> DirectoryLock:
@@ -200,23 +213,31 @@ def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
             "the labels of this stream are its samples", where="--labels", remedy="name --samples"
         )
     with _lock(state):
-        if "all" in what:
-            gone = {"files": erase_files(path for name in ERASED for path in sorted(state.glob(name)))}
-            return gone | {"kept": sorted(path.name for path in state.iterdir())}
-        gone = {}
-        if {"samples", "labels", "models"} & set(what):
-            gone |= _wipe_messages(state)
-            erase_files(copies(state))
-        if "samples" in what or "labels" in what:
-            gone |= _wipe_samples(config, samples="samples" in what)
-        if "checkpoints" in what:
-            gone["checkpoints"] = len(Checkpoints(state / "checkpoints", 1).numbers())
-            erase_files([state / "checkpoints"])
-        if "models" in what:
-            gone["models"] = _wipe_models(config)
-        if (state / "state.db").exists():
-            _wipe_values(state, what)
-        return gone
+        audit = AuditLog(state)
+        audit.append(local_entry("wipe", {"what": list(what)}, "executing"))
+        gone = _erase(config, state, what)
+        audit.append(local_entry("wipe", {"what": list(what)}))
+    return gone
+
+
+def _erase(config: Config, state: Path, what: Sequence[str]) -> dict[str, Any]:
+    if "all" in what:
+        gone = {"files": erase_files(path for name in ERASED for path in sorted(state.glob(name)))}
+        return gone | {"kept": sorted(path.name for path in state.iterdir())}
+    gone = {}
+    if {"samples", "labels", "models"} & set(what):
+        gone |= _wipe_messages(state)
+        erase_files(copies(state))
+    if "samples" in what or "labels" in what:
+        gone |= _wipe_samples(config, samples="samples" in what)
+    if "checkpoints" in what:
+        gone["checkpoints"] = len(Checkpoints(state / "checkpoints", 1).numbers())
+        erase_files([state / "checkpoints"])
+    if "models" in what:
+        gone["models"] = _wipe_models(config)
+    if (state / "state.db").exists():
+        _wipe_values(state, what)
+    return gone
 
 
 def _wipe_values(state: Path, what: Sequence[str]) -> None:
@@ -287,7 +308,13 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
             f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
         )
     with _lock(state, action), Registry.open(state) as registry:
-        return _change_models(config, registry, action, version)
+        try:
+            done = _change_models(config, registry, action, version)
+            request = {} if version is None else {"version": version}
+            registry.record_audit(local_entry(f"models {action}", request))
+        finally:
+            AuditLog(state).drain(registry)
+        return done
 
 
 def _read_models(registry: Registry, action: str, version: int | None, out: Path | None) -> Any:

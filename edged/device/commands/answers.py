@@ -51,6 +51,7 @@ class LocalCommand(abc.ABC):
     epoch: int = 0
     response_topic: str | None = None
     correlation: bytes | None = None
+    via: str = "local"  # how the audit log names it
 
     def __init__(self, topic: str, payload: bytes, *, token: bool = False) -> None:
         self.topic = topic

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from edged.device.commands.answers import LocalCommand, command_of, encoded
 from edged.device.commands.task_reporter import TaskReporter
+from edged.domain.commands.audit import SIGNER
 from edged.domain.commands.rules import Freshness, Request, answer_of, arguments, digest, identity, parse
 from edged.domain.commands.signatures import Authority, SigningPolicy, UsedTransactions
 from edged.domain.messages.requests import READS, REQUESTS
@@ -129,9 +130,13 @@ class CommandDispatcher:
                 return
             check(REQUESTS.get(name, {}), arguments(name, request))
             self._freshness.check(name, request, self._clock.now(), self._journal.command_horizon())
+            signer = None
             if self._authority is not None:
                 token = isinstance(delivery, LocalCommand) and delivery.token
-                self._authority.authorise(name, request, delivery.payload, token=token)
+                signer = self._authority.authorise(name, request, delivery.payload, token=token)
+            request.pop(SIGNER, None)  # whatever the sender says
+            if signer is not None:
+                request[SIGNER] = signer
             if key is not None:
                 self._record(handler, name, request, key, delivery)
         except EdgedError as problem:

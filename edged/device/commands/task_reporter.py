@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from edged.domain.commands.audit import command_entry
 from edged.domain.commands.rules import Answer, Request, answer_of
 from edged.domain.commands.tasks import Kind, Sender, Task
+from edged.domain.messages.requests import READS
 from edged.errors import EdgedError, StorageError
 from edged.logs import get_logger
 
@@ -24,11 +26,16 @@ class TaskReporter:
     """Records in the journal, and publishes, that a task was accepted, is executing, and has ended.
 
     `journal` stores the state and the answer of tasks that have a key. `clock` tells the time of progress and
-    of the end. `answers` publishes answers and progress. `running` lists the tasks until they end.
+    of the end. `answers` publishes answers and progress. `running` lists the tasks until they end. The audit
+    log has those that change something.
     """
 
     def __init__(
-        self, journal: Journal, clock: Clock, answers: CommandAnswers, running: RunningCommands
+        self,
+        journal: Journal,
+        clock: Clock,
+        answers: CommandAnswers,
+        running: RunningCommands,
     ) -> None:
         self._journal = journal
         self._clock = clock
@@ -70,16 +77,28 @@ class TaskReporter:
         """Record how a task ended, and publish it if the answer can be told from the first one."""
         self._running.remove(task)
         state, answer = self._answers.conclude(task.name, task.request, outcome)
-        self._store(task, state, answer, ended=self._clock.now())
+        ended = self._clock.now()
+        via, entry = getattr(task.sender, "via", "mqtt"), None
+        if state != "refused" and task.name not in READS:
+            entry = command_entry(task.name, task.request, task.key, answer, via, ended)
+        self._store(task, state, answer, ended=ended, audit=entry)
         # Events report the result of a `train` without an id: its answers could not be told apart.
         if not task.accepted or task.key is not None or task.kind == "aside":
             self._answers.publish(task.name, answer, task.sender)
 
-    def _store(self, task: Task, state: State, answer: Answer | None, ended: float | None = None) -> None:
-        if task.key is None:
-            return
+    def _store(
+        self,
+        task: Task,
+        state: State,
+        answer: Answer | None,
+        ended: float | None = None,
+        audit: dict[str, Any] | None = None,
+    ) -> None:
         try:
-            self._journal.update_command(task.key, state, answer=answer, ended=ended)
+            if task.key is not None:
+                self._journal.update_command(task.key, state, answer=answer, ended=ended, audit=audit)
+            elif audit is not None:
+                self._journal.record_audit(audit)
         except StorageError as problem:
             # The journal knows the command but not its outcome, so that it is not executed twice.
             log.warning("answer_not_kept", command=task.name, id=task.key, problem=problem.line())

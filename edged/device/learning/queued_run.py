@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 class QueuedRun:
     """One run: its options, and the commands that wait for its end.
 
-    `resumes` says that the run was cut off or held back, and starts again without a command. `checkpointing`
-    are the commands that wait for its next checkpoint.
+    `resumes` says that it continues a run that was cut off; `number` is its place in the queue, from 1 on.
+    `checkpointing` are the commands that wait for its next checkpoint.
     """
 
     options: RunOptions = field(default_factory=RunOptions)
     tasks: list[Task] = field(default_factory=list)
     resumes: bool = False
+    number: int = 0
     cancelled: bool = False
     checkpointing: list[Task] = field(default_factory=list)
 

@@ -18,65 +18,93 @@ if TYPE_CHECKING:
 class RunQueue:
     """Runs that have not started, at most `MOST` of them; may be used from any thread.
 
-    While one of them was asked for by a command, `triggers.commanded` is set.
+    While a run was asked for by a command, `triggers.commanded` is set; while a run that starts without
+    another command has somebody who waits for it, `triggers.interrupted` is.
     """
 
     MOST = 8
 
     def __init__(self, triggers: Triggers) -> None:
         self._waiting: deque[QueuedRun] = deque()
+        self._held: deque[QueuedRun] = deque()
         self._triggers = triggers
+        self._count = 0
         self._lock = threading.Lock()
 
-    def add(self, options: RunOptions, task: Task | None) -> None:
+    def add(self, options: RunOptions, task: Task | None, *, resumes: bool = False) -> None:
         """Add a run; tasks that ask for the same options get the same run.
 
-        Raises RefusedError when too many wait.
+        With `resumes` it continues the run that was cut off, and is the next one. Raises RefusedError when
+        too many wait.
         """
         with self._lock:
-            order = next((order for order in self._waiting if order.options == options), None)
+            same = (order for order in self._waiting if order.resumes == resumes)
+            order = next((order for order in same if resumes or order.options == options), None)
             if order is None:
                 if len(self._waiting) >= self.MOST:
                     raise RefusedError(
                         f"{self.MOST} runs that were asked for have not begun yet", where="train"
                     )
-                order = QueuedRun(options)
-                self._waiting.append(order)
+                order = self._numbered(QueuedRun(options, resumes=resumes))
+                (self._waiting.appendleft if resumes else self._waiting.append)(order)
             if task is not None:
                 order.tasks.append(task)
-            self._triggers.commanded = True
+            self._report()
 
     def resume(self, order: QueuedRun) -> None:
-        """Put a run that starts again without a command before all others, or join it with the same run."""
+        """Hold a run until the trigger `resume`: one that was cut off, or that the disk did not let begin.
+
+        All who wait for the run that was cut off get the same run; the others start in their order.
+        """
         if not order.tasks:
             return
         with self._lock:
-            if self._waiting and self._waiting[0].resumes and self._waiting[0].options == order.options:
-                self._waiting[0].tasks += order.tasks
-                return
-            order.resumes = True
-            self._waiting.appendleft(order)
+            cut_off = next((held for held in self._held if held.resumes and order.resumes), None)
+            if cut_off is not None:
+                cut_off.tasks += order.tasks
+            else:
+                self._held.append(self._numbered(order))
+                self._held = deque(sorted(self._held, key=lambda held: (not held.resumes, held.number)))
+            self._report()
 
     def pop(self, trigger: str) -> QueuedRun:
-        """Return and remove the queued run that starts now; an empty one if none was queued."""
+        """Return and remove the queued run that starts now; an empty one if none was queued.
+
+        A run of a command takes the place of the one that was cut off, which then starts from the beginning.
+        """
         with self._lock:
-            order = QueuedRun()
-            if self._waiting and (trigger == "command" or self._waiting[0].resumes):
-                order = self._waiting.popleft()
+            runs = {"command": self._waiting, "resume": self._held}.get(trigger)
+            order = runs.popleft() if runs else QueuedRun(resumes=True)
+            if not (order.resumes or order.options.dry_run):
+                for held in self._held:
+                    held.resumes = False
             self._report()
         return order
 
-    def withdraw(self, task: Task) -> bool:
-        """Remove a task that waits, and its run if nobody else asked for it; False if it does not wait."""
+    def withdraw(self, task: Task) -> QueuedRun | None:
+        """Remove a task that waits, and its run if nobody else asked for it; the run, None if none waits."""
         with self._lock:
-            order = next((order for order in self._waiting if task in order.tasks), None)
-            if order is None:
-                return False
-            order.tasks.remove(task)
-            if not order.tasks:
-                self._waiting.remove(order)
+            for runs in (self._waiting, self._held):
+                order = next((order for order in runs if task in order.tasks), None)
+                if order is not None:
+                    order.tasks.remove(task)
+                    if not order.tasks:
+                        runs.remove(order)
+                    self._report()
+                    return order
+        return None
+
+    def report(self) -> None:
+        """Set the triggers again, after they were cleared."""
+        with self._lock:
             self._report()
-        return True
+
+    def _numbered(self, order: QueuedRun) -> QueuedRun:
+        if not order.number:
+            self._count += 1
+            order.number = self._count
+        return order
 
     def _report(self) -> None:
-        self._triggers.commanded = any(not order.resumes for order in self._waiting)
+        self._triggers.commanded = bool(self._waiting)
+        self._triggers.interrupted |= bool(self._held)

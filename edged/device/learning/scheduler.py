@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edged.device.learning.trainer_client import NothingNewError, StoppedRunError
 from edged.device.startup.restore import stored_budget
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.serving.predictor import Predictor
+    from edged.device.startup.recovery import UnfinishedRun
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import RunObserver
     from edged.domain.training.message import Message
@@ -81,7 +82,8 @@ class TrainingScheduler:
 
     `registry` records runs, and knows how far was learned and which failures there were. `predictor` knows
     the share of the newest answers that were wrong. `bundle` is the fingerprint of what is trained: earlier
-    failures of another bundle do not count. Without `conditions` only the time is known.
+    failures of another bundle do not count. Without `conditions` only the time is known. `unfinished` is the
+    run of an earlier process that was cut off, until a run has continued it or taken its place.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class TrainingScheduler:
         self.ended: RunEnd | None = None
         self.enabled = config.training.enabled
         self.paused = False
+        self.unfinished: UnfinishedRun | None = None
         self.trainings = 0
         self.train_seconds = 0.0
         self.engine: str | None = None
@@ -186,12 +189,20 @@ class TrainingScheduler:
             self.waiting_for = (HELD_RUN,) if self.paused and self.resumes else ()
             return None
         self.triggers.arrived = self.arrived
+        commanded = self.triggers.commanded
         wanted = self.triggers.wanted(self.new())
-        self.waiting_for = () if wanted in (None, "command") else self._held_back(wanted)
+        if wanted == "command" and self.triggers.interrupted and self._resumes_first(automatic=automatic):
+            wanted = "resume"
+        self.waiting_for = () if wanted is None or commanded else self._held_back(wanted)
         if wanted is None or self.waiting_for:
             return None
         self.triggers.begun(wanted)
         return wanted
+
+    def _resumes_first(self, *, automatic: bool) -> bool:
+        """Whether a run that was cut off continues before one that a command asked for."""
+        trained = self.unfinished is not None and self.unfinished.trained
+        return trained or (automatic and self._clock.monotonic() >= self.triggers.held_until)
 
     def _held_back(self, wanted: str | None) -> tuple[str, ...]:
         """What keeps a run from beginning that a trigger wants."""
@@ -238,14 +249,19 @@ class TrainingScheduler:
         options: RunOptions = USUAL,
         observer: RunObserver | None = None,
         asked_by: Sequence[str] = (),
+        resumes: bool | None = None,
     ) -> RunResult | None:
         """One run now. A failure is recorded and reported, and holds back the next one for a while.
 
-        `ended` says afterwards how it went; it is None when the disk did not let it begin.
+        With `resumes` it continues a run that was cut off; None: unless a command starts it. `ended` says
+        afterwards how it went; it is None when the disk did not let it begin.
         """
         self.ended, began = None, self._samples.next_offset()
+        resumes = trigger != "command" if resumes is None else resumes
+        left = self.unfinished if resumes else None
         try:
-            asked = {"asked_by": list(asked_by)} if asked_by else {}
+            asked: dict[str, Any] = {"asked_by": list(asked_by)} if asked_by else {}
+            asked |= {} if left is None else {"resumes": left.run}
             run = self._registry.begin_run(trigger, self._clock.now(), options.to_json() | asked)
         except StorageError as problem:
             self._held_by_disk(problem, DISK_SECONDS)
@@ -256,9 +272,10 @@ class TrainingScheduler:
         day, started = self.conditions().day, time.monotonic()
         result: RunResult | None = None
         try:
-            result = self.client.run(RunRequest(run, trigger, options), self._on_message)
+            request = RunRequest(run, trigger, options, resumes, left is not None and left.trained)
+            result = self.client.run(request, self._on_message)
         except NothingNewError as problem:
-            self.consumed = problem.consumed
+            self.consumed, self.unfinished = problem.consumed, None
             self._close(RunEnd(run, outcome="no_data", error=problem.line()))
         except StoppedRunError as problem:
             self._close(RunEnd(run, outcome="stopped", error=problem.line()))
@@ -292,7 +309,7 @@ class TrainingScheduler:
         self.trainings += 1
         self._disk_ended = 0
         if learned:
-            self.consumed, self._seen = result.consumed, began
+            self.consumed, self._seen, self.unfinished = result.consumed, began, None
         self.train_seconds += result.seconds
         self.engine = result.engine
         self._close(RunEnd.of_record(run, "done", result.record()), result)

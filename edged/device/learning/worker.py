@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,17 +136,26 @@ class TrainingWorker:
 
         A run that was cut off goes on, but waits while training is paused; one that has not begun does not.
         """
-        runs = (r for r in self._registry.runs(ASKED_RUNS) if task.key in r.request.get("asked_by", ()))
-        run = next(runs, None)
-        if run is not None and run.outcome not in UNTOLD:
+        runs = self._registry.runs(ASKED_RUNS)
+        run = next((r for r in runs if task.key in r.request.get("asked_by", ())), None)
+        left = self._scheduler.unfinished
+        # A checkpoint keeps the number of the run that began; those that continued it name that number.
+        its_own = run is not None and left is not None and left.run in (run.id, run.request.get("resumes"))
+        unjudged = its_own and left is not None and left.trained
+        if run is not None and run.outcome not in UNTOLD and not (unjudged and run.outcome == "done"):
             found = next((r.verdict for r in self._registry.records() if r.run == run.id), None)
             end = RunEnd.of_record(run.id, str(run.outcome), run.result or {})
             QueuedRun(tasks=[task]).finish(end, None if found is None else Verdict.from_json(found))
-        elif run is not None and self._scheduler.resumes and not options.dry_run:
-            self._orders.resume(QueuedRun(options, [task]))
+        elif run is not None and run.id == runs[0].id and self._registry.get_value(CANCELLED):
+            task.fail(EdgedError("cancelled", where="train"))
+        elif not its_own or options.dry_run:
+            self.command(options, task)
+        elif self._scheduler.resumes:
+            self._orders.resume(QueuedRun(options, [task], resumes=True))
             self.wake()
         else:
-            self.command(options, task)
+            self._orders.add(options, task, resumes=True)
+            self.wake()
 
     def cancel(self, task: Task | None = None) -> int | None:
         """End the present run, its last checkpoint stays; or `task`, before its run has begun.
@@ -159,7 +169,11 @@ class TrainingWorker:
         RefusedError
             When there is nothing to cancel.
         """
-        if task is not None and self._orders.withdraw(task):
+        order = None if task is None else self._orders.withdraw(task)
+        if task is not None and order is not None:
+            if order.resumes and not order.tasks:
+                self._scheduler.triggers.interrupted = False
+                self._registry.set_value(CANCELLED, True)
             task.fail(EdgedError("cancelled before it started", where="train"))
             return None
         running, progress = self._running, self._scheduler.progress
@@ -299,7 +313,9 @@ class TrainingWorker:
                 task.mark_executing()
             asked_by = [task.key for task in order.tasks if task.key is not None]
             options = order.options.over(self._scheduler.usual_options())
-            result = self._scheduler.train(trigger, options, order, asked_by)
+            if order.resumes:
+                options = replace(options, base=None)  # its checkpoint was made from there
+            result = self._scheduler.train(trigger, options, order, asked_by, order.resumes)
             judged = None if result is None else self._learned(result, order.options)
         except Exception:
             order.fail(EdgedError("internal error, see the device's log", where="train"))
@@ -312,6 +328,7 @@ class TrainingWorker:
             self._orders.resume(order)  # the disk did not let it begin: it is tried again by itself
         elif order.cancelled and ended.outcome == "stopped":
             self._scheduler.triggers.cancelled(self._scheduler.new())
+            self._orders.report()
             order.fail(EdgedError("cancelled", where="train"))
         elif ended.outcome != "stopped" or not self._ending.is_set():
             order.finish(ended, judged)

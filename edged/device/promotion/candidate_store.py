@@ -17,7 +17,7 @@ from edged.host.timeout import within
 from edged.logs import get_logger
 from edged.storage.files.atomic import remove
 from edged.storage.models.candidates import PROBE_FILES
-from edged.storage.models.records import BAD
+from edged.storage.models.records import BAD, JUDGED
 
 if TYPE_CHECKING:
     from edged.clock import Clock
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edged.domain.judging.gate import Verdict
     from edged.domain.judging.regimes import Regimes
     from edged.domain.protocols import ModelReader
+    from edged.domain.training.training_run import Candidate
     from edged.storage.models.records import ModelRecord
     from edged.storage.models.registry import Registry
 
@@ -131,6 +132,15 @@ class CandidateStore:
         except StorageError as problem:
             log.warning("verdict_not_kept", version=version, problem=problem.line())
         return verdict
+
+    def record_judged(self, candidate: Candidate) -> None:
+        """Record that the verdict on a candidate took effect, so that no restart judges it again."""
+        if candidate.source != "training":
+            return
+        try:
+            self._registry.set_value(JUDGED, candidate.run)
+        except StorageError as problem:
+            log.warning("verdict_not_kept", run=candidate.run, problem=problem.line())
 
     def _clear_candidates(self, *but: Path) -> None:
         """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""

@@ -88,6 +88,7 @@ class Rollout:
             judged, served = self._consider(candidate)
             if served is not None:
                 break
+        self._models.record_judged(candidate)
         return judged, served
 
     def _consider(self, candidate: Candidate) -> tuple[JudgedCandidate, ServedModel | None]:

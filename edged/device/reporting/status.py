@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
+from edged.storage.journal.journal import AUDIT_HEAD
 
 if TYPE_CHECKING:
     from edged.device.events import Extension
@@ -247,6 +248,7 @@ class StatusCollector:
             "predictions": self._pipeline.predictor.predictions,
             "latency": self._pipeline.serving.latencies.percentiles(),
             "outbox": self.outbound.outbox(),
+            "audit": self._pipeline.registry.get_value(AUDIT_HEAD),
             "commands": self.running.counts,
             "recovery": {
                 "boot_reason": self._recovery.reason,

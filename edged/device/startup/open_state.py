@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
     from edged.device.startup.first_opening import FirstOpenings
+    from edged.device.startup.recovery import UnfinishedRun
     from edged.storage.journal.last_shutdown import Ending
     from edged.storage.samples.log import SampleLog
 
@@ -34,7 +35,7 @@ _Database = TypeVar("_Database")
 
 @dataclass
 class OpenState:
-    """An open state directory; `config` names the bundle, `interrupted` says that a run was cut off."""
+    """An open state directory; `config` names the bundle, `unfinished` the run that was cut off."""
 
     config: Config
     bundle: Bundle
@@ -43,7 +44,7 @@ class OpenState:
     reader: SampleLog
     recovery: Recovery
     boot: int
-    interrupted: bool
+    unfinished: UnfinishedRun | None
     lock: DirectoryLock
 
     def close(self, how: Ending | None = "clean_stop", damaged: str | None = None) -> None:
@@ -102,12 +103,12 @@ def open_state(
             anew = renumber(samples, registry, checkpoints)
             if anew is not None:
                 recovery.record(anew)
-            interrupted = unfinished(checkpoints)
+            cut_off = unfinished(checkpoints, registry)
             for generation in checkpoints.damaged:
                 recovery.record(f"checkpoint {generation} is damaged: an earlier one is used")
             reader = unless_opened.enter_context(open_samples(config, readonly=True))
         unless_opened.pop_all()
-    return OpenState(config, bundle, registry, samples, reader, recovery, boot, interrupted, lock)
+    return OpenState(config, bundle, registry, samples, reader, recovery, boot, cut_off, lock)
 
 
 def _whole(opened: Callable[[], _Database], name: str, recovery: Recovery, clock: Clock) -> _Database:

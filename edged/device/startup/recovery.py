@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edged.errors import CorruptError, EdgedError, StorageError
 from edged.logs import get_logger
 from edged.storage.backup import restore
-from edged.storage.files.atomic import fsync_directory, make_directory, sweep
+from edged.storage.files.atomic import STAGING, fsync_directory, make_directory, sweep
 from edged.storage.files.damaged_database import damage, rename_damaged
 from edged.storage.journal import last_shutdown
 from edged.storage.models.bundles import DESCRIPTION, finish_interrupted
+from edged.storage.models.records import JUDGED
 
 if TYPE_CHECKING:
     from edged.storage.journal.last_shutdown import Boot, Reason
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 log = get_logger("edged.recover")
 
 DATABASES = ("samples.db", "state.db")
-PUBLISHED = ("models", "checkpoints", "candidates")
 PARTS: dict[str, tuple[str, ...]] = {
     "the registry": ("state.db", "models"),
     "the sample log": ("samples.db", "checkpoints", "state.db"),
@@ -43,8 +43,9 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """What a start opens, and what is set aside if it fails there: the first after two starts, then the next."""
 FILES = (*DATABASES, "outbox.db", "boot.json", "config.set.json", "bundle.hidden.json", "engine-choice.json",
-         "models/champion")  # fmt: skip
-FOLDERS = (*PUBLISHED, "incoming", "updates", "rounds", "fleet", "bundles", "exports", "unpacked", "bundle")
+         "trust.json", "audit.head", "models/champion")  # fmt: skip
+FOLDERS = ("models", "checkpoints", "candidates", "incoming", "updates", "rounds", "fleet", "bundles", "exports",
+           "unpacked", "bundle")  # fmt: skip
 CHECK_SECONDS = 1.0
 """For each database: a device must not stand still because its log is large."""
 OFFSET_MARGIN = 1_000_000
@@ -161,6 +162,7 @@ def _other_kinds(state: Path, now: float) -> list[str]:
     """Set aside directories in place of files, and the other way round; what was done."""
     files = [state / name for name in FILES]
     files += [state / f"{name}{end}" for name in (*DATABASES, "outbox.db") for end in ("-wal", "-shm")]
+    files += state.glob("audit-*.jsonl")
     odd = [path for path in files if os.path.lexists(path) and not path.is_file()]
     if os.path.lexists(state / "bundle" / DESCRIPTION) and not (state / "bundle" / DESCRIPTION).is_file():
         odd.append(state / "bundle")
@@ -172,11 +174,11 @@ def _other_kinds(state: Path, now: float) -> list[str]:
 
 def _sweep(state: Path, found: Recovery) -> None:
     """Remove what was never published, and make durable what a crash may have left just before that."""
-    for folder in (state, *(state / name for name in PUBLISHED)):
-        if folder.is_dir():
-            for name in sweep(folder):
-                found.record(f"removed {(folder / name).relative_to(state)}, which was never published")
-            fsync_directory(folder)
+    published = (path for path in state.iterdir() if path.is_dir() and not path.name.startswith(STAGING))
+    for folder in (state, *sorted(published)):
+        for name in sweep(folder):
+            found.record(f"removed {(folder / name).relative_to(state)}, which was never published")
+        fsync_directory(folder)
     fsync_directory(state.absolute().parent)
 
 
@@ -201,10 +203,30 @@ def renumber(samples: SampleLog, registry: Registry, checkpoints: Checkpoints) -
     return f"the sample log begins anew at offset {offset}"
 
 
-def unfinished(checkpoints: Checkpoints) -> bool:
-    """Whether the newest checkpoint was made in the middle of a training run, which can be gone on with."""
+class UnfinishedRun(NamedTuple):
+    """The run that the newest checkpoint was made in; `trained` if only its candidate was not judged."""
+
+    run: int
+    trained: bool
+
+
+def unfinished(checkpoints: Checkpoints, registry: Registry) -> UnfinishedRun | None:
+    """Return the training run that was cut off and can be continued from the newest checkpoint."""
     newest = checkpoints.latest()
-    return newest is not None and bool(newest.state.get("learner", {}).get("plan"))
+    learner = {} if newest is None else newest.state.get("learner", {})
+    plan = learner.get("plan") or learner.get("finished")
+    if not plan:
+        return None
+    run, trained = int(plan["run"]), not learner.get("plan")
+    return None if trained and _judged(registry, run) else UnfinishedRun(run, trained)
+
+
+def _judged(registry: Registry, run: int) -> bool:
+    """Whether the gate's verdict on the candidate of a run, or of a later one, took effect."""
+    return int(registry.get_value(JUDGED) or 0) >= run or any(
+        record.source == "training" and (record.run or 0) >= run and record.status != "candidate"
+        for record in registry.records()
+    )
 
 
 def _known(registry: Registry, checkpoints: Checkpoints) -> tuple[int, int]:

@@ -16,7 +16,7 @@ Answer = dict[str, Any]
 State = Literal["accepted", "executing", "successful", "failed", "refused"]
 OPEN = ("accepted", "executing")
 
-ENVELOPE = ("transaction", "ts", "expires", "nonce", "signature")
+ENVELOPE = ("transaction", "ts", "expires", "nonce", "signature", "signed_by")
 """Fields that are about a command, not for it; but `ts` beside `label` is the sample's."""
 
 CLOCK_SET = 1_704_067_200.0

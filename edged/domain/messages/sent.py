@@ -167,6 +167,7 @@ PUBLISHED: dict[str, Schema] = {
         anomaly=or_null(OBJECT),
         labels=every(count=about("labels that found their samples", COUNT)),
         outbox=OUTBOX,
+        audit=about("where the audit log ends: the last entry and its hash", or_null(OBJECT)),
         commands=about("since the start, by what became of them", {
             "type": "object", "additionalProperties": COUNT,
         }),

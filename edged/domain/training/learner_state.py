@@ -59,7 +59,10 @@ class MemoryRules:
 
 @dataclass
 class LearnerState:
-    """Position in the stream, replay memory, input statistics, averaged weights and random numbers."""
+    """Position in the stream, replay memory, input statistics, averaged weights and random numbers.
+
+    `plan` is that of the run under way, `finished` that of the last run, all of whose steps are done.
+    """
 
     memory: Reservoir
     recent: Recent
@@ -72,6 +75,7 @@ class LearnerState:
     plan: RunPlan | None = None
     step: int = 0
     excluded: list[int] = field(default_factory=list)
+    finished: RunPlan | None = None
 
     @classmethod
     def fresh(cls, rules: MemoryRules, seed: int) -> LearnerState:
@@ -90,7 +94,7 @@ class LearnerState:
         The position in the stream and the memory of samples stay.
         """
         self.moments, self.average = RunningMoments(rules.half_life), Average(rules.average)
-        self.plan, self.step, self.total_steps, self.excluded = None, 0, 0, []
+        self.plan, self.step, self.total_steps, self.excluded, self.finished = None, 0, 0, [], None
 
     def remember(self, ids: NDArray[np.int64], y: NDArray[np.float32]) -> None:
         """Take samples `(n,)` with labels `(n, targets)` into both memories once they were learned."""
@@ -114,6 +118,7 @@ class LearnerState:
             "plan": asdict(self.plan) if self.plan else None,
             "step": self.step,
             "excluded": self.excluded,
+            "finished": asdict(self.finished) if self.finished else None,
             "memory": self.memory.state(),
             "average": average,
             "moments_weight": self.moments.weight,
@@ -148,6 +153,7 @@ class LearnerState:
             RunPlan(**values["plan"]) if values["plan"] else None,
             values["step"],
             list(values["excluded"]),
+            RunPlan(**values["finished"]) if values.get("finished") else None,
         )
 
 

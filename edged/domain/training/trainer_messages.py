@@ -35,10 +35,16 @@ class TrainingOrder(Message, Generic[R_co]):
 
 @dataclass(frozen=True)
 class RunRequest(TrainingOrder[RunResult]):
-    """Carry out a training run."""
+    """Carry out a training run.
+
+    With `resumes` it continues the run that the checkpoint was made in, if that was cut off. With `unjudged`
+    it exports the candidate of the checkpoint's finished run again, and trains only if there is none.
+    """
 
     trigger: str
     options: RunOptions = field(default_factory=RunOptions)
+    resumes: bool = True
+    unjudged: bool = False
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,9 @@ def _copy_database(source: Path, target: Path) -> None:
         db = connect(source, readonly=True)
         with closing(db), closing(sqlite3.connect(target)) as copy:
             db.backup(copy)
+            if source.name == REGISTRY:  # the audit log is the device's own: it is not put back
+                copy.execute("DELETE FROM meta WHERE name GLOB 'audit.*' OR name = 'audit'")
+                copy.commit()
     problem = damage(target, _CHECK_SECONDS)
     if problem is not None:
         raise CorruptError(f"the database is damaged: {problem}", where=str(source))

@@ -254,6 +254,7 @@ def remove(path: Path, *, disk: Disk = DISK) -> None:
     with disk_errors("removing", path):
         doomed = staging_path(path.parent, path.name)
         disk.rename(path, doomed)
+        disk.sync(path.parent)  # else a power cut may bring back the name of a directory that lacks files
         disk.remove(doomed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,8 @@ DATABASE = "state.db"
 RUNS_KEPT = 5000
 _COUNTER = "counter."
 _HORIZON = "command_horizon"
+_AUDIT = "audit."
+AUDIT_HEAD = "audit"  # name of the value that repeats where the audit log ends
 _META = CheckedTable("meta", ("name", "value"), "name", ("value",))
 _RUNS = CheckedTable(
     "runs",
@@ -117,9 +120,13 @@ class CommandRetention(NamedTuple):
 
 
 class Journal:
-    """Runs, commands and values in `state.db`; safe to use from several threads."""
+    """Runs, commands and values in `state.db`; safe to use from several threads.
+
+    While `audit_waits`, entries might wait for the audit log.
+    """
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self.audit_waits = True
         self._db = db
         self._path = path
         self._lock = threading.RLock()
@@ -265,13 +272,49 @@ class Journal:
         return float(self.get_value(_HORIZON, 0.0))
 
     def update_command(
-        self, key: str, state: State, *, answer: Mapping[str, Any] | None = None, ended: float | None = None
+        self,
+        key: str,
+        state: State,
+        *,
+        answer: Mapping[str, Any] | None = None,
+        ended: float | None = None,
+        audit: Mapping[str, Any] | None = None,
     ) -> None:
-        """Note how far a command has come, and the answer it was given last."""
+        """Note how far a command has come, and the answer it was given last; `audit` is an entry about it."""
         with self._writing():
             row = self._one(_COMMANDS.select(self._db, "WHERE id = ?", key), f"command {key}")
             given = {} if answer is None else {"answer": dict(answer)}
             _COMMANDS.update(self._db, row | given | {"state": state, "ended": ended})
+            if audit is not None:
+                self._audit(audit)
+
+    # ---- audit log -------------------------------------------------------------------------
+
+    def record_audit(self, entry: Mapping[str, Any], **values: Any) -> None:
+        """Let an entry wait for the audit log, durably, and store the values that it is about."""
+        with self._writing():
+            self._audit(entry)
+            for name, value in values.items():
+                self._set(name, value)
+
+    def _audit(self, entry: Mapping[str, Any]) -> None:
+        """Let an entry wait for the audit log, in the current transaction."""
+        # A restored database may count again from an earlier number: the rest of the name is unique.
+        self._set(f"{_AUDIT}{self._count('audit'):012d}.{secrets.token_hex(8)}", dict(entry))
+        self.audit_waits = True
+
+    def waiting_audit(self) -> dict[str, dict[str, Any]]:
+        """Return the entries that wait for the audit log, by the name of their row, oldest first."""
+        with self._reading():
+            self.audit_waits = False
+            rows = _META.select(self._db, "WHERE name GLOB ? ORDER BY name", f"{_AUDIT}*")
+        return {row["name"]: row["value"] for row in rows}
+
+    def remove_audit(self, names: list[str], head: Mapping[str, Any]) -> None:
+        """Remove entries that the audit log has; `head` is where it ends."""
+        with self._writing():
+            self._db.executemany("DELETE FROM meta WHERE name = ?", [(name,) for name in names])
+            self._set(AUDIT_HEAD, dict(head))
 
     # ---- transactions ----------------------------------------------------------------------
 

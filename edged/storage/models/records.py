@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 MODELS = "models"
+JUDGED = "judged"  # name of the registry's value: the newest training run whose candidate was judged
 Status = Literal["candidate", "champion", "good", "retired", "rejected", "rolled_back"]
 BAD: tuple[Status, ...] = ("rejected", "rolled_back")
 _FLAGS = ("proven", "pinned")

@@ -256,9 +256,25 @@ class Registry(StoredModels):
         if _REIGNS.select(self._db, "ORDER BY number DESC LIMIT 1") == [row]:
             return
         _REIGNS.insert(self._db, row)
+        self._audit(self._change_of(reign))
         self._db.execute(
             "DELETE FROM reigns WHERE number <= (SELECT max(number) FROM reigns) - ?", (REIGNS_KEPT,)
         )
+
+    def _change_of(self, reign: Reign) -> dict[str, Any]:
+        """Return the entry of the audit log about a change of champion."""
+        record = next(iter(self._records("WHERE version = ?", reign.version)), None)
+        run = None if record is None else record.run
+        trigger = self._db.execute("SELECT trigger FROM runs WHERE id = ?", (run,)).fetchone()
+        about = {} if record is None else {
+            "source": record.source, "run": run, "data": record.data, "verdict": record.verdict,
+        }  # fmt: skip
+        back = reign.previous is not None and reign.outgoing in BAD
+        return {
+            "ts": reign.ts, "what": "rollback" if back else "champion",
+            "before": reign.previous, "after": reign.version, "reason": reign.reason,
+            "trigger": None if trigger is None else trigger[0], **about,
+        }  # fmt: skip
 
     def _repair(self) -> None:
         """What `open` does after a crash; harmless after a clean end."""

@@ -195,6 +195,7 @@ def erase_published(directory: Path) -> int:
     doomed = atomic.staging_path(directory.parent, directory.name)
     with atomic.disk_errors("removing", directory):
         atomic.DISK.rename(directory, doomed)
+        atomic.DISK.sync(directory.parent)
     return erase_files([doomed])
 
 

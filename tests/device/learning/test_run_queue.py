@@ -11,6 +11,7 @@ import pytest
 from edged.device.learning.queued_run import QueuedRun
 from edged.device.learning.run_queue import RunQueue
 from edged.device.learning.scheduler import HELD_RUN
+from edged.device.startup.recovery import UnfinishedRun
 from edged.domain.commands.tasks import Task
 from edged.domain.judging.gate import Verdict
 from edged.domain.training.trainer_messages import RunProgress
@@ -105,6 +106,7 @@ def test_a_run_that_was_cut_off_waits_for_the_end_of_a_pause_and_one_that_has_no
     desk, learning, scheduler = Desk(), house.learning, house.desk.scheduler
     house.desk.registry.begin_run("command", 1.0, {"asked_by": ["a", "b"]})
     scheduler.triggers.interrupted = scheduler.paused = True
+    scheduler.unfinished = UnfinishedRun(1, trained=False)
     for name in ("a", "b"):
         learning.adopt(RunOptions(steps=5), desk.task(name))
     assert scheduler.due() is None
@@ -116,7 +118,7 @@ def test_a_run_that_was_cut_off_waits_for_the_end_of_a_pause_and_one_that_has_no
     assert scheduler.due() == "resume"
     queue = RunQueue(scheduler.triggers)
     for name in ("a", "b"):
-        queue.resume(QueuedRun(RunOptions(steps=5), [desk.tasks[name]]))
+        queue.resume(QueuedRun(RunOptions(steps=5), [desk.tasks[name]], resumes=True))
     assert queue.pop("resume").tasks == [desk.tasks["a"], desk.tasks["b"]]
 
 
@@ -126,6 +128,7 @@ def test_where_only_commands_train_a_run_that_was_cut_off_goes_on_as_the_command
     desk, scheduler = Desk(), house.desk.scheduler
     house.desk.registry.begin_run("command", 1.0, {"asked_by": ["a"]})
     scheduler.triggers.interrupted, scheduler.enabled = True, False
+    scheduler.unfinished = UnfinishedRun(1, trained=False)
     house.learning.adopt(RunOptions(steps=5), desk.task("a"))
     assert scheduler.due() == "command"
 

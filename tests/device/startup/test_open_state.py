@@ -12,7 +12,7 @@ from edged.errors import CorruptError, StorageError
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundle_archive import pack_bundle
 from edged.storage.models.bundles import Bundle
-from tests.crash.workloads import config_of, make_bundle, opened
+from tests.crash.rig import config_of, make_bundle, opened
 
 
 @pytest.fixture

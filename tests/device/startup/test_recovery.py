@@ -8,14 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edged.device.startup.recovery import OFFSET_MARGIN, Recovery, recover, renumber, unfinished
+from edged.device.startup.recovery import (
+    OFFSET_MARGIN,
+    Recovery,
+    UnfinishedRun,
+    recover,
+    renumber,
+    unfinished,
+)
 from edged.errors import StorageError
 from edged.storage.files.atomic import STAGING
 from edged.storage.models import bundles
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.records import JUDGED
 from edged.storage.models.registry import Registry
-from tests.crash.workloads import make_bundle
+from tests.crash.rig import make_bundle
 from tests.storage.stream import batch, open_log
 
 
@@ -47,9 +55,11 @@ def test_a_first_start_repairs_nothing(tmp_path: Path) -> None:
 def test_what_was_never_published_is_removed_and_told(tmp_path: Path) -> None:
     left = [
         leave(tmp_path / f"{STAGING}choice"),
-        leave(tmp_path / "models" / f"{STAGING}3"),
-        leave(tmp_path / "checkpoints" / f"{STAGING}generation"),
         leave(tmp_path / "candidates" / f"{STAGING}7"),
+        leave(tmp_path / "checkpoints" / f"{STAGING}generation"),
+        leave(tmp_path / "exports" / f"{STAGING}9-model.onnx-1f"),
+        leave(tmp_path / "models" / f"{STAGING}3"),
+        leave(tmp_path / "rounds" / f"{STAGING}12"),
     ]
     found = start(tmp_path)
     assert not any(path.exists() for path in left)
@@ -131,6 +141,12 @@ def test_a_new_device_begins_at_one(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_cut_off_is_known_by_its_checkpoint(tmp_path: Path) -> None:
-    assert not unfinished(Checkpoints(tmp_path / "checkpoints", 3))
-    assert unfinished(publish(tmp_path, plan={"upto": 5}))
-    assert not unfinished(publish(tmp_path, plan=None))
+    with Registry.open(tmp_path) as registry:
+        assert unfinished(Checkpoints(tmp_path / "checkpoints", 3), registry) is None
+        plan = {"run": 4, "upto": 5}
+        assert unfinished(publish(tmp_path, plan=plan), registry) == UnfinishedRun(4, trained=False)
+        assert unfinished(publish(tmp_path, plan=None), registry) is None
+        trained = publish(tmp_path, plan=None, finished=plan)
+        assert unfinished(trained, registry) == UnfinishedRun(4, trained=True)
+        registry.set_value(JUDGED, 4)
+        assert unfinished(trained, registry) is None

@@ -21,6 +21,7 @@ from edged.storage.files.atomic import (
     publish_directory,
     publish_file,
     read_manifest,
+    remove,
     staging_path,
     sweep,
     verify_directory,
@@ -256,3 +257,15 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     assert DirectoryLock.holder(tmp_path) is None
     with DirectoryLock(tmp_path):
         pass
+
+
+def test_a_name_is_durably_gone_before_any_file_behind_it(tmp_path: Path) -> None:
+    """Otherwise ext4 with data=writeback can bring back a published directory that lacks files."""
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "weights").write_bytes(b"w")
+    disk = TestedDisk()
+    remove(tmp_path / "5", disk=disk)
+    done = [operation for operation, _ in disk.operations]
+    assert done == ["rename", "sync", "remove", "remove"]
+    assert disk.operations[1] == ("sync", tmp_path.name)
+    assert list(tmp_path.iterdir()) == []

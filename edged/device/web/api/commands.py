@@ -39,6 +39,8 @@ ANYBODY_WHO_INFERS = ("label",)
 class HttpCommand(LocalCommand):
     """A command of one HTTP request; `receive` is called with each answer, on the event loop."""
 
+    via = "http"
+
     def __init__(self, topic: str, payload: bytes, receive: Callable[[bytes], None], *, token: bool) -> None:
         super().__init__(topic, payload, token=token)
         self._loop, self._receive = asyncio.get_running_loop(), receive

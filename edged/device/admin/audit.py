@@ -1,0 +1,36 @@
+"""The audit log as commands on this machine's state directory read it and add to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from edged.clock import SystemClock
+from edged.errors import ConfigError, CorruptError
+from edged.storage.files.atomic import DirectoryLock
+from edged.storage.journal.audit_log import read_audit
+
+
+def local_entry(command: str, request: dict[str, Any], state: str = "successful") -> dict[str, Any]:
+    """Return an entry about a command on the command line."""
+    about = {"command": command, "who": {"via": "command line", "uid": os.getuid()}, "state": state}
+    return {"ts": SystemClock().now(), "what": "command", **about, "request": request}
+
+
+def entries_of(state: Path, anchor: str | None = None) -> tuple[list[dict[str, Any]], str]:
+    """Verify the audit log of a state directory; return its entries, oldest first, and `SEQ:HASH` of its end.
+
+    `anchor` is such a `SEQ:HASH` that was published earlier, which the log must contain. Raises CorruptError
+    with file and line where the log is not as edged wrote it; ConfigError for a malformed anchor.
+    """
+    entries, last = read_audit(state, running=DirectoryLock.holder(state) is not None)
+    if anchor is not None:
+        seq, _, digest = anchor.partition(":")
+        if not seq.isdigit() or not digest:
+            raise ConfigError(f"got {anchor!r}", where="--head", remedy="give it as SEQ:HASH, as in metrics")
+        hashes = {entry["seq"] - 1: entry["previous"] for entry in entries} | {last.seq: last.hash}
+        if hashes.get(int(seq)) != digest:
+            known = f"the log has entries {min(hashes)} to {max(hashes)}"
+            raise CorruptError(f"entry {seq} with this hash is not in it ({known})", where=str(state))
+    return entries, f"{last.seq}:{last.hash}"

@@ -1,0 +1,51 @@
+"""What the audit log says of a command: no samples, labels, keys of sensors, or texts of the sender."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from edged.domain.commands.rules import ENVELOPE
+
+SIGNER = "signed_by"  # field of a request that the dispatcher sets
+
+SHOWN: dict[str, tuple[str, ...]] = {
+    "train": ("steps", "epochs", "learning_rate", "from", "engine", "dry_run"),
+    "rollback": ("version",),
+    "promote": ("version",),
+    "pin": ("version",),
+    "export": ("what", "version"),
+    "pause": ("what",),
+    "resume": ("what",),
+    "wipe": ("what",),
+    "logs.level": ("level",),
+    "weights.apply": ("mix",),
+    "model.install": ("sha256",),
+    "bundle.install": ("sha256",),
+}
+"""Fields of requests that an entry repeats, by command; of `config.set` it repeats all."""
+
+RESULTS = ("run", "from", "to", "version", "pinned", "paused", "generation")
+
+
+def command_entry(
+    name: str, request: Mapping[str, Any], key: str | None, answer: Mapping[str, Any], via: str, ts: float
+) -> dict[str, Any]:
+    """Return the entry about a command that ended at `ts` (Unix seconds) with `answer`.
+
+    `key` is its key in the journal, of which the entry has a hash. `via` says how it arrived.
+    """
+    signer, data = request.get(SIGNER), answer.get("data", {})
+    names = tuple(request) if name == "config.set" else SHOWN.get(name, ())
+    asked = {field: request[field] for field in names if field in request and field not in ENVELOPE}
+    return {
+        "ts": ts,
+        "what": "command",
+        "command": name,
+        "id": None if key is None else hashlib.sha256(key.encode()).hexdigest()[:16],
+        "who": {"via": via} if signer is None else {"via": via, "key": signer},
+        "state": answer["state"],
+        "request": asked,
+        "result": {field: data[field] for field in RESULTS if field in data},
+    }

@@ -44,8 +44,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 """What a start opens, and what is set aside if it fails there: the first after two starts, then the next."""
 FILES = (*DATABASES, "outbox.db", "boot.json", "config.set.json", "bundle.hidden.json", "engine-choice.json",
          "trust.json", "audit.head", "models/champion")  # fmt: skip
-FOLDERS = ("models", "checkpoints", "candidates", "incoming", "updates", "rounds", "fleet", "bundles", "exports",
-           "unpacked", "bundle")  # fmt: skip
+FOLDERS = ("models", "checkpoints", "candidates", "incoming", "updates", "rounds", "fleet", "bundles",
+           "exports", "unpacked", "bundle")  # fmt: skip
 CHECK_SECONDS = 1.0
 """For each database: a device must not stand still because its log is large."""
 OFFSET_MARGIN = 1_000_000

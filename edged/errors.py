@@ -6,6 +6,8 @@ person reads; the parts stay available as attributes for logs and MQTT answers.
 
 from __future__ import annotations
 
+import errno
+
 
 class EdgedError(Exception):
     """Base of all errors raised on purpose.
@@ -104,3 +106,28 @@ class NoDataError(TrainingError):
 
 class NonFiniteError(TrainingError):
     """Weights became NaN or infinite; the run goes back to its last checkpoint."""
+
+
+_OF_PATHS = (
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EACCES, errno.EPERM,
+    errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG,
+)  # fmt: skip
+
+
+def from_system(problem: OSError | ImportError | MemoryError) -> EdgedError:
+    """Return what a command says of an error that no function expected: ConfigError for a wrong path.
+
+    >>> from_system(FileNotFoundError(errno.ENOENT, "No such file or directory", "a.npz")).line()
+    'a.npz: no such file or directory (correct the path or its permissions)'
+    """
+    if isinstance(problem, MemoryError):
+        return EdgedError("there is not enough memory", remedy="free some, or give less data")
+    if isinstance(problem, ImportError):
+        return UnavailableError(
+            f"a package is missing: {problem}", remedy="install it: `edged doctor` says how"
+        )
+    reason = problem.strerror or str(problem) or type(problem).__name__
+    what, where = reason[:1].lower() + reason[1:], str(problem.filename or "")
+    if problem.errno in _OF_PATHS:
+        return ConfigError(what, where=where, remedy="correct the path or its permissions")
+    return EdgedError(what, where=where)

@@ -12,8 +12,8 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 
 FILE = "boot.json"
 
-Reason = Literal["first_start", "clean_stop", "crash", "power_cut", "watchdog", "damaged", "unknown"]
-Ending = Literal["clean_stop", "watchdog", "damaged"]
+Ending = Literal["clean_stop", "watchdog", "damaged", "start_failed"]
+Reason = Literal[Ending, "first_start", "crash", "power_cut", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ def _last(state: Path, boot_id: str) -> Boot:
     if kept.get("ended") is not None:
         return Boot(kept["ended"], kept.get("damaged"))
     return Boot("crash" if kept.get("boot_id") == boot_id else "power_cut")
+
+
+def crashed(state: Path) -> bool:
+    """Return whether the last daemon of `state`, where none runs, ended without having recorded why."""
+    try:
+        kept = read_sealed(state / FILE)
+    except CorruptError:
+        return False
+    return kept.get("ended") is None
 
 
 def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:

@@ -41,9 +41,17 @@ def reader(name: str, **more: Any) -> Callable[[bytes], list[Reading]]:
     return read
 
 
+def _strictly(readings: list[Reading]) -> None:
+    """Raise also for a label that was refused alone."""
+    for reading in readings:
+        if reading.refused_label is not None:
+            raise RejectedSampleError("label", reading.refused_label)
+
+
 def reason(name: str, payload: bytes, **more: Any) -> str:
+    read = reader(name, **more)
     with pytest.raises(RejectedSampleError) as caught:
-        reader(name, **more)(payload)
+        _strictly(read(payload))
     assert len(str(caught.value).splitlines()) == 1
     return caught.value.reason
 

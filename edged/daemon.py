@@ -95,7 +95,7 @@ def main() -> int:
         return run(Path(sys.argv[1]))
     except (EdgedError, OSError, ImportError, MemoryError) as problem:
         told = problem if isinstance(problem, EdgedError) else from_system(problem)
-        sys.stderr.write(f"edged: {told.line()}\n")
+        sys.stderr.writelines(f"edged: {line}\n" for line in told.lines())
         return told.exit_code
 
 

@@ -7,6 +7,7 @@ person reads; the parts stay available as attributes for logs and MQTT answers.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 
 class EdgedError(Exception):
@@ -35,11 +36,28 @@ class EdgedError(Exception):
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head} ({self.remedy})" if self.remedy else head
 
+    def lines(self) -> list[str]:
+        """Return what a command prints of the error: mostly one line."""
+        return [self.line()]
+
 
 class ConfigError(EdgedError):
     """The configuration or the command line is wrong."""
 
     exit_code = 2
+
+
+class ConfigFileError(ConfigError):
+    """Mistakes of one file: `problems` are all of them, in its order; the error itself is the first."""
+
+    def __init__(self, problems: Sequence[ConfigError]) -> None:
+        first = problems[0]
+        self.problems = tuple(problems)
+        super().__init__(first.what, where=first.where, remedy=first.remedy)
+
+    def lines(self) -> list[str]:
+        """Return all mistakes, each in one line."""
+        return [problem.line() for problem in self.problems]
 
 
 class RefusedError(EdgedError):

@@ -352,9 +352,9 @@ def keys_new(
     from edged.signing import new_pair
     from edged.storage.files.atomic import staging_path
 
+    check_file(out, force=force)
     public = out.with_name(f"{out.name}.pub")
-    for file in (out, public):
-        check_file(file, force=force)
+    check_file(public, force=force)
     staged = staging_path(out.parent, out.name)
     for made, final in zip((new_pair(staged), staged), (public, out), strict=True):
         made.replace(final)

@@ -76,7 +76,7 @@ def _failed(problem: EdgedError | OSError | ImportError | MemoryError) -> int:
         sys.stderr.close()
         return 0
     told = problem if isinstance(problem, EdgedError) else from_system(problem)
-    sys.stderr.write(f"edged: {told.line()}\n")
+    sys.stderr.writelines(f"edged: {line}\n" for line in told.lines())
     return told.exit_code
 
 
@@ -332,7 +332,7 @@ def models(
 
 @config_app.command("check")
 def config_check(config: ConfigPath) -> None:
-    """Validate; the first problem is named with file, line, key and remedy."""
+    """Validate; each mistake is named with file, line, key and remedy."""
     _load(config)
     sys.stdout.write(f"{config}: ok\n")
 

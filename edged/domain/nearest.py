@@ -23,10 +23,10 @@ def did_you_mean(name: str, known: Collection[str]) -> str | None:
     """A question after the name nearest to `name`; None when none is near.
 
     >>> did_you_mean("Temp", ["vib", "temp"])
-    "did you mean 'temp'?"
+    'did you mean temp?'
     """
     import difflib
 
     folded = {other.casefold(): other for other in islice(known, COMPARED)}
     near = difflib.get_close_matches(name[:40].casefold(), folded, n=1)
-    return f"did you mean {folded[near[0]]!r}?" if near else None
+    return f"did you mean {folded[near[0]]}?" if near else None

@@ -65,6 +65,8 @@ class BrokerAddress:
                 remedy="set EDGED_PASSWORD or --password-file",
             )
         tls = parts.scheme == "mqtts"
+        if not tls and (more.get("ca") or more.get("cert") or more.get("key")):
+            raise ConfigError("certificates are for TLS", where="--ca, --cert, --key", remedy="name mqtts://")
         return cls(
             parts.hostname,
             port or (8883 if tls else 1883),

@@ -1,33 +1,42 @@
 """Every command of edged with its parameters that are paths, read from the commands themselves.
 
-As a program, `python -m tests.cli.commands_walk FOLDER`: gives each of these parameters every kind of wrong
-path, in a child process each, and prints what came of it as JSON. Root without capabilities is an ordinary
-user here: `ordinary` has the words in front of the command that drop them.
+As a program, `python -m tests.cli.commands_walk FOLDER PATHS COMMAND`: gives each of these parameters every
+kind of wrong path, in a child process each, and prints what came of it as JSON; with `SIGINT` for a command
+it interrupts each instead. Root without capabilities is an ordinary user here: `ordinary` has the words in
+front of the command that drop them.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
+import pkgutil
 import shutil
 import signal
 import sys
 import tempfile
+import time
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import typer
 from typer.models import ArgumentInfo, OptionInfo
 
+import edged
 from edged.__main__ import main
 from edged.cli.main import app
 from tests.commands import Answer
 
+if TYPE_CHECKING:
+    import typer
+
 SECONDS = 60
+PATIENCE = 2.0  # seconds that a command may take to end after Ctrl-C
 VALUES = {"words": ["rig", "ping"], "kind": ["mlp"], "loss": ["cross_entropy"]}
 """Of required parameters that are no paths; others get the text `x`."""
 
@@ -40,6 +49,7 @@ ALSO = {
     "artifacts params": ["--get", "b_out"],
     "demo": ["--seconds", "10"],
     "fleet sim": ["--devices", "2", "--rounds", "1"],
+    "fleet ui": ["--broker", "mqtts://localhost:1", "--listen", "127.0.0.1:0"],
 }
 
 
@@ -182,7 +192,7 @@ def run(words: list[str], folder: Path, *, reader: Path | None = None) -> Answer
             sys.argv = ["edged", *words]
             signal.alarm(SECONDS)
             code = main()
-        except BaseException:
+        except BaseException:  # noqa: BLE001  as the interpreter does
             sys.excepthook(*sys.exc_info())
         finally:
             sys.stderr.flush()
@@ -195,25 +205,53 @@ def run(words: list[str], folder: Path, *, reader: Path | None = None) -> Answer
 
 
 def _interrupt(pid: int, reader: Path) -> None:
-    """SIGINT once the child waits for the FIFO's writer; nothing when it ends without."""
-    while True:
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return
+    """SIGINT once the child waits for what the FIFO brings; nothing when it ends without."""
+    while not _ended(pid):
         try:
-            os.close(os.open(reader, os.O_WRONLY | os.O_NONBLOCK))
+            writer = os.open(reader, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
             os.sched_yield()
             continue
+        os.kill(pid, signal.SIGINT)
+        until = time.monotonic() + PATIENCE
+        while not _ended(pid) and time.monotonic() < until:
+            os.sched_yield()
+        os.close(writer)
         return
 
 
-def walk(good: dict[str, str], place: Path, only: str = "") -> Iterator[Outcome]:
-    """Give each path parameter every wrong path; `good` has right ones by `COMMAND:PARAMETER` or `PARAMETER`."""
+def _ended(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def interrupted(good: dict[str, str], place: Path) -> Iterator[Outcome]:
+    """Interrupt each command that reads a path, while it reads it."""
     for command in commands():
         paths = [p for p in command.parameters if p.path]
-        right = {
-            p.name: good.get(f"{command.name}:{p.name}", good.get(p.name, "x")) for p in paths if p.required
-        }
+        for parameter in paths:
+            work, pipe = place / "work", place / "pipe"
+            shutil.rmtree(place, ignore_errors=True)
+            work.mkdir(parents=True)
+            os.mkfifo(pipe)
+            words = command.line(right_paths(command, good) | {parameter.name: str(pipe)})
+            title = f"{command.name} {parameter.flag or parameter.name}"
+            yield Outcome(words, title, run(words, work, reader=pipe), [])
+
+
+def right_paths(command: Command, good: dict[str, str]) -> dict[str, str]:
+    """Right paths for the parameters that a command must have."""
+    return {
+        p.name: good.get(f"{command.name}:{p.name}", good.get(p.name, "x"))
+        for p in command.parameters
+        if p.path and p.required
+    }
+
+
+def walk(good: dict[str, str], place: Path, only: str = "") -> Iterator[Outcome]:
+    """Give each path every wrong value; `good` are right ones, by `COMMAND:PARAMETER` or `PARAMETER`."""
+    for command in commands():
+        paths = [p for p in command.parameters if p.path]
+        right = right_paths(command, good)
         for parameter in paths:
             title = f"{command.name} {parameter.flag or parameter.name}"
             if not title.startswith(only):
@@ -237,7 +275,18 @@ def _sample() -> tuple[list[str], dict[str, bytes]]:
 
 _CASES, _KEPT = _sample()
 
+
+def _read_all() -> Iterator[ModuleType]:
+    """Every module, once: the children need not read them again."""
+    skipped = ("edged.daemon", "edged.host.lean_imports")
+    for module in pkgutil.walk_packages(edged.__path__, "edged."):
+        if module.name not in skipped and not module.name.endswith("__main__"):
+            yield importlib.import_module(module.name)
+
+
 if __name__ == "__main__":
+    list(_read_all())
     place, good, only = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
-    for outcome in walk(good, place, only):
-        print(json.dumps(asdict(outcome)), flush=True)
+    for outcome in interrupted(good, place / "i") if only == "SIGINT" else walk(good, place, only):
+        sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
+        sys.stdout.flush()

@@ -99,6 +99,8 @@ def export(
             f"unknown level {wish.optimise!r}", where="--optimise", remedy=f"one of {', '.join(LEVELS)}"
         )
     model = _read(source, bundle, unpack)
+    if not model.graph.output:
+        raise BundleError("is no ONNX model: it has no outputs", where=str(source))
     before, main = model.SerializeToString(), str(model.graph.output[0].name)
     rows = _rows(model, data)
     left: list[str] = []

@@ -67,6 +67,8 @@ class BrokerAddress:
         tls = parts.scheme == "mqtts"
         if not tls and (more.get("ca") or more.get("cert") or more.get("key")):
             raise ConfigError("certificates are for TLS", where="--ca, --cert, --key", remedy="name mqtts://")
+        if more.get("key") and not more.get("cert"):
+            raise ConfigError("a key without its certificate", where="--key", remedy="add --cert")
         return cls(
             parts.hostname,
             port or (8883 if tls else 1883),

@@ -43,10 +43,10 @@ VALUES = {"words": ["rig", "ping"], "kind": ["mlp"], "loss": ["cross_entropy"]}
 ALSO = {
     "artifacts build": ["--engine", "portable"],
     "model new": ["--inputs", "4", "--outputs", "2"],
-    "models": ["export", "0"],
+    "models": ["export", "1"],
     "ctl": ["--broker", "mqtts://localhost:1", "--timeout", "1"],
     "wipe": ["--samples", "--yes"],
-    "artifacts params": ["--get", "b_out"],
+    "artifacts params": ["--get", "layer1.bias"],
     "demo": ["--seconds", "10"],
     "fleet sim": ["--devices", "2", "--rounds", "1"],
     "fleet ui": ["--broker", "mqtts://localhost:1", "--listen", "127.0.0.1:0"],

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.cli.commands_walk import Command, commands, ordinary, right_paths
 from tests.commands import COMMAND, edged, two_classes, write_config
@@ -26,7 +27,6 @@ WRITTEN = {  # by each command that writes a file, or a directory with these nam
     "fleet ui": ["index.html"],
     "recipe run": ["report.json"],
 }
-IN_PLACE = {"artifacts sign", "restore"}  # of which writing over what is named is the purpose
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     np.savez(folder / "data.npz", X=x, y=y)
     (folder / "recipe.yaml").write_text("name: r\nstream: {features: 4, classes: 2}\nrecipes:\n- {}\n")
     (folder / "fleet.yaml").write_text("fleet: plant\nmodel: bundle\nround: {devices: 2}\n")
+    save_file({"w": np.ones(3, np.float32)}, folder / "w.safetensors")
     write_config(folder, {"features": 4, "classes": 2})
     loss = ["--loss", "cross_entropy", "--engine", "portable"]
     for words in (
@@ -50,7 +51,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     names = {
         "config": "edged.yaml", "configs": "edged.yaml", "data": "data.npz", "model": "model.onnx",
         "bundle": "bundle", "file": "bundle.edged", "key": "key", "source": "bundle",
-        "recipes": "recipe.yaml", "weights unpack:source": "bundle/parameters.safetensors",
+        "recipes": "recipe.yaml", "weights unpack:source": "w.safetensors",
         "fleet run:config": "fleet.yaml", "fleet status:config": "fleet.yaml",
     }  # fmt: skip
     right = {name: str(folder / file) for name, file in names.items()}
@@ -96,11 +97,6 @@ def writing() -> Iterator[Command]:
             yield command
 
 
-def output_of(command: Command) -> str:
-    """The parameter that names what a command writes."""
-    return next(p.name for p in command.parameters if p.name in ("out", "folder", "file"))
-
-
 def test_every_command_that_writes_knows_force() -> None:
     assert {"evaluate", "keys new", "backup", "models"} <= {command.name for command in writing()}
     for command in writing():
@@ -111,8 +107,8 @@ def test_every_command_that_writes_knows_force() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("command", list(writing()), ids=lambda command: command.name)
 def test_nothing_is_overwritten_without_force(command: Command, good: dict[str, str], tmp_path: Path) -> None:
-    name = output_of(command)
-    out = tmp_path / "there.onnx"
+    name = next(name for name in ("out", "folder", "file") if name in {p.name for p in command.parameters})
+    out = tmp_path / ("there.safetensors" if command.name == "weights unpack" else "there.onnx")
     names = WRITTEN.get(command.name)
     files = [out] if names is None else [out / file for file in names]
     for file in files:
@@ -171,8 +167,8 @@ def test_an_interrupt_while_the_program_is_read_is_one_line(module: str) -> None
         if line.endswith(f" {module}\n"):
             break
     process.send_signal(signal.SIGINT)
-    rest = process.stderr.read()
-    assert (process.wait(30), "Traceback" in rest) == (130, False), rest
+    _, rest = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in rest) == (130, False), rest
     assert rest.splitlines()[-1] == "edged: interrupted"
 
 
@@ -188,5 +184,5 @@ def test_an_interrupt_while_the_daemon_starts_stops_it_in_order(tmp_path: Path) 
         if line.endswith(" edged.host.lean_imports\n"):
             break
     process.send_signal(signal.SIGINT)
-    told = process.stdout.read()
-    assert (process.wait(60), "Traceback" in told) == (0, False), told
+    told, _ = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in told) == (0, False), told

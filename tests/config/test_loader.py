@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edged.config import Config
 from edged.config.loader import PATTERNS, from_json, load
 from edged.config.values import parse_duration, parse_size
-from edged.errors import ConfigError, ConfigFileError
+from edged.errors import ConfigError
 from tests.commands import edged
 
 SMALLEST = "device: {id: press-7}\nstream: {topic: sensors/press-7/#, features: [temp, vib.x]}\n"
@@ -29,8 +29,8 @@ def loaded(file: Path, text: str, environ: dict[str, str] | None = None) -> Conf
     return load(file, environ or {})
 
 
-def refusal(file: Path, text: str, environ: dict[str, str] | None = None) -> ConfigFileError:
-    with pytest.raises(ConfigFileError) as refused:
+def refusal(file: Path, text: str, environ: dict[str, str] | None = None) -> ConfigError:
+    with pytest.raises(ConfigError) as refused:
         loaded(file, text, environ)
     assert "\n" not in str(refused.value)
     return refused.value

@@ -57,6 +57,8 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
         gone["labels"] = labelled
         db.execute("UPDATE samples SET y = NULL, label_ts = NULL, label_seq = NULL, changes = NULL")
         tally.holdout_labels = 0
+    if samples or labels:
+        tally.labels = tally.quarantined = 0
     return gone
 
 

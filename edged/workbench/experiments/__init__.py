@@ -68,6 +68,7 @@ def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgr
             "higher_is_better": loaded.file.judged_by not in LOWER_IS_BETTER,
             "rows": split.counts(),
             "gap": split.gap,
+            "warnings": list(stream.warnings),
             "seeds": loaded.file.seeds,
             "trials": len(orders),
             "jobs": options.jobs,

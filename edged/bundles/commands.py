@@ -6,7 +6,7 @@ import io
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -195,9 +195,7 @@ def build_from_file(
     recorded = None if data is None else read_stream(data, features=naming.features, label=label)
     if recorded is not None and (left_out := recorded.left_out()) is not None:
         notes.append(left_out)
-        keep = np.isfinite(recorded.x).all(axis=1)
-        labels = None if recorded.y is None else recorded.y[keep]
-        recorded = replace(recorded, x=recorded.x[keep], y=labels)
+        recorded = recorded.finite()
     objective = parse(loss, class_weights, ignore_index, label_smoothing)
     statistics = _statistics(given, objective, recorded, str(data)) if standardise else None
     built = build(

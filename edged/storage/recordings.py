@@ -15,7 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
@@ -62,6 +62,19 @@ class Recording:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def finite(self) -> Recording:
+        """Return the rows that can be samples: a reading with a NaN never becomes one."""
+        keep = np.isfinite(self.x).all(axis=1)
+        if keep.all():
+            return self
+        return replace(
+            self,
+            x=self.x[keep],
+            y=None if self.y is None else self.y[keep],
+            t=None if self.t is None else self.t[keep],
+            key=None if self.key is None else [k for k, kept in zip(self.key, keep, strict=True) if kept],
+        )
 
     def left_out(self) -> str | None:
         """Return how many rows can be no samples, and why; None when all can."""

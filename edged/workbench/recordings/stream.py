@@ -74,9 +74,10 @@ def shape_stream(recorded: Recording, config: Config, options: LabelOptions) -> 
     recorded = _named_columns(recorded, schema)
     _check_width(recorded.x.shape[1], schema)
     left_out = recorded.left_out()
-    whole = np.asarray(np.isfinite(recorded.x).all(axis=1))
-    recorded, readings = _rows(recorded, whole), None
-    if config.stream.window is not None and recorded.x.shape[1] == schema.channels and whole.any():
+    rows = len(recorded)
+    recorded, readings = recorded.finite(), None
+    refused = rows - len(recorded)
+    if config.stream.window is not None and recorded.x.shape[1] == schema.channels and len(recorded):
         recorded, readings = cut_windows(recorded, config.stream.window.rules())
     n = len(recorded.x)
     if n < SMALLEST:
@@ -88,7 +89,7 @@ def shape_stream(recorded: Recording, config: Config, options: LabelOptions) -> 
     arrives = np.asarray(np.random.default_rng(options.seed).random(n) < options.rate)
     return Stream(
         recorded.x, np.nan_to_num(y), t, recorded.key or ["stream"] * n, arrives & known, known, truth,
-        int((~whole).sum()), readings, () if left_out is None else (left_out,),
+        refused, readings, () if left_out is None else (left_out,),
     )  # fmt: skip
 
 
@@ -107,19 +108,6 @@ def _check_width(width: int, schema: Schema) -> None:
         f"the data has {width} features, the stream {schema.width}",
         where="stream.features",
         remedy=f"set features: {width}",
-    )
-
-
-def _rows(recorded: Recording, keep: NDArray[np.bool_]) -> Recording:
-    """Only these rows: a reading with a NaN never becomes a sample."""
-    if keep.all():
-        return recorded
-    return replace(
-        recorded,
-        x=recorded.x[keep],
-        y=None if recorded.y is None else recorded.y[keep],
-        t=None if recorded.t is None else recorded.t[keep],
-        key=None if recorded.key is None else [k for k, kept in zip(recorded.key, keep, strict=True) if kept],
     )
 
 

@@ -47,6 +47,8 @@ app.add_typer(weights_app, name="weights")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(fleet_app, name="fleet")
 
+INTERRUPTED = 130
+
 ConfigPath = Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")]
 
 # Typer has click inside or beside it, depending on its version: the base of all its usage errors.
@@ -60,13 +62,15 @@ def main() -> int:
     except (EdgedError, OSError, ImportError, MemoryError) as problem:
         return _failed(problem)
     except typer.Exit as ended:
+        if ended.exit_code == INTERRUPTED:  # some versions of typer make it of a KeyboardInterrupt
+            sys.stderr.write("edged: interrupted\n")
         return ended.exit_code
     except _UsageProblem as problem:
         _show_usage(problem)
         return 2
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("edged: interrupted\n")
-        return 130
+        return INTERRUPTED
     return code if isinstance(code, int) else 0
 
 

@@ -229,7 +229,7 @@ def interrupted(good: dict[str, str], place: Path) -> Iterator[Outcome]:
     for command in commands():
         paths = [p for p in command.parameters if p.path]
         for parameter in paths:
-            work, pipe = place / "work", place / "pipe"
+            work, pipe = place / "work", place / "pipe.csv"
             shutil.rmtree(place, ignore_errors=True)
             work.mkdir(parents=True)
             os.mkfifo(pipe)

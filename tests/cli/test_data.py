@@ -56,8 +56,11 @@ def test_an_evaluation_says_which_rows_are_left_out_and_why(folder: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_the_demo_replays_data_with_text_labels(folder: Path) -> None:
-    answer = edged("demo", "--seconds", 10, "--data", folder / "house.csv", "--json")
+def test_the_demo_replays_data_with_text_labels(folder: Path, tmp_path: Path) -> None:
+    header, *lines = (folder / "house.csv").read_text().splitlines()
+    data = tmp_path / "long.csv"
+    data.write_text("\n".join([header, *lines * 8]) + "\n")
+    answer = edged("demo", "--seconds", 10, "--data", data, "--json")
     assert answer.code == 0, answer
     assert answer.json["samples"] > 50
 

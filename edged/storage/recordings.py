@@ -65,7 +65,7 @@ class Recording:
 
     def finite(self) -> Recording:
         """Return the rows that can be samples: a reading with a NaN never becomes one."""
-        keep = np.isfinite(self.x).all(axis=1)
+        keep = np.asarray(np.isfinite(self.x).all(axis=1))
         if keep.all():
             return self
         return replace(

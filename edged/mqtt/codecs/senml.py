@@ -44,7 +44,7 @@ class SenmlCodec:
     >>> codec = SenmlCodec(StreamConfig(features=["temp", "rpm"], codec="senml", key="bn"))
     >>> pack = b'[{"bn": "m1/", "bt": 1.7e9, "n": "temp", "v": 20}, {"n": "rpm", "v": 90}]'
     >>> codec.decode("t", pack)
-    [Reading(key='m1/', values=[20.0, 90.0], ts=1700000000.0, label=None, id=None)]
+    [Reading(key='m1/', values=[20.0, 90.0], ts=1700000000.0, label=None, id=None, refused_label=None)]
     """
 
     def __init__(self, stream: StreamConfig, clock: Clock | None = None) -> None:

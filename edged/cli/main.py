@@ -62,15 +62,14 @@ def main() -> int:
     except (EdgedError, OSError, ImportError, MemoryError) as problem:
         return _failed(problem)
     except typer.Exit as ended:
-        if ended.exit_code == INTERRUPTED:  # some versions of typer make it of a KeyboardInterrupt
-            sys.stderr.write("edged: interrupted\n")
-        return ended.exit_code
+        code = ended.exit_code
     except _UsageProblem as problem:
         _show_usage(problem)
         return 2
     except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # some versions of typer return it for a KeyboardInterrupt
         sys.stderr.write("edged: interrupted\n")
-        return INTERRUPTED
     return code if isinstance(code, int) else 0
 
 

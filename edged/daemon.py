@@ -15,10 +15,11 @@ import edged.host.lean_imports  # noqa: F401  before anything that imports what 
 from edged import __version__, logs
 from edged.config import loader
 from edged.device import Device
-from edged.device.startup.open_state import note_end
-from edged.errors import CorruptError, EdgedError
+from edged.device.startup.open_state import note_end, note_failed_start
+from edged.errors import CorruptError, EdgedError, from_system
 from edged.host.systemd import Notifier, watchdog_interval
 from edged.host.wakeup_queue import WakeupQueue
+from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -37,6 +38,7 @@ def run(path: Path) -> int:
     watched = (signal.SIGABRT,) if watchdog_interval() is not None else ()
     # A queue: SIGHUP and SIGTERM may come while the other is being handled, or before all is ready.
     endings = WakeupQueue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     ignored: list[str] = []
     config = loader.load(path, ignored=ignored)
     logs.configure(config.log.level, config.log.format)
@@ -44,8 +46,13 @@ def run(path: Path) -> int:
         log.warning("config_set_ignored", problem=problem, remedy="send config.set anew, or null for the key")
     _confine_trainer(config)
     notifier = Notifier()
-    device = Device(config, path, notifier, endings)
-    device.start()
+    try:
+        device = Device(config, path, notifier, endings)
+        device.start()
+    except EdgedError:
+        if DirectoryLock.holder(config.storage.dir) in (None, os.getpid()):
+            note_failed_start(config.storage.dir)
+        raise
     log.info(
         "running",
         device=config.device.id,
@@ -86,9 +93,10 @@ def main() -> int:
     """`python -m edged.daemon CONFIG`; the exit codes are in docs/promises.md."""
     try:
         return run(Path(sys.argv[1]))
-    except EdgedError as problem:
-        sys.stderr.write(f"edged: {problem.line()}\n")
-        return EXIT_DAMAGED if isinstance(problem, CorruptError) else problem.exit_code
+    except (EdgedError, OSError, ImportError, MemoryError) as problem:
+        told = problem if isinstance(problem, EdgedError) else from_system(problem)
+        sys.stderr.writelines(f"edged: {line}\n" for line in told.lines())
+        return EXIT_DAMAGED if isinstance(told, CorruptError) else told.exit_code
 
 
 if __name__ == "__main__":

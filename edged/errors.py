@@ -6,6 +6,9 @@ person reads; the parts stay available as attributes for logs and MQTT answers.
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Sequence
+
 
 class EdgedError(Exception):
     """Base of all errors raised on purpose.
@@ -33,11 +36,28 @@ class EdgedError(Exception):
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head} ({self.remedy})" if self.remedy else head
 
+    def lines(self) -> list[str]:
+        """Return what a command prints of the error: mostly one line."""
+        return [self.line()]
+
 
 class ConfigError(EdgedError):
     """The configuration or the command line is wrong."""
 
     exit_code = 2
+
+
+class ConfigFileError(ConfigError):
+    """Mistakes of one file: `problems` are all of them, in its order; the error itself is the first."""
+
+    def __init__(self, problems: Sequence[ConfigError]) -> None:
+        first = problems[0]
+        self.problems = tuple(problems)
+        super().__init__(first.what, where=first.where, remedy=first.remedy)
+
+    def lines(self) -> list[str]:
+        """Return all mistakes, each in one line."""
+        return [problem.line() for problem in self.problems]
 
 
 class RefusedError(EdgedError):
@@ -104,3 +124,28 @@ class NoDataError(TrainingError):
 
 class NonFiniteError(TrainingError):
     """Weights became NaN or infinite; the run goes back to its last checkpoint."""
+
+
+_OF_PATHS = (
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EACCES, errno.EPERM,
+    errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG,
+)  # fmt: skip
+
+
+def from_system(problem: OSError | ImportError | MemoryError) -> EdgedError:
+    """Return what a command says of an error that no function expected: ConfigError for a wrong path.
+
+    >>> from_system(FileNotFoundError(errno.ENOENT, "No such file or directory", "a.npz")).line()
+    'a.npz: no such file or directory (correct the path or its permissions)'
+    """
+    if isinstance(problem, MemoryError):
+        return EdgedError("there is not enough memory", remedy="free some, or give less data")
+    if isinstance(problem, ImportError):
+        return UnavailableError(
+            f"a package is missing: {problem}", remedy="install it: `edged doctor` says how"
+        )
+    reason = problem.strerror or str(problem) or type(problem).__name__
+    what, where = reason[:1].lower() + reason[1:], str(problem.filename or "")
+    if problem.errno in _OF_PATHS:
+        return ConfigError(what, where=where, remedy="correct the path or its permissions")
+    return EdgedError(what, where=where)

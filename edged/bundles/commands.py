@@ -193,6 +193,9 @@ def build_from_file(
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
     recorded = None if data is None else read_stream(data, features=naming.features, label=label)
+    if recorded is not None and (left_out := recorded.left_out()) is not None:
+        notes.append(left_out)
+        recorded = recorded.finite()
     objective = parse(loss, class_weights, ignore_index, label_smoothing)
     statistics = _statistics(given, objective, recorded, str(data)) if standardise else None
     built = build(

@@ -14,6 +14,7 @@ from typer import Argument, Option
 from edged import bundles
 from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
+from edged.cli.outputs import Force, check_directory, check_file, new_directory
 from edged.errors import ConfigError
 
 artifacts_app = typer.Typer(
@@ -93,6 +94,7 @@ def artifacts_build(
     ort_format: OrtFormat = False,
     int8: Int8Form = False,
     checkpoint: CheckpointForm = "full",
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
@@ -102,7 +104,10 @@ def artifacts_build(
     from edged.bundles.graph.naming import Naming
     from edged.bundles.graph.optimizers import Optimizer
     from edged.config.loader import load_stream
+    from edged.storage.models.bundles import refuse_foreign
 
+    refuse_foreign(out)
+    check_directory(out, "*", force=force)
     stream = None if config is None else load_stream(config)
     naming = Naming() if stream is None else Naming.of(stream.to_schema())
     rule = Optimizer.of(
@@ -212,11 +217,14 @@ def _end(text: str) -> float:
 
 @artifacts_app.command("pack")
 def artifacts_pack(
-    bundle: BundlePath, out: Annotated[Path, Option("-o", help="file to write, usually NAME.edged")]
+    bundle: BundlePath,
+    out: Annotated[Path, Option("-o", help="file to write, usually NAME.edged")],
+    force: Force = False,
 ) -> None:
     """Make one file of a bundle, for the command bundle.install."""
     from edged.storage.models.bundle_archive import pack_bundle
 
+    check_file(out, force=force)
     sys.stderr.write(f"{out}: {pack_bundle(bundle, out):,} bytes\n")
 
 
@@ -225,11 +233,15 @@ def artifacts_unpack(
     file: Annotated[Path, Argument(metavar="NAME.edged")],
     out: Annotated[Path, Option("-o", help="directory to make")],
     key: PublicKeys = None,
+    force: Force = False,
 ) -> None:
     """Make a directory of a bundle file again; of a damaged one nothing is left."""
     from edged.storage.models.bundle_archive import unpack_to
+    from edged.storage.models.bundles import refuse_foreign
 
-    bundle = unpack_to(file, out, key or [])
+    refuse_foreign(out)
+    with new_directory(out, "*", force=force) as folder:
+        bundle = unpack_to(file, folder, key or [])
     sys.stderr.write(f"{out}: {len(bundle.files)} files\n")
 
 
@@ -244,6 +256,7 @@ def artifacts_params(
         list[str] | None,
         Option("--set-property", help='NAME=VALUE: a whole number, a number, text or "text"'),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Parameters and properties: shapes and values; take one out, or put another value in."""
@@ -252,6 +265,8 @@ def artifacts_params(
     from edged.bundles.export import parameters
 
     if get is not None:
+        if out is not None:
+            check_file(out, force=force)
         commands.write_parameter(bundle, get, out)
         return
     if get_property is not None:
@@ -281,6 +296,7 @@ def artifacts_export(
     data: Annotated[
         Path | None, Option(help="recorded stream to compare the model with what it was on")
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a model for other programs: other outputs, optimised, quantised, or with smaller weights."""
@@ -290,6 +306,7 @@ def artifacts_export(
 
     if quantise not in ("none", "int8"):
         raise ConfigError(f"unknown {quantise!r}", where="--quantise", remedy="int8, or none")
+    check_file(out, force=force)
     wish = ExportRequest(
         tuple(name for name in outputs.split(",") if name), optimise, quantise == "int8", fp16
     )
@@ -307,12 +324,15 @@ def artifacts_ops(
     types: Annotated[
         bool, Option("--types", help="with the types that each operator needs, for reduced types")
     ] = False,
+    force: Force = False,
 ) -> None:
     """The operators a bundle needs, as a reduced build of onnxruntime takes them."""
     bundles.require()
     from edged.bundles.export.operators import config
     from edged.storage.files.atomic import publish_file
 
+    if out is not None:
+        check_file(out, force=force)
     text = config(bundle, purpose, types=types)
     sys.stdout.write(text) if out is None else publish_file(out, text.encode())
 
@@ -335,11 +355,13 @@ def model_new(
         str, Option(help="statistics,spectrum: what an mlp sees of a window instead of it")
     ] = "",
     seed: Annotated[int, Option(min=0, help="of the initial weights")] = 0,
+    force: Force = False,
 ) -> None:
     """Build a small network without PyTorch."""
     bundles.require()
     from edged.bundles.commands import Inputs, new_model
 
+    check_file(out, force=force)
     taken = Inputs.parse(inputs, window, channels)
     model = new_model(
         kind, inputs=taken, outputs=outputs, hidden=hidden, out=out, seed=seed, features=features
@@ -350,11 +372,18 @@ def model_new(
 @keys_app.command("new")
 def keys_new(
     out: Annotated[Path, Option("-o", help="file of the private key; the public one is FILE.pub")],
+    force: Force = False,
 ) -> None:
     """Make an Ed25519 key pair."""
     from edged.signing import new_pair
+    from edged.storage.files.atomic import staging_path
 
-    public = new_pair(out)
+    check_file(out, force=force)
+    public = out.with_name(f"{out.name}.pub")
+    check_file(public, force=force)
+    staged = staging_path(out.parent, out.name)
+    for made, final in zip((new_pair(staged), staged), (public, out), strict=True):
+        made.replace(final)
     sys.stderr.write(f"{out}: private, for whoever signs; {public}: for the devices\n")
 
 

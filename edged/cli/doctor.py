@@ -24,7 +24,7 @@ from edged.engines import candidates, open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api
 from edged.engines.onnx.base_model import BaseModel
-from edged.errors import ConfigError, EdgedError
+from edged.errors import ConfigError, EdgedError, UnavailableError
 from edged.host.cpu_affinity import for_training, usable
 from edged.host.time_sync import synchronised
 from edged.host.vitals import VitalsReader
@@ -109,7 +109,7 @@ def _formats(config: Config) -> Iterator[CheckResult]:
         sample_codec(config.stream)
         if node:
             SparkplugWire("sparkplug")
-    except ConfigError as problem:
+    except UnavailableError as problem:
         yield _error("formats", f"{problem.where}: {problem.what}", problem.remedy)
         return
     yield _ok("formats", f"reads {codec}" + (", is an edge node of Sparkplug B" if node else ""))

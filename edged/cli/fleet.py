@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from typer import Argument, Option
 
 from edged.cli.json_output import AsJson, print_json
+from edged.cli.outputs import Force, new_directory
 from edged.errors import ConfigError
 
 fleet_app = typer.Typer(
@@ -31,6 +33,7 @@ def fleet_ui(
     ca: Annotated[Path | None, Option(help="certificates of those to trust (PEM)")] = None,
     cert: Annotated[Path | None, Option(help="certificate of one's own (PEM)")] = None,
     key: Annotated[Path | None, Option(help="its key (PEM)")] = None,
+    force: Force = False,
 ) -> None:
     """Show all devices on a broker in a browser, and send them commands.
 
@@ -41,7 +44,7 @@ def fleet_ui(
     import signal
     from contextlib import suppress
 
-    from edged.fleet.page.files import PageSettings, write_files
+    from edged.fleet.page.files import PageSettings, page_files, write_files
     from edged.fleet.page.relay import Relay
     from edged.fleet.page.server import PageServer, loopback
     from edged.mqtt.control_client import BrokerAddress
@@ -52,7 +55,9 @@ def fleet_ui(
             "a browser has its own certificates", where="--ca, --cert, --key", remedy="leave them out"
         )
     if out is not None:
-        names = write_files(PageSettings(broker_ws or "", root or "edged"), out)
+        page = PageSettings(broker_ws or "", root or "edged")
+        with new_directory(out, *page_files(page), force=force) as folder:
+            names = write_files(page, folder)
         sys.stderr.write(f"{out}: {len(names)} files\n")
         return
     address = BrokerAddress.parse(broker, ca=ca, cert=cert, key=key)
@@ -123,6 +128,7 @@ def fleet_sim(
     personal: Annotated[list[str] | None, Option(metavar="GLOB", help="layers that stay on devices")] = None,
     central: Annotated[bool, Option(help="train one model on all rows, to compare")] = True,
     seed: Annotated[int, Option()] = 0,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a fleet on parts of a recording: real engines, a real broker and coordinator."""
@@ -135,5 +141,7 @@ def fleet_sim(
         attack=SimulationPlan.attack_of(attack), optimizer=optimizer, personal=tuple(personal or ()),
         central=central, seed=seed,
     )  # fmt: skip
-    report = run(plan, out)
+    replacing = nullcontext() if out is None else new_directory(out, "report.json", "index.html", force=force)
+    with replacing as folder:
+        report = run(plan, folder)
     print_json(report) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")

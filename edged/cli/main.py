@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +24,10 @@ from edged.cli.bundles import artifacts_app, keys_app, model_app
 from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
 from edged.cli.json_output import AsJson, print_json
+from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.recipes import recipe_app
 from edged.cli.state import audit, backup, restore, weights_app
-from edged.errors import ConfigError, EdgedError
+from edged.errors import ConfigError, EdgedError, from_system
 
 app = typer.Typer(
     name="edged",
@@ -44,6 +47,8 @@ app.add_typer(weights_app, name="weights")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(fleet_app, name="fleet")
 
+INTERRUPTED = 130
+
 ConfigPath = Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")]
 
 # Typer has click inside or beside it, depending on its version: the base of all its usage errors.
@@ -54,21 +59,28 @@ def main() -> int:
     """Entry point: errors become one line and an exit code."""
     try:
         code = app(prog_name="edged", standalone_mode=False)
-    except EdgedError as problem:
-        sys.stderr.write(f"edged: {problem.line()}\n")
-        return problem.exit_code
+    except (EdgedError, OSError, ImportError, MemoryError) as problem:
+        return _failed(problem)
     except typer.Exit as ended:
-        return ended.exit_code
+        code = ended.exit_code
     except _UsageProblem as problem:
         _show_usage(problem)
         return 2
     except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # some versions of typer return it for a KeyboardInterrupt
         sys.stderr.write("edged: interrupted\n")
-        return 130
-    except BrokenPipeError:
+    return code if isinstance(code, int) else 0
+
+
+def _failed(problem: EdgedError | OSError | ImportError | MemoryError) -> int:
+    """Print what has ended the command, and return its exit code; nobody reads on in a closed pipe."""
+    if isinstance(problem, BrokenPipeError):
         sys.stderr.close()
         return 0
-    return code if isinstance(code, int) else 0
+    told = problem if isinstance(problem, EdgedError) else from_system(problem)
+    sys.stderr.writelines(f"edged: {line}\n" for line in told.lines())
+    return told.exit_code
 
 
 def _show_usage(problem: Any) -> None:
@@ -129,6 +141,8 @@ def run(
     # Looking for plugins of pydantic, and for the interpreter's own list of places for time zones: 2 MB.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     os.environ.setdefault("PYTHONTZPATH", "/usr/share/zoneinfo")
+    # Until the daemon handles it, Ctrl-C waits: between the two programs nobody would.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # A process of its own without the command line's libraries: they cost 20 MB for years.
     os.execv(sys.executable, [sys.executable, "-m", "edged.daemon", str(config)])  # noqa: S606
 
@@ -194,6 +208,7 @@ def evaluate(
         Option(min=0, help="rows of pre-training; 10 % when absent; 0: what the bundle has learned"),
     ] = None,
     seed: Annotated[int, Option(min=0, help="everything random follows from it")] = 0,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
@@ -208,12 +223,14 @@ def evaluate(
         )
     options = LabelOptions(labels_delay, label_rate, seed, pretrain, label_requests)
     loaded = [_load(path) for path in configs]
-    with output.ReplayProgress() as progress:
+    named = list(zip(_names(configs), loaded, strict=True))
+    written = ["compare.*", *_names(configs)] if several else evaluation.WRITTEN
+    replacing = nullcontext() if out is None else new_directory(out, *written, force=force)
+    with replacing as folder, output.ReplayProgress() as progress:
         if several:
-            named = list(zip(_names(configs), loaded, strict=True))
-            report = evaluation.run_several(named, data, options, out, progress.update)
+            report = evaluation.run_several(named, data, options, folder, progress.update)
         else:
-            report = evaluation.run(loaded[0], data, options, out, progress.update)
+            report = evaluation.run(loaded[0], data, options, folder, progress.update)
     if as_json:
         print_json(report)
     else:
@@ -311,11 +328,14 @@ def models(
     action: Annotated[str, Argument(help="list, show, rollback, pin, unpin or export")] = "list",
     version: Annotated[int | None, Argument(help="model version")] = None,
     out: Annotated[Path | None, Option("-o", help="file to export to")] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Look at and change the registry."""
     from edged.device.admin.state import on_models
 
+    if out is not None:
+        check_file(out, force=force)
     answer = on_models(_load(config), action, version, out)
     print_json(answer) if as_json else output.show_models(action, answer)
 
@@ -325,7 +345,7 @@ def models(
 
 @config_app.command("check")
 def config_check(config: ConfigPath) -> None:
-    """Validate; the first problem is named with file, line, key and remedy."""
+    """Validate; each mistake is named with file, line, key and remedy."""
     _load(config)
     sys.stdout.write(f"{config}: ok\n")
 
@@ -352,6 +372,7 @@ def contract_schemas(
     out: Annotated[
         Path | None, Option("-o", help="write one file for each topic into this directory")
     ] = None,
+    force: Force = False,
 ) -> None:
     """JSON schemas (draft 2020-12) of everything that goes over MQTT."""
     from edged.domain.messages.sent import schemas
@@ -359,10 +380,11 @@ def contract_schemas(
     if out is None:
         print_json(schemas())
         return
-    for name, schema in schemas().items():
-        file = out / f"{name}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(schema, indent=1) + "\n", encoding="utf-8")
+    with new_directory(out, *{f"{name}.json".partition("/")[0] for name in schemas()}, force=force) as folder:
+        for name, schema in schemas().items():
+            file = folder / f"{name}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(schema, indent=1) + "\n", encoding="utf-8")
     sys.stderr.write(f"{out}: {len(schemas())} schemas\n")
 
 

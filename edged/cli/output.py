@@ -118,6 +118,13 @@ def show_evaluation(report: Mapping[str, Any]) -> None:
     if report["anomaly"] is not None:
         show_pairs("", _alarms(report["anomaly"]))
     show_pairs("", {name: report[name] for name in EVALUATED})
+    show_warnings(report)
+
+
+def show_warnings(report: Mapping[str, Any]) -> None:
+    """Print on stderr what a person should know of the data."""
+    for warning in report["warnings"]:
+        show_note(f"warning: {warning}")
 
 
 def _alarms(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,6 +148,7 @@ def show_comparison(comparison: Mapping[str, Any]) -> None:
         )  # fmt: skip
         table.add_row(name, *(_number(report["metric"].get(n)) for n in names), *told)
     out.print(table)
+    show_warnings(next(iter(reports.values())))
 
 
 def show_note(text: str) -> None:
@@ -360,6 +368,7 @@ def show_recipes(report: Mapping[str, Any], page: Path) -> None:
             f"{row['bundle_bytes'] / 1e3:,.0f}",
         )
     out.print(table)
+    show_warnings(report)
     for row in report["failed"]:
         for reason in row["reasons"]:
             seeds = ", ".join(map(str, reason["seeds"]))

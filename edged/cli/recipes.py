@@ -12,6 +12,7 @@ from typer import Argument, Option
 from edged import bundles
 from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
+from edged.cli.outputs import Force, check_file, new_directory
 
 recipe_app = typer.Typer(
     help="Recipe validation: ways to train, compared on recorded data.", no_args_is_help=True
@@ -27,6 +28,7 @@ def recipe_run(
     write: Annotated[
         Path | None, Option(metavar="CONFIG", help="configuration and bundle of the winner")
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Train every recipe off the device; learning curves and a ranking as HTML and JSON."""
@@ -35,8 +37,10 @@ def recipe_run(
     from edged.workbench.experiments import ExperimentOptions, run
 
     logs.configure("warning", "auto")
-    options = ExperimentOptions(folder, jobs or len(os.sched_getaffinity(0)), write)
-    with output.RecipeProgress() as progress:
+    if write is not None:
+        check_file(write, force=force)
+    with new_directory(folder, "report.*", force=force) as out, output.RecipeProgress() as progress:
+        options = ExperimentOptions(out, jobs or len(os.sched_getaffinity(0)), write, force)
         report = run(recipes, data, options, progress)
     if as_json:  # without the curves, which are in the files
         rows = [{k: v for k, v in row.items() if k not in ("curves", "shown")} for row in report["ranking"]]

@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
+from edged.cli.outputs import Force, check_file
 
 
 def audit(
@@ -38,12 +39,14 @@ def backup(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
     file: Annotated[Path, Argument(metavar="FILE", help="the backup to write")],
     key: Annotated[Path | None, Option(help="private key that signs it")] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write samples, models, checkpoints and journal to one file, while the daemon runs or not."""
     from edged.config import loader
     from edged.device.admin.backup import back_up
 
+    check_file(file, force=force)
     told = back_up(loader.load(config), file, key)
     print_json(told) if as_json else output.show_pairs("backup", told)
 
@@ -78,12 +81,15 @@ def weights_unpack(
         list[Path] | None, Option(help="what a difference is to: bundle, safetensors, update")
     ] = None,
     bundle: Annotated[Path | None, Option(help="the bundle whose model to write")] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Check an update, put it together, and write the weights or a model with them."""
     from edged.device.admin.weights import unpacked, write
     from edged.domain.training.weight_deltas import fingerprint
 
+    if out is not None:
+        check_file(out, force=force)
     bases = [*(base or []), *([bundle] if bundle is not None else [])]
     parameters = unpacked(source, bases)
     size = None if out is None else write(parameters, out, bundle)

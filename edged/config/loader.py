@@ -18,9 +18,10 @@ from pydantic import ValidationError
 
 from edged.config import Config
 from edged.config.retired import RETIRED, retired_in, retired_key
-from edged.config.values import Section
+from edged.config.values import NAME, Section
 from edged.domain.messages.requests import settable
-from edged.errors import ConfigError
+from edged.domain.nearest import did_you_mean
+from edged.errors import ConfigError, ConfigFileError
 
 if TYPE_CHECKING:
     from edged.config import StreamConfig
@@ -52,7 +53,7 @@ def load(
     `training.every` with their values instead of what was set: then they have to fit. `ignored` gets one line
     if those that were set are left out, and one for each that this version has not.
 
-    Raises ConfigError with file, line and key of the first problem and what would be right.
+    Raises ConfigFileError: of each mistake file, line and key, what was received and what would be right.
     """
     root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
     data = {key: value for key, value in data.items() if value is not None}
@@ -101,20 +102,27 @@ def _validated(
     data: dict[str, Any], path: Path, root: Any, environ: dict[str, str], overlay: Mapping[str, Any]
 ) -> Config:
     overridden = _apply_overlay(data, overlay) | _apply_environment(data, environ)
-    for dotted in retired_in(data):
-        raise retired_key(dotted, _place(path, root, dotted.split("."), overridden))
+    retired = [retired_key(key, _place(path, root, key.split("."), overridden)) for key in retired_in(data)]
+    if retired:
+        raise ConfigFileError(retired)
     storage = data.setdefault("storage", {})
     if isinstance(storage, dict):
         storage.setdefault("dir", "state")
     try:
         config = Config.model_validate(data, context={"folder": path.resolve().parent})
     except ValidationError as problem:
-        raise first_problem(problem, path, root, overridden) from None
-    for keys, file in _files(config):
-        if keys[-1] not in _MADE_BY_US and not file.exists():
-            remedy = _MAKING.get(keys[-1], "create it or correct the path")
-            place = _place(path, root, keys, overridden)
-            raise ConfigError(f"{file} does not exist", where=place, remedy=remedy)
+        raise all_problems(problem, path, root, overridden) from None
+    missing = [
+        ConfigError(
+            f"{file} does not exist",
+            where=_place(path, root, keys, overridden),
+            remedy=_MAKING.get(keys[-1], "create it or correct the path"),
+        )
+        for keys, file in _files(config)
+        if keys[-1] not in _MADE_BY_US and not file.exists()
+    ]
+    if missing:
+        raise ConfigFileError(missing)
     return config
 
 
@@ -230,32 +238,73 @@ def _refuse_single_underscore(name: str) -> None:
         )
 
 
-def first_problem(
+def all_problems(
     problem: ValidationError,
     path: Path,
     root: Any,
     overridden: dict[str, str],
     model: type[Section] = Config,
     hint: str = "`edged config schema` lists every key",
+) -> ConfigFileError:
+    """What is wrong with a file that should hold `model`: each key once, in the order of the file.
+
+    Each has its line, what was received and what to do: at worst `hint`.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for error in sorted(problem.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"]))):
+        # The branches of a union have an error each.
+        found.setdefault(".".join(_keys_of([str(part) for part in error["loc"]], model)), dict(error))
+    told = [_problem(error, key, path, root, overridden, model, hint) for key, error in found.items()]
+    return ConfigFileError(sorted(told, key=lambda one: _line_of(one.where, path)))
+
+
+def _line_of(where: str, path: Path) -> int:
+    line = where.removeprefix(f"{path}:").partition(":")[0]
+    return int(line) if line.isdecimal() else 0
+
+
+def _problem(
+    error: dict[str, Any],
+    dotted: str,
+    path: Path,
+    root: Any,
+    overridden: dict[str, str],
+    model: type[Section],
+    hint: str,
 ) -> ConfigError:
-    """What is wrong with a file that should hold `model`, with its line, and what to do: at worst `hint`."""
-    first = min(problem.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"])))
-    keys = _keys_of([str(part) for part in first["loc"]], model)
-    dotted = ".".join(keys)
-    if first["type"] == "missing":
+    keys = dotted.split(".") if dotted else []
+    if error["type"] == "missing":
         place = _located(path, root, keys[:-1], named=dotted)
         return ConfigError("this key is required", where=place, remedy=_EXAMPLES.get(dotted, hint))
     where = _place(path, root, keys, overridden)
-    what = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
-    if first["type"] == "extra_forbidden":
+    if error["type"] == "extra_forbidden":
         known = _known_keys(keys[:-1], model)
-        import difflib
-
-        near = difflib.get_close_matches(keys[-1], known, n=1)
-        remedy = f"did you mean {near[0]}?" if near else "known here: " + ", ".join(known)
+        remedy = did_you_mean(keys[-1], known) or "known here: " + ", ".join(known)
         return ConfigError("unknown key", where=where, remedy=remedy)
-    return ConfigError(what, where=where, remedy=hint)
+    return ConfigError(_words(error, secret="password" in dotted), where=where, remedy=hint)
 
+
+def _words(error: dict[str, Any], *, secret: bool) -> str:
+    """What is wrong with a value, and the value itself, where it is short and no secret."""
+    pattern = error.get("ctx", {}).get("pattern")
+    said = PATTERNS.get(pattern) or _WORDS.get(error["type"]) or error["msg"].removeprefix("Value error, ")
+    given = repr(error.get("input"))
+    plain = isinstance(error.get("input"), str | int | float | None) and len(given) <= SHORT
+    if secret or not plain or error["type"] == "value_error" or given in said:
+        return said
+    return f"{said[:1].lower()}{said[1:].replace('Input', 'input')}, not {given}"
+
+
+SHORT = 60
+PATTERNS = {
+    NAME: "expected a letter or digit, then letters, digits, `_`, `.` and `-`: at most 63 characters",
+    r"^[a-z]+(\.[a-z]+)*$": "expected the name of a command, such as config.set",
+    r"^[A-Za-z0-9]+ExecutionProvider$": "expected a provider of onnxruntime, such as CPUExecutionProvider",
+    r"^[^#+\s]+$": "expected levels of a topic, without spaces, `#` and `+`",
+    r"^[^#+/\s]+$": "expected one level of a topic, without spaces, `#`, `+` and `/`",
+    r"^[^+/#\x00]+$": "expected one level of a topic, without `#`, `+` and `/`",
+}
+"""Patterns of values in words."""
 
 _WORDS = {"model_type": "expected a section: keys with values", "model_attributes_type": "expected a section"}
 

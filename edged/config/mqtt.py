@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from edged.config.values import Duration, FilePath, Section
 
@@ -84,6 +84,20 @@ class MqttConfig(Section):
         except ValueError:
             name = self.host.lower().rstrip(".")
             return name in LOOPBACK_NAMES or name.endswith(".localhost")
+
+    @field_validator("host")
+    @classmethod
+    def _no_address(cls, host: str) -> str:
+        scheme, _, rest = host.rpartition("://")
+        name, _, port = rest.strip("/").partition(":")
+        if scheme or (port.isdecimal() and not rest.startswith("/")):
+            told = (
+                f"host: {name}"
+                + (f", port: {port}" if port else "")
+                + (", tls: {}" if scheme == "mqtts" else "")
+            )
+            raise ValueError(f"expected a name or an address alone, got {host!r}: set {told}")
+        return host
 
     @model_validator(mode="after")
     def _nothing_in_plain_text(self) -> MqttConfig:

@@ -112,7 +112,7 @@ class StreamConfig(Section):
     ) = Field(
         None,
         description="their number or names, in model output order; those still to come count, too: a label"
-        " outside them goes to the quarantine",
+        " outside them goes to the quarantine, its sample stays",
     )
     targets: int = Field(1, ge=1, description="width of a regression target")
     target_max: float | None = Field(
@@ -120,7 +120,11 @@ class StreamConfig(Section):
     )
     label: str | None = Field(None, description="JSON path of the label in the sample's message")
     label_topic: Filter | None = Field(None, description="topic filter on which labels come by themselves")
-    join: Literal["id", "key_time"] = Field("id", description="how a label on label_topic finds its sample")
+    join: Literal["id", "key_time"] = Field(
+        "id",
+        description="how a label on label_topic finds its sample: by the sender's id or that of a prediction,"
+        " or by key and time",
+    )
     join_tolerance: Duration = Field(0.5, description="largest distance of times for join: key_time")
     join_expiry: Duration | None = Field(
         None,

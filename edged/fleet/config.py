@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from edged.config.loader import first_problem, read_yaml
+from edged.config.loader import all_problems, read_yaml
 from edged.config.mqtt import MqttConfig
 from edged.config.serving import LogConfig
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share
@@ -231,4 +231,4 @@ def load(path: Path) -> CoordinatorConfig:
     try:
         return CoordinatorConfig.model_validate(data, context={"folder": path.resolve().parent})
     except ValidationError as problem:
-        raise first_problem(problem, path, root, {}, CoordinatorConfig, HINT) from None
+        raise all_problems(problem, path, root, {}, CoordinatorConfig, HINT) from None

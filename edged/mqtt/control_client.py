@@ -71,6 +71,13 @@ class BrokerAddress:
                 where="--broker",
                 remedy="set EDGED_PASSWORD or --password-file",
             )
+        tls = parts.scheme in ("mqtts", "wss")
+        if not tls and (more.get("ca") or more.get("cert") or more.get("key")):
+            raise ConfigError(
+                "certificates are for TLS", where="--ca, --cert, --key", remedy="name mqtts:// or wss://"
+            )
+        if more.get("key") and not more.get("cert"):
+            raise ConfigError("a key without its certificate", where="--key", remedy="add --cert")
         websocket = parts.scheme.startswith("ws")
         root = parse_qs(parts.query).get("root", [""])[-1] if websocket else parts.path
         return cls(
@@ -78,7 +85,7 @@ class BrokerAddress:
             port or PORTS[parts.scheme],
             root.strip("/") or "edged",
             None if parts.username is None else unquote(parts.username),
-            tls=parts.scheme in ("mqtts", "wss"),
+            tls=tls,
             websocket=(parts.path.rstrip("/") or "/mqtt") if websocket else None,
             **more,
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
+from edged.domain.nearest import COMPARED, did_you_mean, one_of
 from edged.errors import ConfigError, RejectedSampleError
 
 MAX_KEY = 256
@@ -92,7 +94,7 @@ def features_of(names: str | Sequence[str], width: int) -> Features:
     if all("." not in name for name in names) and width > 1:
         return _flat(names)
     getters = [field(name) for name in names]
-    return lambda message: numbers([getter(message) for getter in getters], names)
+    return lambda message: numbers([getter(message) for getter in getters], names, message)
 
 
 def _array_at(name: str, width: int) -> Features:
@@ -100,7 +102,7 @@ def _array_at(name: str, width: int) -> Features:
         values = message.get(name, MISSING)
         if type(values) is not list:
             if values is MISSING:
-                raise missing(name)
+                raise missing(name, message)
             what = f"field {name!r} must be an array of numbers, not {_kind(values)}"
             raise RejectedSampleError("wrong_type", what)
         if len(values) != width:
@@ -118,19 +120,39 @@ def _flat(names: Sequence[str]) -> Features:
         try:
             values = fetch(message)
         except KeyError:
-            raise _first_problem([message.get(name, MISSING) for name in names], names) from None
-        return numbers(list(values), names)
+            values = [message.get(name, MISSING) for name in names]
+            raise _first_problem(values, names, message) from None
+        return numbers(list(values), names, message)
 
     return features
 
 
-def missing(name: str) -> RejectedSampleError:
-    """The refusal of a message that lacks this field."""
-    return RejectedSampleError("missing_field", f"field {name!r} is missing")
+def missing(name: str, message: Mapping[str, Any] | None = None) -> RejectedSampleError:
+    """The refusal of a message that lacks this field, with the names of those that `message` has."""
+    what = f"field {name!r} is missing"
+    if message is not None:
+        there = list(islice(_paths(message), COMPARED))
+        near = did_you_mean(name, there)
+        what += (
+            f": the message has {one_of(there)}" + (f"; {near}" if near else "") if there else ": it is empty"
+        )
+    return RejectedSampleError("missing_field", what)
 
 
-def numbers(values: list[Any], names: Sequence[str] | None) -> list[float]:
-    """The values as finite floats that float32 can hold.
+def _paths(message: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Paths of a message's fields, those of objects within it too."""
+    for name, value in message.items():
+        path = f"{above}{name}"
+        if type(value) is dict and value:
+            yield from _paths(value, f"{path}.")
+        else:
+            yield path
+
+
+def numbers(
+    values: list[Any], names: Sequence[str] | None, message: Mapping[str, Any] | None = None
+) -> list[float]:
+    """The values as finite floats that float32 can hold; they are those of the fields `names` of `message`.
 
     Raises RejectedSampleError for the first bad value: `missing_field` for MISSING, `wrong_type` for anything
     else but numbers, `not_finite` for what overflows.
@@ -138,16 +160,18 @@ def numbers(values: list[Any], names: Sequence[str] | None) -> list[float]:
     kinds = set(map(type, values))
     # Text cannot spell NaN here: the parser has refused it.
     if not kinds <= _NUMBERS or max(values) > FLOAT32_MAX or min(values) < -FLOAT32_MAX:
-        raise _first_problem(values, names)
+        raise _first_problem(values, names, message)
     return values if kinds == _FLOATS else list(map(float, values))
 
 
-def _first_problem(values: list[Any], names: Sequence[str] | None) -> RejectedSampleError:
+def _first_problem(
+    values: list[Any], names: Sequence[str] | None, message: Mapping[str, Any] | None
+) -> RejectedSampleError:
     """The error for the first bad value, in model input order; one of them must be bad."""
     for at, value in enumerate(values):
         place = f"number {at}" if names is None else f"field {names[at]!r}"
-        if value is MISSING:
-            return RejectedSampleError("missing_field", f"{place} is missing")
+        if value is MISSING and names is not None:
+            return missing(names[at], message)
         if type(value) not in _NUMBERS:
             return RejectedSampleError("wrong_type", f"{place} is {_kind(value)}, not a number")
         if not -FLOAT32_MAX <= value <= FLOAT32_MAX:

@@ -13,15 +13,17 @@ import zipfile
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from edged.domain.nearest import did_you_mean
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Recording:
     without labels. `t` `(n,)` float64 Unix seconds, finite, or None. `key` one text a sample or
     None. `names` the `d` feature names, empty where the file has none. `classes` the text labels in
     sorted order, empty where labels are numbers: `classes[int(y[i])]` is the label of sample i.
+    `columns` are all names in the file, also of what was passed over; of an npz its arrays.
     """
 
     x: NDArray[np.float32]
@@ -55,9 +58,34 @@ class Recording:
     key: list[str] | None = None
     names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def finite(self) -> Recording:
+        """Return the rows that can be samples: a reading with a NaN never becomes one."""
+        keep = np.asarray(np.isfinite(self.x).all(axis=1))
+        if keep.all():
+            return self
+        return replace(
+            self,
+            x=self.x[keep],
+            y=None if self.y is None else self.y[keep],
+            t=None if self.t is None else self.t[keep],
+            key=None if self.key is None else [k for k, kept in zip(self.key, keep, strict=True) if kept],
+        )
+
+    def left_out(self) -> str | None:
+        """Return how many rows can be no samples, and why; None when all can."""
+        empty = np.isnan(self.x).any(axis=1)
+        large = np.isinf(self.x).any(axis=1) & ~empty
+        rows = np.flatnonzero(empty | large)
+        if not len(rows):
+            return None
+        reasons = {"an empty cell or NaN": empty.sum(), "a number beyond float32": large.sum()}
+        told = ", ".join(f"{count:,} with {reason}" for reason, count in reasons.items() if count)
+        return f"{len(rows):,} of {len(self):,} rows are left out: {told}; the first is row {rows[0]}"
 
 
 def read_stream(
@@ -68,8 +96,9 @@ def read_stream(
     An `X` with more than two dimensions (windows of several channels) is flattened to one row of
     features a sample, last dimension fastest. Without column names `names` is empty.
 
-    In a csv the last column named y, label or target is the label; t, time or timestamp is the time
-    (Unix seconds or ISO 8601, UTC where it has no zone); key is the key; all others are features.
+    In a csv the last column named y, label or target is the label, else the only one of text; t, time or
+    timestamp is the time (Unix seconds or ISO 8601, UTC where it has no zone); key is the key; all others are
+    features.
     Names are compared without regard to case. With `features` just these columns are read, in this
     order, and whatever else the file holds is passed over; `label` names the label's column. An empty
     cell of a feature or label is NaN: a reading, or a label, that never came. `key` names the array of an npz
@@ -131,6 +160,7 @@ def _read_npz(path: Path, key_name: str) -> Recording:
         None if key is None else [_text(value) for value in key.tolist()],
         _feature_names(arrays.get("names"), x.shape[1]),
         classes,
+        tuple(arrays),
     )
 
 
@@ -257,8 +287,9 @@ def _read_csv(path: Path, features: tuple[str, ...], label: str | None) -> Recor
     with _open_text(path) as file:
         reader = csv.reader(file, strict=True)
         try:
-            layout = _layout(next(reader, []), features, label)
-            columns = _read_rows(reader, layout)
+            header, first = next(reader, []), next(reader, [])
+            layout = _layout(header, first, features, label)
+            columns = _read_rows(reader, chain([first], reader), layout)
         except csv.Error as problem:
             raise ConfigError(str(problem), where=f"line {reader.line_num}") from problem
     n = len(columns.lines)
@@ -268,7 +299,7 @@ def _read_csv(path: Path, features: tuple[str, ...], label: str | None) -> Recor
     y, classes = (None, ()) if layout.label is None else _csv_labels(columns, layout.header[layout.label])
     t = None if layout.time is None else np.array(columns.times, np.float64)
     key = None if layout.key is None else columns.keys
-    return Recording(x, y, t, key, tuple(layout.header[i] for i in layout.features), classes)
+    return Recording(x, y, t, key, tuple(layout.header[i] for i in layout.features), classes, layout.header)
 
 
 def _open_text(path: Path) -> TextIO:
@@ -278,7 +309,7 @@ def _open_text(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _layout(row: list[str], wanted: tuple[str, ...], label_name: str | None) -> _Layout:
+def _layout(row: list[str], first: list[str], wanted: tuple[str, ...], label_name: str | None) -> _Layout:
     header = tuple(name.strip() for name in row)
     _check_header(header)
     lower = [name.lower() for name in header]
@@ -287,6 +318,10 @@ def _layout(row: list[str], wanted: tuple[str, ...], label_name: str | None) -> 
     time = _last(lower, TIME_COLUMNS)
     key = _last(lower, frozenset({KEY_COLUMN}))
     features = tuple(i for i in range(len(header)) if i not in (label, time, key))
+    texts = [i for i in features if i < len(first) and first[i].strip() and _number(first[i]) is None]
+    if label is None and len(texts) == 1 and not wanted:
+        label = texts[0]
+        features = tuple(i for i in features if i != label)
     if wanted:
         features = tuple(_column(header, name) for name in wanted)
     if not features:
@@ -299,7 +334,8 @@ def _column(header: tuple[str, ...], name: str) -> int:
         raise ConfigError(
             f"there is no column {name!r}",
             where="line 1",
-            remedy=f"columns are separated by commas; found: {', '.join(header)[:200]}",
+            remedy=did_you_mean(name, header)
+            or f"columns are separated by commas; found: {', '.join(header)[:200]}",
         )
     return header.index(name)
 
@@ -326,10 +362,10 @@ def _last(names: Sequence[str], wanted: frozenset[str]) -> int | None:
     return max((i for i, name in enumerate(names) if name in wanted), default=None)
 
 
-def _read_rows(reader: Any, layout: _Layout) -> _Columns:
+def _read_rows(reader: Any, rows: Iterable[list[str]], layout: _Layout) -> _Columns:
     columns = _Columns()
     width, features = len(layout.header), layout.features
-    for row in reader:
+    for row in rows:
         if len(row) != width:
             if not row:
                 continue  # an empty line, usually the last one

@@ -93,11 +93,11 @@ def test_of_windows_the_channels_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("naming", "problem"),
     [
-        (Naming(features=("a", "b")), "2 given, the model has 3 inputs"),
-        (Naming(units=("a", "b")), "--units: 2 given"),
-        (Naming(("a", "b", "c"), units=("g",)), "1 given, the model has 3 named inputs"),
-        (Naming(classes=("a", "b", "c")), "3 given, the model has 2 classes"),
-        (Naming(target_units=("a",)), "1 given, the model has 2 outputs"),
+        (Naming(features=("a", "b")), "2 names (a, b), the model has 3 inputs"),
+        (Naming(units=("a", "b")), "--units, or --config: 2 names"),
+        (Naming(("a", "b", "c"), units=("g",)), "1 names (g), the model has 3 named inputs"),
+        (Naming(classes=("a", "b", "c")), "3 names (a, b, c), the model has 2 classes"),
+        (Naming(target_units=("a",)), "1 names (a), the model has 2 outputs"),
         (Naming(features=("a", "a", "b")), "a name comes twice"),
     ],
 )

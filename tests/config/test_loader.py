@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.config import Config
-from edged.config.loader import from_json, load
+from edged.config.loader import PATTERNS, from_json, load
 from edged.config.values import parse_duration, parse_size
 from edged.errors import ConfigError
+from tests.commands import edged
 
 SMALLEST = "device: {id: press-7}\nstream: {topic: sensors/press-7/#, features: [temp, vib.x]}\n"
 
@@ -154,7 +157,7 @@ REFUSALS = {
     "port": ("mqtt:\n  port: 70000", 4, "mqtt.port", "65535"),
     "port as a word": ("mqtt: {port: mqtts}", 3, "mqtt.port", "integer"),
     "protocol": ("mqtt: {protocol: 4}", 3, "mqtt.protocol", "'5' or '3.1.1'"),
-    "topic root": ("mqtt: {root: 'a/#'}", 3, "mqtt.root", "pattern"),
+    "topic root": ("mqtt: {root: 'a/#'}", 3, "mqtt.root", "levels of a topic"),
     "keepalive": ("mqtt: {keepalive: 5 weeks ago}", 3, "mqtt.keepalive", "a duration such as 6h"),
     "negative duration": ("mqtt: {keepalive: -1}", 3, "mqtt.keepalive", "a duration such as 6h"),
     "truth as duration": ("mqtt: {keepalive: yes}", 3, "mqtt.keepalive", "a duration such as 6h"),
@@ -205,6 +208,47 @@ def test_a_refusal_names_file_line_key_and_remedy(
     assert what in str(refused)
     assert refused.remedy
     assert refused.exit_code == 2
+
+
+def test_all_mistakes_are_told_at_once_each_in_a_line_with_what_was_received(file: Path) -> None:
+    text = """\
+device: {id: "press 7"}
+mqtt: {host: localhost, port: 99999, pasword: x}
+stream:
+  features: [temp, vib]
+  clases: [a]
+training: {every: soon, engine: gpu}
+gate: 7
+"""
+    refused = refusal(file, text)
+    hint = "(`edged config schema` lists every key)"
+    letters = "a letter or digit, then letters, digits, `_`, `.` and `-`: at most 63 characters"
+    assert refused.lines() == [
+        f"{file}:1: device.id: expected {letters}, not 'press 7' {hint}",
+        f"{file}:2: mqtt.pasword: unknown key (did you mean password_file?)",
+        f"{file}:2: mqtt.port: input should be less than or equal to 65535, not 99999 {hint}",
+        f"{file}:5: stream.clases: unknown key (did you mean classes?)",
+        f"{file}:6: training.engine: input should be 'auto', 'native' or 'portable', not 'gpu' {hint}",
+        f"{file}:6: training.every: expected a duration such as 6h, 15m or 30s, got 'soon' {hint}",
+        f"{file}:7: gate: expected a section: keys with values, not 7 {hint}",
+    ]
+    answer = edged("config", "check", file)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.splitlines() == [f"edged: {line}" for line in refused.lines()]
+
+
+def test_all_files_that_are_not_there_and_all_removed_keys_are_told_at_once(file: Path) -> None:
+    missing = refusal(file, SMALLEST + "model: {bundle: b, keys: [k.pub]}\nmqtt: {password_file: p}\n")
+    assert [line.partition(": ")[2].partition(":")[0] for line in missing.lines()] == [
+        "mqtt.password_file", "model.bundle", "model.keys",
+    ]  # fmt: skip
+    removed = refusal(file, SMALLEST + "web: {max_rows: 5, max_body: 7}\n")
+    assert len(removed.lines()) == 2
+
+
+def test_every_pattern_has_words() -> None:
+    used = set(re.findall(r'"pattern": ("(?:[^"\\]|\\.)*")', json.dumps(Config.model_json_schema())))
+    assert {json.loads(pattern) for pattern in used} == set(PATTERNS)
 
 
 STREAM_REFUSALS = {

@@ -99,6 +99,8 @@ def export(
             f"unknown level {wish.optimise!r}", where="--optimise", remedy=f"one of {', '.join(LEVELS)}"
         )
     model = _read(source, bundle, unpack)
+    if not model.graph.output:
+        raise BundleError("is no ONNX model: it has no outputs", where=str(source))
     before, main = model.SerializeToString(), str(model.graph.output[0].name)
     rows = _rows(model, data)
     left: list[str] = []
@@ -216,7 +218,7 @@ def _rows(model: onnx.ModelProto, data: Path | None) -> NDArray[np.float32]:
     shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim[1:]]
     if data is None:
         return np.random.default_rng(0).standard_normal((ROWS, *shape)).astype(np.float32)
-    x = read_stream(data).x[:ROWS]
+    x = read_stream(data).finite().x[:ROWS]
     if x.shape[1] != np.prod(shape):
         raise ConfigError(f"has {x.shape[1]} features, the model takes {np.prod(shape)}", where=str(data))
     return x.reshape(-1, *shape)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
+from edged.domain.nearest import one_of
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import ConfigError
 
@@ -78,9 +79,8 @@ class Naming:
 
 
 def _count(where: str, found: tuple[str, ...], wanted: str) -> ConfigError:
-    return ConfigError(
-        f"{len(found)} given, the model has {wanted}", where=where, remedy="one for each, separated by commas"
-    )
+    what = f"{len(found)} names ({one_of(found)}), the model has {wanted}"
+    return ConfigError(what, where=f"{where}, or --config", remedy="give one for each, separated by commas")
 
 
 def made_with() -> dict[str, str]:

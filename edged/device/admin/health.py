@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
 from edged.storage.files.atomic import DirectoryLock
+from edged.storage.journal.last_shutdown import crashed
 from edged.storage.models.registry import Registry
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def health(config: Config) -> tuple[bool, str]:
     state = config.storage.dir
     running = DirectoryLock.holder(state)
     if running is None:
-        return False, f"stopped: no daemon runs on {state}"
+        ended = "crashed: the daemon ended without a stop, none" if crashed(state) else "stopped: no daemon"
+        return False, f"{ended} runs on {state}"
     problem = None
     if (state / "state.db").exists():
         with Registry.open(state, readonly=True) as registry:

@@ -16,10 +16,12 @@ from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion import ModelStore
+from edged.device.reporting.status import health
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import unfinished
 from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import SUFFIXES
+from edged.domain.text import when
 from edged.domain.training.guards import FailureBackoff
 from edged.engines.inference import InferenceReader
 from edged.errors import ConfigError, RefusedError, StorageError
@@ -27,6 +29,7 @@ from edged.storage.backup.restore import RESTORED, copies
 from edged.storage.files.atomic import DirectoryLock, publish_file
 from edged.storage.files.damaged_database import database_files
 from edged.storage.journal.audit_log import AuditLog
+from edged.storage.journal.last_shutdown import crashed
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.installed_bundles import InstalledBundles
@@ -59,7 +62,7 @@ def status_of(config: Config) -> dict[str, Any]:
     state = config.storage.dir
     running = DirectoryLock.holder(state)
     values: dict[str, Any] = {
-        "state": "online" if running is not None else "stopped",
+        "state": "online" if running is not None else "crashed" if crashed(state) else "stopped",
         "pid": running,
         "samples": 0,
         "labels": 0,
@@ -80,7 +83,7 @@ def status_of(config: Config) -> dict[str, Any]:
         values["outbox"] = queue.waiting(state / queue.DATABASE)._asdict()
     if (state / "state.db").exists():
         _add_registry(values, config)
-    return values
+    return values | {"health": health(values["state"], values.get("problem"))}
 
 
 def _add_registry(values: dict[str, Any], config: Config) -> None:
@@ -115,6 +118,9 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
         problem = problem_of(last, registry.boots(), config.report.every)
         if problem is not None:
             values |= {"state": "degraded", "problem": problem}
+    elif values["state"] == "crashed":
+        seen = f"; its last status is of {when(last['ts'])}" if "ts" in last else ""
+        values["problem"] = f"the daemon ended without a stop{seen}: see its log"
     registry.close()
 
 

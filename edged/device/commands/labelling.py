@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.stream.sample import LabelReading, LabelUpdate
@@ -10,8 +9,6 @@ from edged.errors import ConfigError, RefusedError, RejectedSampleError, Storage
 
 if TYPE_CHECKING:
     from edged.device.pipeline import LivePipeline
-
-PREDICTION_ID = re.compile(r"[0-9]+-([0-9]{1,18})")
 
 
 class LabelCommands:
@@ -70,27 +67,13 @@ class LabelCommands:
         """Find offsets of the samples, also of those that are predicted but not stored yet."""
         # A time means the nearest sample, which might not be on disk yet.
         timed = any(reading.ts is not None for reading in readings)
-        found = [] if timed else self._find(readings)
+        found = [] if timed else self._pipeline.samples.find_many(readings)
         if not timed and None not in found:
             return found
         settled = self._pipeline.ingestor.flush()
-        found = self._find(readings)
+        found = self._pipeline.samples.find_many(readings)
         if not settled and all(offset is None for offset in found):
             raise StorageError(
                 "the newest samples are not on the disk yet", where="samples.db", remedy="send it again"
             )
-        return found
-
-    def _find(self, readings: list[LabelReading]) -> list[int | None]:
-        """Find offsets by the sender's id or by time, else by the id of a prediction."""
-        found = self._pipeline.samples.find_many(readings)
-        named = {
-            place: int(match[1])
-            for place, reading in enumerate(readings)
-            if found[place] is None and reading.id and (match := PREDICTION_ID.fullmatch(reading.id))
-        }
-        here = self._pipeline.samples.holds(list(named.values()))
-        for place, offset in named.items():
-            if offset in here:
-                found[place] = offset
         return found

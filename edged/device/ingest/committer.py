@@ -82,7 +82,7 @@ class GroupCommitter:
         self._watchdog = watchdog
         self._labels_itself = config.stream.to_schema().labels_itself
         self._windows = config.stream.window is not None
-        self._join = LabelJoin(store, clock, config.stream.join_expiry)
+        self._join = LabelJoin(store, clock, config.stream.join_expiry, decoder)
         window = 2 * unacknowledged + rows
         self._redelivery = Redelivery(store.recent_packets(window), window)
         self._backlog = CommitBacklog(unacknowledged + rows, HELD_BYTES, rows)
@@ -290,10 +290,14 @@ class GroupCommitter:
 class LabelJoin:
     """Finds the samples of labels that come by themselves, by id, or by key and time.
 
-    `expiry` is how old a sample may be then, in seconds; None for any age.
+    `expiry` is how old a sample may be then, in seconds; None for any age. `decoder` is told which labels
+    were refused.
     """
 
-    def __init__(self, store: SampleStore, clock: Clock, expiry: float | None) -> None:
+    def __init__(
+        self, store: SampleStore, clock: Clock, expiry: float | None, decoder: SampleDecoder
+    ) -> None:
+        self._decoder = decoder
         self._store, self._clock, self._expiry = store, clock, expiry
         self._ages = Ages(clock)
 
@@ -318,6 +322,10 @@ class LabelJoin:
                 updates.append(LabelUpdate(offset, label.label, label.ts or now))
         self._store.commit(None, updates, lost, group.label_packets)
         group.rejected.extend(lost)
+        for _ in updates:
+            self._decoder.record(self._decoder.labels, None)
+        for item in lost:
+            self._decoder.record(self._decoder.labels, item.detail)
         return updates
 
     def _expired(self, offsets: list[int], now: float) -> set[int]:

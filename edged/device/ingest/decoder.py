@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.stream.refusals import RefusalMonitor
 from edged.domain.stream.sample import Reading, Rejected
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
@@ -53,12 +54,22 @@ class SampleDecoder:
         self._clock = clock
         self._notices = notices
         self.admission = admission
+        self.messages, self.labels = RefusalMonitor("messages"), RefusalMonitor("labels")
+
+    @property
+    def problem(self) -> str | None:
+        """Why most messages, or most labels, are refused; None when most are taken."""
+        return self.messages.problem or self.labels.problem
 
     def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Decoded | None:
-        """Return the readings of a message; labels and bad messages go to `group`."""
+        """Return the readings of a message; labels, bad ones, and bad messages go to `group`."""
+        of_label = self._label_codec is not None and matches(self._label_filter, delivery.topic)
         try:
-            if self._label_codec is None or not matches(self._label_filter, delivery.topic):
+            if self._label_codec is None or not of_label:
                 found = self._codec.decode(delivery.topic, delivery.payload)
+                self.record(self.messages, None)
+                readings = [found] if isinstance(found, Reading) else found
+                self._look_at_labels(readings, delivery, group)
                 if isinstance(found, Reading):
                     return found if self.admit(found) else None
                 return [reading for reading in found if self.admit(reading)]
@@ -72,7 +83,23 @@ class SampleDecoder:
                 self._clock.now(), delivery.topic, problem.reason, delivery.payload, problem.what, packet
             )
             group.rejected.append(rejected)
+            self.record(self.labels if of_label else self.messages, f"{delivery.topic}: {problem.what}")
         return None
+
+    def _look_at_labels(self, readings: Sequence[Reading], delivery: Delivery, group: CommitGroup) -> None:
+        """Put the labels that the stream does not know into the quarantine: their samples stay."""
+        for reading in readings:
+            if reading.refused_label is not None:
+                now, what = self._clock.now(), reading.refused_label
+                group.rejected.append(Rejected(now, delivery.topic, "label", delivery.payload, what))
+                self.record(self.labels, f"{delivery.topic}: {what}")
+            elif reading.label is not None:
+                self.record(self.labels, None)
+
+    def record(self, monitor: RefusalMonitor, refused: str | None) -> None:
+        """Record what was taken, or why not; when most are refused from now on, or no longer, report it."""
+        if monitor.record(refused):
+            self._notices.problem_changed()
 
     def admit(self, reading: Reading) -> bool:
         """Whether a reading is let in; a key that sends too many is reported."""

@@ -68,7 +68,7 @@ class Ingestor:
         stream = config.stream
         self._config = config.storage
         self._store = store
-        self._decoder = decoder
+        self.decoder = decoder
         self.admission = decoder.admission
         self._serving = serving
         self._committer = committer
@@ -217,7 +217,7 @@ class Ingestor:
         while self._submitted and len(readings) < self._config.commit_rows:
             submission = self._submitted.popleft()
             self._taken.append(submission)
-            if not all(self._decoder.admit(reading) for reading in submission.readings):
+            if not all(self.decoder.admit(reading) for reading in submission.readings):
                 self._taken.pop().refused(
                     RefusedError("this key exceeds its rate limit", where="stream.key_rate")
                 )
@@ -267,7 +267,7 @@ class Ingestor:
             packet = (delivery.mid, checksum(delivery.topic, delivery.payload))
             if not self._committer.accept(delivery, packet, group):
                 continue
-            found = self._decoder.decode(delivery, packet, group)
+            found = self.decoder.decode(delivery, packet, group)
             if isinstance(found, Reading):
                 readings.append(found)
                 received.append(delivery.received)
@@ -283,7 +283,7 @@ class Ingestor:
         now = self._clock.now()
         if self.windowing is not None:
             group.packets += [packet for packet in packets if packet is not None and packet[0]]
-            readings, ts, received = self._decoder.cut(self.windowing, readings, received, now)
+            readings, ts, received = self.decoder.cut(self.windowing, readings, received, now)
             packets = [None] * len(readings)
             group.opened = self.windowing.changes()
         else:

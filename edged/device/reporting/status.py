@@ -39,6 +39,15 @@ def flash_pace(written: int | None, samples: int, seconds: float) -> dict[str, f
     }
 
 
+def health(state: str, problem: str | None) -> dict[str, Any]:
+    """Return `health` of a status: its `state` is `ok` where the status has `online`.
+
+    >>> health("degraded", "the disk is full")
+    {'state': 'degraded', 'reasons': ['the disk is full']}
+    """
+    return {"state": "ok" if state == "online" else state, "reasons": [problem] if problem else []}
+
+
 class StatusCollector:
     """Collects status, retained states and metrics from the parts of a running daemon.
 
@@ -75,8 +84,8 @@ class StatusCollector:
         """What prevents the daemon from working, in one line; None if nothing does."""
         if self._pipeline.committer.problem:
             return self._pipeline.committer.problem
-        problems = (extension.problem for extension in self._extensions)
-        return self.session.problem or next(filter(None, problems), None)
+        problems = [self.session.problem, *(extension.problem for extension in self._extensions)]
+        return next(filter(None, [*problems, self._pipeline.ingestor.decoder.problem]), None)
 
     @property
     def uptime(self) -> float:
@@ -92,6 +101,7 @@ class StatusCollector:
         return {
             "state": "degraded" if problem else "online",
             "problem": problem,
+            "health": health("degraded" if problem else "online", problem),
             "on_hold": self.paused.names,
             "ts": self._pipeline.clock.now(),
             "uptime_s": round(self.uptime, 1),
@@ -170,7 +180,7 @@ class StatusCollector:
                 "rows": counters.rows,
                 "bytes": counters.bytes,
                 "evicted": counters.evicted,
-                "problem": self._pipeline.committer.problem,
+                "problem": self._pipeline.committer.problem or self._pipeline.ingestor.decoder.problem,
                 "on_hold": "ingest" in self.paused.names,
                 "windows": self._windows(),
                 "outbox": self.outbound.outbox(),

@@ -155,3 +155,11 @@ def note_end(state: Path, how: Ending, damaged: str | None = None) -> None:
         last_shutdown.record_shutdown(state, boot_id(), how, damaged)
     except StorageError as problem:
         log.warning("end_not_noted", problem=problem.line())
+
+
+def note_failed_start(state: Path) -> None:
+    """Note that the start failed, where that is not known; on a disk that refuses, it will be a crash."""
+    try:
+        last_shutdown.record_failed_start(state, boot_id())
+    except StorageError as problem:
+        log.warning("end_not_noted", problem=problem.line())

@@ -40,7 +40,8 @@ SETTINGS = every(
 ACCEPTED = {"state": one_of("accepted")}
 
 STATUS = every(
-    state=one_of("online", "degraded", "stopped"), problem=or_null(TEXT),
+    state=one_of("online", "degraded", "stopped", "crashed"), problem=or_null(TEXT),
+    health=every(state=one_of("ok", "degraded", "stopped", "crashed"), reasons=listed(TEXT)),
     on_hold=about("parts that a command has paused", listed(TEXT)),
     ts=SECONDS, uptime_s=NUMBER, version=TEXT,
     **each(COUNT, "boot", "samples", "labels", "quarantined", "evicted"),

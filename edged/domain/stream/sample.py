@@ -27,6 +27,7 @@ class Reading:
     ts: float | None = None
     label: LabelValue | None = None
     id: str | None = None
+    refused_label: str | None = None  # why the label of the message was not taken
 
 
 Decoded = Reading | list[Reading]

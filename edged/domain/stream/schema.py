@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from edged.domain.nearest import did_you_mean, one_of
 from edged.errors import ConfigError, RejectedSampleError
 
 if TYPE_CHECKING:
@@ -95,21 +96,27 @@ class Schema:
         elif self.numeric_names and isinstance(value, int | float):
             name = f"{value:g}" if isinstance(value, float) else str(value)
             if name not in self.classes:
-                raise RejectedSampleError("label", f"label {name[:40]} is no name of a class")
+                raise self._unknown(name)
             return self.classes.index(name)
         elif isinstance(value, str):
             if value not in self.classes:
-                raise RejectedSampleError(
-                    "label", f"label {value[:40]!r} is none of {len(self.classes)} classes"
-                )
+                raise self._unknown(value)
             return self.classes.index(value)
         elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
             index = int(value)
         else:
-            raise RejectedSampleError("label", f"label of type {type(value).__name__} is no class")
+            what = f"label of type {type(value).__name__} is no class: {one_of(self.classes)} are known"
+            raise RejectedSampleError("label", what)
         if not 0 <= index < len(self.classes):
-            raise RejectedSampleError("label", f"class {index} is outside 0..{len(self.classes) - 1}")
+            raise RejectedSampleError(
+                "label", f"class {index} is outside 0..{len(self.classes) - 1} ({one_of(self.classes)})"
+            )
         return index
+
+    def _unknown(self, name: str) -> RejectedSampleError:
+        near = did_you_mean(name, self.classes)
+        what = f"label {name[:40]!r} is none of the {len(self.classes)} classes {one_of(self.classes)}"
+        return RejectedSampleError("label", f"{what}: {near}" if near else what)
 
     @staticmethod
     def _number(value: Any) -> float:

@@ -39,7 +39,7 @@ def sample_codec(
     `clock`, the system's when absent, resolves relative times and stamps requests; `publisher` publishes
     requests of formats that can ask a sensor to introduce itself again.
 
-    Raises ConfigError when a package that the codec needs is not installed.
+    Raises UnavailableError when a package that the codec needs is not installed.
     """
     more: dict[str, Any] = {}
     if stream.codec == "senml":
@@ -60,7 +60,7 @@ def sample_codec(
 def label_codec(stream: StreamConfig) -> Decoder[LabelReading]:
     """The codec of messages on `stream.label_topic`: that of the samples where it has fields, else JSON.
 
-    Raises ConfigError when a package that the codec needs is not installed.
+    Raises UnavailableError when a package that the codec needs is not installed.
     """
     parse = _module(stream.codec).parser() if stream.codec in _MAPS else json.parse
     return _inflated(ObjectLabelCodec(stream, parse), stream)

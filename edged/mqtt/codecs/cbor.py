@@ -25,7 +25,7 @@ _ENCODED_END = b"\x69edged-end"
 
 
 def parser() -> Parse:
-    """A function from a payload to the map in it; ConfigError when cbor2 is not installed."""
+    """A function from a payload to the map in it; UnavailableError when cbor2 is not installed."""
     decode = cbor_values(text_keys=True)
     return lambda payload, largest: the_object(decode(payload, largest))
 
@@ -35,7 +35,7 @@ def cbor_values(*, text_keys: bool) -> Callable[[bytes, int], Any]:
 
     With `text_keys` the keys of maps are text or byte strings, whose hashes nobody can make collide.
 
-    Raises ConfigError when cbor2 is not installed.
+    Raises UnavailableError when cbor2 is not installed.
     """
     cbor2: Any = required("cbor2", "codecs", "stream.codec")
     loads = cbor2.loads

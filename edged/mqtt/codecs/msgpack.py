@@ -16,7 +16,7 @@ def parser() -> Parse:
 
     The library allocates no more than the payload could fill, and goes no deeper than its own stack.
 
-    Raises ConfigError when msgpack is not installed.
+    Raises UnavailableError when msgpack is not installed.
     """
     msgpack: Any = required("msgpack", "codecs", "stream.codec")
     unpack, too_deep = msgpack.unpackb, (msgpack.StackError, RecursionError)

@@ -49,7 +49,8 @@ class ReadingFields:
     def reading(self, topic: str, message: dict[str, Any], ts: float | None = None) -> Reading:
         """The reading in a message; `ts` is its time where no field holds one.
 
-        A missing or null time, id or label is no error: the reading has none.
+        A missing or null time, id or label is no error: the reading has none. Of a label that the stream does
+        not know the reading only says why.
 
         Raises RejectedSampleError with its reason; the message can never become a sample.
         """
@@ -57,14 +58,14 @@ class ReadingFields:
         key = self._key(topic, message)
         if self._plain:
             return Reading(key, values, ts)
-        label = _optional(self._label, message)
-        return Reading(
-            key,
-            values,
-            ts if self._ts is None else _time_at(self._ts, message),
-            None if label is None else self._parse_label(label),
-            _id_at(self._id, message),
-        )
+        label, refused = _optional(self._label, message), None
+        if label is not None:
+            try:
+                label = self._parse_label(label)
+            except RejectedSampleError as problem:
+                label, refused = None, problem.what
+        at = ts if self._ts is None else _time_at(self._ts, message)
+        return Reading(key, values, at, label, _id_at(self._id, message), refused)
 
 
 class ObjectCodec:
@@ -109,14 +110,15 @@ class ObjectLabelCodec:
         message = self._parse(payload, self._largest)
         value = _optional(self._label, message)
         if value is None:
-            raise missing(self._name)
+            raise missing(self._name, message)
         label = self._parse_label(value)
         key, ts = self._key_at(topic, message), _time_at(self._ts, message)
         if self._by_time and key is not None and ts is not None:
             return LabelReading(label, key=key, ts=ts)
         sample_id = _id_at(self._id, message)
         if sample_id is None:
-            raise missing("ts" if self._by_time and key is not None else "key" if self._by_time else "id")
+            name = "ts" if self._by_time and key is not None else "key" if self._by_time else "id"
+            raise missing(name, message)
         return LabelReading(label, id=sample_id)
 
     def _key_at(self, topic: str, message: dict[str, Any]) -> str | None:

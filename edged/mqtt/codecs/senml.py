@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import Clock, SystemClock
-from edged.errors import ConfigError, RejectedSampleError
+from edged.errors import RejectedSampleError, UnavailableError
 from edged.mqtt.codecs.cbor import cbor_values
 from edged.mqtt.codecs.json import parse_any
 from edged.mqtt.codecs.objects import ReadingFields
@@ -44,7 +44,7 @@ class SenmlCodec:
     >>> codec = SenmlCodec(StreamConfig(features=["temp", "rpm"], codec="senml", key="bn"))
     >>> pack = b'[{"bn": "m1/", "bt": 1.7e9, "n": "temp", "v": 20}, {"n": "rpm", "v": 90}]'
     >>> codec.decode("t", pack)
-    [Reading(key='m1/', values=[20.0, 90.0], ts=1700000000.0, label=None, id=None)]
+    [Reading(key='m1/', values=[20.0, 90.0], ts=1700000000.0, label=None, id=None, refused_label=None)]
     """
 
     def __init__(self, stream: StreamConfig, clock: Clock | None = None) -> None:
@@ -83,7 +83,7 @@ class SenmlCodec:
         if self._cbor is None:
             try:
                 self._cbor = cbor_values(text_keys=False)
-            except ConfigError as problem:
+            except UnavailableError as problem:
                 raise RejectedSampleError("not_cbor", problem.line()) from problem
         return self._cbor(payload, self._largest)
 

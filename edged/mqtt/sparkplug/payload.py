@@ -94,7 +94,7 @@ class Payload(NamedTuple):
 
 
 class SparkplugWire:
-    """Reads and writes Sparkplug payloads; ConfigError when protobuf is not installed."""
+    """Reads and writes Sparkplug payloads; UnavailableError when protobuf is not installed."""
 
     def __init__(self, where: str) -> None:
         required("google.protobuf", "sparkplug", where)

@@ -12,10 +12,8 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 
 FILE = "boot.json"
 
-Reason = Literal[
-    "first_start", "clean_stop", "crash", "power_cut", "watchdog", "damaged", "failed_start", "unknown"
-]
 Ending = Literal["clean_stop", "watchdog", "damaged"]
+Reason = Literal[Ending, "start_failed", "first_start", "crash", "power_cut", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,13 @@ def record_failure(state: Path, boot_id: str, failed: tuple[str, int] | None, *,
 
     Raises StorageError when it cannot be noted.
     """
-    _publish(state, boot_id, "failed_start" if ended else None, failed=failed, serving=False)
+    _publish(state, boot_id, "start_failed" if ended else None, failed=failed, serving=False)
+
+
+def record_failed_start(state: Path, boot_id: str) -> None:
+    """Record that a start failed, unless its end is recorded. Raises StorageError when it cannot be noted."""
+    if crashed(state):
+        _publish(state, boot_id, "start_failed", serving=False)
 
 
 def _publish(
@@ -86,6 +90,15 @@ def _last(state: Path, boot_id: str) -> Boot:
         return Boot(kept["ended"], kept.get("damaged"), failed)
     reason: Reason = "crash" if kept.get("boot_id") == boot_id else "power_cut"
     return Boot(reason, None, failed, died=not kept.get("serving", True))
+
+
+def crashed(state: Path) -> bool:
+    """Return whether the last daemon of `state`, where none runs, ended without having recorded why."""
+    try:
+        kept = read_sealed(state / FILE)
+    except CorruptError:
+        return False
+    return kept.get("ended") is None
 
 
 def record_shutdown(state: Path, boot_id: str, how: Ending, damaged: str | None = None) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from edged.domain.model_files import SUFFIXES
 from edged.errors import BundleError, RefusedError, StorageError
 from edged.storage.files import atomic
 from edged.storage.models.bundles import DESCRIPTION, Bundle, FileEntry
@@ -100,6 +101,9 @@ def as_folder(path: Path) -> Iterator[Path]:
     if not path.is_file():
         yield path
         return
+    if path.suffix in SUFFIXES:
+        remedy = "`edged artifacts check` looks at a model, `build` makes a bundle of it"
+        raise BundleError("this is a model, not a bundle", where=str(path), remedy=remedy)
     with tempfile.TemporaryDirectory(prefix="edged-bundle-") as temporary:
         folder = Path(temporary) / path.name.removesuffix(".edged")
         unpack_bundle([path], folder)

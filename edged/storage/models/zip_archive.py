@@ -134,7 +134,7 @@ class ArchiveReader:
         head = self._source.read(_LOCAL.size)
         if head[:4] != _FILE:
             if start == 0:
-                raise self.damaged("it does not begin with a stored file")
+                raise self.damaged(f"it begins with {head[:4]!r}, not with {_FILE!r}")
             self._source.seek(start)
             return None
         if len(head) < _LOCAL.size:

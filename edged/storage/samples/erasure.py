@@ -63,6 +63,8 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
             f" checksum = {checksum_with('NULL')}"
         )
         tally.holdout_labels = 0
+    if samples or labels:
+        tally.labels = tally.quarantined = 0
     return gone
 
 

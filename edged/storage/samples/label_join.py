@@ -12,6 +12,7 @@ label is joined by time, and then kept: other deployments do not pay for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from edged.domain.stream.sample import LabelReading
     from edged.domain.stream.schema import Schema
 
+PREDICTION_ID = re.compile(r"[0-9]+-([0-9]{1,18})")
 _STRETCH_BITS = 13
 _ID_STATEMENT = """SELECT max(offset) FROM samples
     WHERE id_key IN (SELECT value FROM json_each(?)) AND id = ?"""
+_BY_OFFSET = "SELECT offset FROM samples WHERE offset = ?"
 _BEFORE = "SELECT offset, ts FROM samples WHERE key = ? AND ts <= ? ORDER BY ts DESC, offset DESC LIMIT 1"
 _AFTER = "SELECT offset, ts FROM samples WHERE key = ? AND ts > ? ORDER BY ts, offset DESC LIMIT 1"
 
@@ -83,9 +86,10 @@ class JoiningReader(WindowReader):
         self._times_indexed = False
 
     def find_many(self, readings: Sequence[LabelReading]) -> list[int | None]:
-        """Offset of the stored sample of each label, by sender's id, or by key and time; None without one.
+        """Offset of the stored sample of each label, by its id, or by key and time; None without one.
 
-        By id the newest sample is meant, by time the nearest one of the key within the tolerance.
+        By the sender's id the newest sample is meant; else the id may be that of a prediction. By time it is
+        the nearest sample of the key within the tolerance.
         """
         if not self._times_indexed and any(r.key is not None and r.ts is not None for r in readings):
             self._index_times()
@@ -96,7 +100,10 @@ class JoiningReader(WindowReader):
 
     def _find(self, reading: LabelReading, first: int, last: int) -> int | None:
         if reading.id is not None:
-            return by_id(self._db, reading.id, first, last)
+            found = by_id(self._db, reading.id, first, last)
+            predicted = PREDICTION_ID.fullmatch(reading.id) if found is None else None
+            row = predicted and self._db.execute(_BY_OFFSET, (int(predicted[1]),)).fetchone()
+            return row[0] if row else found
         if reading.key is not None and reading.ts is not None:
             return by_time(self._db, reading.key, reading.ts, self._tolerance)
         return None

@@ -264,7 +264,7 @@ def simulated(seconds: int, seed: int, rate: float | None = None) -> DemoStream:
 
 def replayed(path: Path, seconds: int, rate: float | None = None) -> DemoStream:
     """A recorded classification stream, as much of it as the time allows."""
-    recorded = read_stream(path)
+    recorded = read_stream(path).finite()
     if recorded.y is None or np.asarray(recorded.y).ndim != 1 or (np.asarray(recorded.y) % 1 != 0).any():
         raise ConfigError("the demo replays streams with one class label a row", where=str(path))
     y = np.asarray(recorded.y, np.int64)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.messages.encoding import json_ready
-from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
 from edged.workbench.evaluation.compare import EvaluationOutcome, compare, comparison_page
 from edged.workbench.evaluation.history import history
@@ -30,6 +29,12 @@ if TYPE_CHECKING:
     from edged.config import Config
 
     Progress = Callable[[int, int, int], None]
+
+WRITTEN = (
+    "report.*", "*.db*", "bundle", "bundle.*", "unpacked", "checkpoints", "candidates", "models", "updates",
+    "engine-choice.json", "edged.lock",
+)  # fmt: skip
+"""Patterns of the names in the directory that an evaluation leaves."""
 
 
 def run(
@@ -72,8 +77,6 @@ def _evaluate(
     name: str, config: Config, data: Path, options: LabelOptions, out: Path | None, on_progress: Progress
 ) -> EvaluationOutcome:
     started = time.monotonic()
-    if out is not None and (out / "samples.db").exists():
-        raise ConfigError("holds an evaluation already", where=str(out), remedy="name a new directory")
     stream = shape_stream(
         read_stream(data, features=config.stream.names, label=config.stream.label), config, options
     )

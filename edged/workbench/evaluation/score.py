@@ -32,6 +32,7 @@ def report(replay: Replay) -> dict[str, Any]:
         "samples": len(stream),
         "scored": len(scored),
         "quarantined": stream.refused,
+        "warnings": list(stream.warnings),
         "metric": score_rows(replay, scored, replay.answers),
         "frozen": score_rows(replay, scored, replay.frozen_answers),
         "no_change": score_rows(replay, scored, no_change(replay)),

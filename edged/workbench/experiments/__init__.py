@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """Where the report goes, how many trainings run at a time, and the configuration to write, if any."""
+    """Where the report goes, how many trainings run at a time, and the configuration to write, if any.
+
+    With `force` the configuration and its bundle may be there already, and are replaced.
+    """
 
     out: Path
     jobs: int
     write: Path | None = None
+    force: bool = False
 
 
 def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgress) -> dict[str, Any]:
@@ -64,6 +68,7 @@ def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgr
             "higher_is_better": loaded.file.judged_by not in LOWER_IS_BETTER,
             "rows": split.counts(),
             "gap": split.gap,
+            "warnings": list(stream.warnings),
             "seeds": loaded.file.seeds,
             "trials": len(orders),
             "jobs": options.jobs,
@@ -89,7 +94,7 @@ def _prepare(options: ExperimentOptions) -> None:
     if (options.out / "report.json").exists():
         raise ConfigError("holds a report already", where=str(options.out), remedy="name a new directory")
     if options.write is not None:
-        refuse_taken(options.write)
+        refuse_taken(options.write, force=options.force)
     with disk_errors("making the directory of the report", options.out):
         options.out.mkdir(parents=True, exist_ok=True)
 

@@ -13,8 +13,8 @@ import yaml
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError, ConfigError
 from edged.host.child_process import run_module
-from edged.storage.files.atomic import publish_file
-from edged.storage.models.bundles import Bundle
+from edged.storage.files.atomic import publish_file, staging_path
+from edged.storage.models.bundles import Bundle, publish, refuse_foreign
 from edged.workbench.experiments.job import MODEL, WEIGHTS, load_data
 
 if TYPE_CHECKING:
@@ -39,13 +39,18 @@ def bundle_path(config: Path) -> Path:
     return config.with_name(f"{config.stem}.bundle")
 
 
-def refuse_taken(config: Path) -> None:
-    """Raise ConfigError when the configuration or its bundle is there already, or has no place to be in."""
+def refuse_taken(config: Path, *, force: bool) -> None:
+    """Raise ConfigError when the configuration or its bundle has no place to be in, or is there already.
+
+    With `force` they may be there; BundleError where something else has the bundle's name.
+    """
     if config == bundle_path(config):
         raise ConfigError("this is where the bundle goes", where=str(config), remedy="name it .yaml")
     for path in (config, bundle_path(config)):
-        if path.exists():
-            raise ConfigError("exists already", where=str(path), remedy="give --write another name")
+        if path.exists() and not force:
+            remedy = "give --write another name, or add --force"
+            raise ConfigError("exists already", where=str(path), remedy=remedy)
+    refuse_foreign(bundle_path(config))
     if not config.parent.is_dir():
         raise ConfigError(
             "no such directory", where=str(config.parent), remedy="create it, or correct --write"
@@ -63,16 +68,17 @@ def deploy(
     """
     bundle = bundle_path(config)
     recipe = _on_the_device(order.recipe, file.deploy)
-    ordered = replace(order, recipe=recipe, bundle=bundle.resolve(), weights=order.folder / WEIGHTS)
+    made = staging_path(bundle.resolve().parent, bundle.name)
+    ordered = replace(order, recipe=recipe, bundle=made, weights=order.folder / WEIGHTS)
     answer = run_module("edged.workbench.experiments.build_bundle", ordered.as_dict(), BUILD_SECONDS)
     if answer is None or answer.code != 0:
         problem = "it took too long" if answer is None else answer.problem
         raise BundleError(f"the winner's bundle cannot be built: {problem}", where=str(bundle))
     try:
-        _answers_alike(order, bundle)
-    except BundleError:
-        shutil.rmtree(bundle)
-        raise
+        _answers_alike(order, made)
+        publish(made, bundle)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
     text = yaml.safe_dump(_sections(file, stream, order.recipe, bundle), sort_keys=False)
     head = HEAD.format(recipe=order.recipe.name, seed=order.seed, **told)
     publish_file(config, (head + text).encode())
@@ -91,7 +97,7 @@ def _answers_alike(order: TrialOrder, bundle: Path) -> None:
     trained = InferenceModel(order.folder / MODEL).predict(rows)
     built = InferenceModel(Bundle.open(bundle).inference_model).predict(rows)
     if not np.allclose(built, trained, rtol=TOLERANCE, atol=TOLERANCE * float(np.abs(trained).max())):
-        raise BundleError("the bundle does not answer as the trained model does", where=str(bundle))
+        raise BundleError("the bundle does not answer as the trained model does", where="the winner's bundle")
 
 
 def _sections(file: RecipeFile, stream: dict[str, Any], recipe: Recipe, bundle: Path) -> dict[str, Any]:

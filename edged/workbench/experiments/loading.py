@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from edged.config import Config, DeviceConfig
-from edged.config.loader import first_problem, read_yaml
+from edged.config.loader import all_problems, read_yaml
 from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
 from edged.workbench.experiments.config import RecipeFile
@@ -45,7 +45,7 @@ def load_recipes(path: Path) -> LoadedRecipes:
     try:
         file = RecipeFile.model_validate(data)
     except ValidationError as problem:
-        raise first_problem(problem, path, root, {}, RecipeFile, HINT) from None
+        raise all_problems(problem, path, root, {}, RecipeFile, HINT) from None
     try:
         # What a device's configuration refuses must not come out of --write.
         Config(device=DeviceConfig(id=file.name), stream=file.stream)

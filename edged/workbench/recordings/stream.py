@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.nearest import did_you_mean, one_of
 from edged.domain.stream.sample import Reading
 from edged.domain.stream.windowing import Windowing
 from edged.errors import ConfigError
@@ -44,7 +45,8 @@ class Stream:
     """The recorded stream in the shape of the configured task.
 
     `known` are rows whose target the recording has at all, `labelled` those of them whose label ever
-    arrives; `refused` counts rows that a daemon would have quarantined, which are left out; `readings` what
+    arrives; `refused` counts rows that a daemon would have quarantined, which are left out, and `warnings`
+    says why; `readings` what
     became of the readings that windows were cut from, None where the rows are samples already.
     """
 
@@ -57,6 +59,7 @@ class Stream:
     truth: NDArray[np.float64] | None
     refused: int = 0
     readings: dict[str, int] | None = None
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -70,9 +73,11 @@ def shape_stream(recorded: Recording, config: Config, options: LabelOptions) -> 
     schema = config.stream.to_schema()
     recorded = _named_columns(recorded, schema)
     _check_width(recorded.x.shape[1], schema)
-    whole = np.asarray(np.isfinite(recorded.x).all(axis=1))
-    recorded, readings = _rows(recorded, whole), None
-    if config.stream.window is not None and recorded.x.shape[1] == schema.channels and whole.any():
+    left_out = recorded.left_out()
+    rows = len(recorded)
+    recorded, readings = recorded.finite(), None
+    refused = rows - len(recorded)
+    if config.stream.window is not None and recorded.x.shape[1] == schema.channels and len(recorded):
         recorded, readings = cut_windows(recorded, config.stream.window.rules())
     n = len(recorded.x)
     if n < SMALLEST:
@@ -84,7 +89,7 @@ def shape_stream(recorded: Recording, config: Config, options: LabelOptions) -> 
     arrives = np.asarray(np.random.default_rng(options.seed).random(n) < options.rate)
     return Stream(
         recorded.x, np.nan_to_num(y), t, recorded.key or ["stream"] * n, arrives & known, known, truth,
-        int((~whole).sum()), readings,
+        refused, readings, () if left_out is None else (left_out,),
     )  # fmt: skip
 
 
@@ -103,19 +108,6 @@ def _check_width(width: int, schema: Schema) -> None:
         f"the data has {width} features, the stream {schema.width}",
         where="stream.features",
         remedy=f"set features: {width}",
-    )
-
-
-def _rows(recorded: Recording, keep: NDArray[np.bool_]) -> Recording:
-    """Only these rows: a reading with a NaN never becomes a sample."""
-    if keep.all():
-        return recorded
-    return replace(
-        recorded,
-        x=recorded.x[keep],
-        y=None if recorded.y is None else recorded.y[keep],
-        t=None if recorded.t is None else recorded.t[keep],
-        key=None if recorded.key is None else [k for k, kept in zip(recorded.key, keep, strict=True) if kept],
     )
 
 
@@ -181,7 +173,9 @@ def _targets(
             if len(line) > horizon:
                 future[line[-1 - horizon]] = recorded.x[i, columns]
         return future, None
-    y = np.asarray(_by_name(recorded, schema), np.float32).reshape(len(recorded.x), -1)
+    if recorded.y is None:
+        raise _no_labels(recorded, config.stream.label)
+    y = np.asarray(_by_name(recorded, recorded.y, schema), np.float32).reshape(len(recorded.x), -1)
     if schema.target_max is not None:
         y = np.minimum(y, np.float32(schema.target_max))
     if y.shape[1] != schema.targets:
@@ -194,25 +188,30 @@ def _targets(
     return y, None
 
 
-def _by_name(recorded: Recording, schema: Schema) -> NDArray[np.float64]:
+def _no_labels(recorded: Recording, label: str | None) -> ConfigError:
+    wanted = "y, label or target" if label is None else f"{label!r} (stream.label), or y, label or target"
+    near = did_you_mean(label, recorded.columns) if label else None
+    there = f"it has {one_of(recorded.columns)}; stream.label names the column"
+    return ConfigError(f"the data has no labels: no column {wanted}", where="--data", remedy=near or there)
+
+
+def _by_name(recorded: Recording, y: NDArray[np.float64], schema: Schema) -> NDArray[np.float64]:
     """Labels; text labels of the recording as positions in the stream's classes."""
-    if recorded.y is None:
-        raise ConfigError("the data has no labels y", where="--data")
     if schema.task != "classify":
-        return np.asarray(recorded.y)
+        return np.asarray(y)
     if not recorded.classes:
-        return _by_number(np.asarray(recorded.y, np.float64), schema)
+        return _by_number(np.asarray(y, np.float64), schema)
     unknown = [name for name in recorded.classes if name not in schema.classes]
     if unknown:
         raise ConfigError(
-            f"the data has the label {unknown[0]!r}",
+            f"the data has the label {unknown[0]!r}, the stream the classes {one_of(schema.classes)}",
             where="stream.classes",
             remedy=f"set classes: [{', '.join(recorded.classes)}]",
         )
     places = np.array([schema.classes.index(name) for name in recorded.classes], np.float64)
-    there = np.isfinite(recorded.y)
-    positions = np.full(len(recorded.y), np.nan)
-    positions[there] = places[np.asarray(recorded.y[there], np.int64)]
+    there = np.isfinite(y)
+    positions = np.full(len(y), np.nan)
+    positions[there] = places[np.asarray(y[there], np.int64)]
     return positions
 
 

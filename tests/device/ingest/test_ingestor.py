@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,8 +101,6 @@ BAD: dict[str, tuple[bytes, str]] = {
     "NaN": (b'{"x": [NaN, 1]}', "not_finite"),
     "Infinity": (b'{"x": [1e999, 1]}', "not_finite"),
     "wrong shape": (b'{"x": [1, 2, 3]}', "shape"),
-    "unknown class": (b'{"x": [1, 2], "label": "fine"}', "label"),
-    "class out of range": (b'{"x": [1, 2], "label": 2}', "label"),
     "too big": (b'{"x": [1, 2], "pad": "' + b"a" * 70_000 + b'"}', "too_big"),
     "too deep": (b"[" * 60_000, "too_deep"),
 }
@@ -117,6 +116,58 @@ def test_a_bad_message_goes_to_the_quarantine_and_the_others_go_on(dock: Dock, n
     assert (kept.topic, kept.reason, kept.payload) == ("s/m1", reason, payload[:4096])
     assert kept.detail
     assert [r.reason for r in dock.rejected] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("label", "detail"),
+    [
+        ('"fine"', "label 'fine' is none of the 2 classes ok, worn"),
+        ('"Worn"', "label 'Worn' is none of the 2 classes ok, worn: did you mean worn?"),
+        ("2", "class 2 is outside 0..1 (ok, worn)"),
+        ("[1]", "label of type list is no class: ok, worn are known"),
+    ],
+)
+def test_a_label_that_is_unknown_goes_to_the_quarantine_and_its_sample_stays(
+    dock: Dock, label: str, detail: str
+) -> None:
+    payload = f'{{"x": [1, 2], "label": {label}}}'.encode()
+    dock.work([delivery(1, label="ok"), delivery(2, payload=payload), delivery(3)])
+    (batch,) = dock.batches
+    assert (dock.stored(), batch.labels, len(dock.acknowledged)) == (3, [0.0, None, None], 3)
+    (kept,) = dock.log.quarantine(10)
+    assert (kept.topic, kept.reason, kept.payload, kept.detail) == ("s/m1", "label", payload, detail)
+    assert [r.reason for r in dock.rejected] == ["label"]
+
+
+def test_a_missing_field_is_told_with_the_fields_that_are_there(tmp_path: Path) -> None:
+    stream = {**CLASSIFY, "features": ["temp", "vib.x"]}
+    with closing(Dock(tmp_path, stream)) as dock:
+        for number, payload in enumerate([b'{"Temp": 1, "vib": {"x": 2, "y": 3}}', b"{}", b'{"temp": 1}'], 1):
+            dock.work([delivery(number, payload=payload)])
+        assert [kept.detail for kept in dock.log.quarantine(10)][::-1] == [
+            "field 'temp' is missing: the message has Temp, vib.x, vib.y; did you mean Temp?",
+            "field 'temp' is missing: it is empty",
+            "field 'vib.x' is missing: the message has temp",
+        ]
+
+
+def problem_of(dock: Dock) -> str | None:
+    return dock.ingestor.decoder.problem
+
+
+def test_most_messages_or_labels_that_are_refused_are_a_problem_until_most_are_taken(dock: Dock) -> None:
+    dock.work([delivery(mid, payload=b"bad") for mid in (1, 2)])
+    assert problem_of(dock) is None, "two say nothing yet"
+    dock.work([delivery(3, payload=b"bad"), delivery(4, label="ok")])
+    told = "most messages are refused, the newest: s/m1: "
+    assert str(problem_of(dock)).startswith(told)
+    dock.work([delivery(mid, payload=b'{"x": [1, 2], "label": "zzz"}') for mid in range(5, 9)])
+    told = "most labels are refused, the newest: s/m1: label 'zzz' is none of the 2 classes ok, worn"
+    assert problem_of(dock) == told, "the messages are good ones, all but three"
+    assert (dock.stored(), dock.log.counters().labels) == (5, 1)
+    dock.work([delivery(mid, label="worn") for mid in range(10, 13)])
+    assert problem_of(dock) is None
+    assert len(dock.problems) == 4, "each change is reported at once"
 
 
 def test_a_batch_of_bad_messages_only_is_acknowledged_too(dock: Dock) -> None:
@@ -141,6 +192,24 @@ def test_labels_find_their_samples_by_id(tmp_path: Path) -> None:
         assert dock.log.quarantine_counts() == {"label": 1, "label_unmatched": 1}
         assert sorted(r.reason for r in dock.rejected) == ["label", "label_unmatched"]
         assert (dock.committed, len(dock.acknowledged)) == (2, 10)
+
+
+@pytest.mark.parametrize("stream", [JOINED, {**CLASSIFY, "label_topic": "labels/#"}], ids=["ids", "no ids"])
+def test_labels_find_their_samples_by_the_ids_of_predictions(stream: dict[str, Any], tmp_path: Path) -> None:
+    with closing(Dock(tmp_path, stream)) as dock:
+        dock.work([delivery(mid) for mid in range(1, 4)])
+        labels = [b'{"id": "7-2", "label": "worn"}', b'{"id": "7-44", "label": "ok"}']
+        dock.work([delivery(9 + at, "labels/x", payload=label) for at, label in enumerate(labels)])
+        assert [(u.offset, u.label) for u in dock.labels] == [(2, 1.0)]
+        assert dock.log.quarantine_counts() == {"label_unmatched": 1}
+
+
+def test_many_labels_without_a_sample_are_a_problem(tmp_path: Path) -> None:
+    with closing(Dock(tmp_path, JOINED)) as dock:
+        lost = [delivery(mid, "labels/x", payload=b'{"id": "nobody", "label": 1}') for mid in (1, 2, 3)]
+        dock.work([delivery(9), *lost])
+        told = "most labels are refused, the newest: no sample for label (id 'nobody', key None, ts None)"
+        assert dock.ingestor.decoder.problem == told
 
 
 def test_labels_that_come_too_late_go_to_the_quarantine(tmp_path: Path) -> None:

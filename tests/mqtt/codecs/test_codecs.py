@@ -99,9 +99,13 @@ def test_features_that_are_not_there_or_no_numbers(message: Any, features: Any, 
     ("message", "features", "problem"),
     [
         ({"temp": "hot", "vib": 3}, ["temp", "vib.x"], "field 'temp' is a string, not a number"),
-        ({"temp": "hot", "vib": 3}, ["vib.x", "temp"], "field 'vib.x' is missing"),
+        (
+            {"temp": "hot", "vib": 3},
+            ["vib.x", "temp"],
+            "field 'vib.x' is missing: the message has temp, vib; did you mean vib?",
+        ),
         ({"temp": "hot"}, ["temp", "vib"], "field 'temp' is a string, not a number"),
-        ({"temp": "hot"}, ["vib", "temp"], "field 'vib' is missing"),
+        ({"temp": "hot"}, ["vib", "temp"], "field 'vib' is missing: the message has temp"),
         ({"temp": 1e39, "vib": None}, ["temp", "vib"], "field 'temp' is no finite float32 number"),
         ({"x": [1, 1e39, "2"]}, 3, "number 1 is no finite float32 number"),
     ],
@@ -255,8 +259,10 @@ def test_labels() -> None:
     assert decode(message, classes=["ok", "worn"], label="state.is").label == 1.0
     assert decode({"x": [1, 2, 3]}, classes=["ok", "worn"], label="state.is").label is None
     assert decode({"x": [1, 2, 3], "y": [1, 2.5]}, targets=2, label="y").label == (1.0, 2.5)
-    assert reason(message, classes=["ok", "broken"], label="state.is") == "label"
-    assert reason({"x": [1, 2, 3], "y": "1"}, label="y") == "label"
+    unknown = decode(message, classes=["ok", "broken"], label="state.is")
+    assert (unknown.values, unknown.label) == ([1, 2, 3], None), "the sample is a good one"
+    assert unknown.refused_label == "label 'worn' is none of the 2 classes ok, broken"
+    assert decode({"x": [1, 2, 3], "y": "1"}, label="y").refused_label == "label of type str is no number"
 
 
 # Laws.

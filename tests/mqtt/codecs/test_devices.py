@@ -131,5 +131,5 @@ def test_a_daemon_without_the_package_says_which_extra_brings_it(tmp_path: Path)
     done = subprocess.run(
         [sys.executable, "-c", program, str(path)], capture_output=True, check=False, timeout=60, text=True
     )
-    assert done.returncode == 2
+    assert done.returncode == 4
     assert 'pip install "edged[codecs]"' in done.stderr.splitlines()[-1]

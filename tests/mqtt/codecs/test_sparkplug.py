@@ -9,7 +9,7 @@ import pytest
 
 from edged.clock import VirtualClock
 from edged.domain.stream.sample import Reading
-from edged.errors import ConfigError, RejectedSampleError
+from edged.errors import RejectedSampleError, UnavailableError
 from edged.lazy_imports import hidden
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.codecs.sparkplug import MOST_DEVICES, PATIENCE
@@ -232,5 +232,5 @@ def test_topics() -> None:
 
 def test_protobuf_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "google.protobuf")
-    with hidden("google.protobuf"), pytest.raises(ConfigError, match=r"edged\[sparkplug\]"):
+    with hidden("google.protobuf"), pytest.raises(UnavailableError, match=r"edged\[sparkplug\]"):
         Host()

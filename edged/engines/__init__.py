@@ -45,6 +45,9 @@ def open_engine(
         from edged.engines.portable.engine import PortableEngine
 
         return PortableEngine(bundle, threads=threads, providers=providers)
+    from edged.engines.native import api
+
+    api.load("api")  # the package first: without it another bundle would not help
     if "native" not in bundle.engines:
         raise UnavailableError(
             "this bundle is for the portable engine alone",

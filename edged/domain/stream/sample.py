@@ -154,3 +154,8 @@ class Rejected:
     payload: bytes
     detail: str
     packet: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        # JSON can hold half of a surrogate pair, which can be neither stored nor sent as UTF-8.
+        if not self.detail.isascii():
+            object.__setattr__(self, "detail", self.detail.encode(errors="replace").decode())

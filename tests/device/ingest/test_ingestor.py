@@ -141,13 +141,15 @@ def test_a_label_that_is_unknown_goes_to_the_quarantine_and_its_sample_stays(
 
 def test_a_missing_field_is_told_with_the_fields_that_are_there(tmp_path: Path) -> None:
     stream = {**CLASSIFY, "features": ["temp", "vib.x"]}
+    messages = [b'{"Temp": 1, "vib": {"x": 2, "y": 3}}', b"{}", b'{"temp": 1}', b'{"\\ud800": 1}']
     with closing(Dock(tmp_path, stream)) as dock:
-        for number, payload in enumerate([b'{"Temp": 1, "vib": {"x": 2, "y": 3}}', b"{}", b'{"temp": 1}'], 1):
+        for number, payload in enumerate(messages, 1):
             dock.work([delivery(number, payload=payload)])
         assert [kept.detail for kept in dock.log.quarantine(10)][::-1] == [
             "field 'temp' is missing: the message has Temp, vib.x, vib.y; did you mean Temp?",
             "field 'temp' is missing: it is empty",
             "field 'vib.x' is missing: the message has temp",
+            "field 'temp' is missing: the message has ?",
         ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ class Way(Connection, Sink):
     def __init__(self, folder: Path, stream: StreamConfig) -> None:
         schema = stream.to_schema()
         self.log = SampleLog.open(folder / "samples.db", schema, max_bytes=4 * 1024**2, synchronous="OFF")
-        self.seconds: list[float] = []
+        self.seconds = array("d")  # a list of them would be the memory that grows
         self.acknowledged = 0
         clock = VirtualClock(1.8e9)
         notices = IngestNotices(schema, Events(), clock)
@@ -104,7 +105,7 @@ class Way(Connection, Sink):
 class Timed(SampleDecoder):
     """Notes seconds of each message, in time of the processor: on a busy machine others take their share."""
 
-    def __init__(self, *partners: Any, seconds: list[float]) -> None:
+    def __init__(self, *partners: Any, seconds: array[float]) -> None:
         super().__init__(*partners)
         self._seconds = seconds
 

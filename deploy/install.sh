@@ -82,7 +82,7 @@ install_packages() {
     set -- --disable-pip-version-check install --quiet --upgrade --only-binary=:all:
     [ -z "$LINKS" ] || set -- "$@" --no-index --find-links "$LINKS"
     [ -z "$CONSTRAINTS" ] || set -- "$@" --constraint "$CONSTRAINTS"
-    "$PREFIX/bin/python" -m pip "$@" "${WHEEL}[codecs,sparkplug,signing,web]"
+    "$PREFIX/bin/python" -m pip "$@" "${WHEEL}[codecs,sparkplug,signing,web,websockets]"
     # The same version again may be another build.
     "$PREFIX/bin/python" -m pip "$@" --force-reinstall --no-deps "$WHEEL"
     ln -sfn "$PREFIX/bin/edged" "$COMMAND"

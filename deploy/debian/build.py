@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SITE = "opt/edged/lib/python{python}/site-packages"
 # What a configuration may ask for on a device without a network: formats of messages, keys, HTTP.
-EXTRAS = "codecs,sparkplug,signing,web"
+EXTRAS = "codecs,sparkplug,signing,web,websockets"
 STATE = "/var/lib/edged"
 PLATFORMS = {"amd64": "x86_64-manylinux_2_35", "arm64": "aarch64-manylinux_2_35"}
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")

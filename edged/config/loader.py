@@ -302,6 +302,7 @@ PATTERNS = {
     r"^[A-Za-z0-9]+ExecutionProvider$": "expected a provider of onnxruntime, such as CPUExecutionProvider",
     r"^[^#+\s]+$": "expected levels of a topic, without spaces, `#` and `+`",
     r"^[^#+/\s]+$": "expected one level of a topic, without spaces, `#`, `+` and `/`",
+    r"^/[^\s#]*$": "expected a path that begins with / and has neither spaces nor `#`",
     r"^[^+/#\x00]+$": "expected one level of a topic, without `#`, `+` and `/`",
 }
 """Patterns of values in words."""

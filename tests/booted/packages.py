@@ -34,7 +34,7 @@ def checkout(wheel: Path, folder: Path) -> None:
         shutil.copytree(PROJECT / name, folder / "checkout" / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-qq"]
     target = ["--only-binary=:all:", "--python-version", PYTHON]
-    extras = f"{wheel}[codecs,sparkplug,signing,web]"
+    extras = f"{wheel}[codecs,sparkplug,signing,web,websockets]"
     subprocess.run([*pip, *target, "-d", str(folder / "wheels"), extras], check=True)
 
 

@@ -110,7 +110,7 @@ def test_the_command_takes_both(tmp_path: Path) -> None:
         (["--label-smoothing", "1"], "out of range"),
         (["--label-smoothing", "0.1", "--class-weights", "1,2,3"], "all classes count the same"),
     ):
-        answer = edged(*build_it, *more)
+        answer = edged(*build_it, *more, "--force")
         assert answer.code == 2
         assert word in answer.problem
 

@@ -91,7 +91,7 @@ def test_the_commands_of_the_page(examples: Path, capsys: pytest.CaptureFixture[
         words = [
             str(examples / word) if "." in word or word == "bundle" else word for word in command.split()
         ]
-        app([*words, "--json"], standalone_mode=False)
+        app([*words, "--force", "--json"], standalone_mode=False)
         told = strict_json(capsys.readouterr().out)
         assert (told["loss"], told["notes"]) == ("custom", [])
         assert verify(examples / "bundle")["ok"]

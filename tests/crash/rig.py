@@ -46,7 +46,9 @@ def config_of(root: Path, bundle: Path, **sections: Any) -> Config:
 
 def opened(root: Path, bundle: Path, **sections: Any) -> OpenState:
     """A start of the daemon, as far as its files go."""
-    return open_state(config_of(root, bundle, **sections), VirtualClock(1000.0), check_seconds=60.0)
+    state = open_state(config_of(root, bundle, **sections), VirtualClock(1000.0), check_seconds=60.0)
+    state.recovery.serving()
+    return state
 
 
 def tell(*words: object) -> None:

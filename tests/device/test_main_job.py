@@ -206,7 +206,8 @@ def test_bad_messages_are_quarantined_and_never_stop_the_stream(broker: Broker, 
             "too_big",
         } <= reasons
         status = device.cli("status", str(device.path))
-    assert (status["samples"], status["quarantined"]) == (50, len(bad))
+    # The one whose label is unknown is kept without it.
+    assert (status["samples"], status["quarantined"]) == (51, len(bad))
 
 
 @pytest.mark.slow

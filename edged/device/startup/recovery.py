@@ -41,11 +41,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "the extensions": ("state.db", "rounds", "fleet"),
     "the threads": ("state.db", "samples.db", "outbox.db"),
 }
-"""What a start opens, and what is set aside if it fails there: the first after two starts, then the next."""
+"""What a start opens, and what is set aside where it fails, one more with each start."""
 FILES = (*DATABASES, "outbox.db", "boot.json", "config.set.json", "bundle.hidden.json", "engine-choice.json",
          "trust.json", "audit.head", "models/champion")  # fmt: skip
 FOLDERS = ("models", "checkpoints", "candidates", "incoming", "updates", "rounds", "fleet", "bundles",
            "exports", "unpacked", "bundle")  # fmt: skip
+FAILURES, DEATHS = 2, 5
+"""Starts that fail at a part before its first file goes: with an error, and without a word. What kills
+starts again and again may also be a lack of memory, or a person."""
 CHECK_SECONDS = 1.0
 """For each database: a device must not stand still because its log is large."""
 OFFSET_MARGIN = 1_000_000
@@ -144,9 +147,10 @@ def recover(
         if finish_interrupted(place):
             found.record(f"the bundle {place.name} was put back in its place")
     _sweep(state, found)
-    if boot.failed is not None and boot.failed[1] >= 2:
+    if boot.failed is not None:
         part, times = boot.failed
-        for name in PARTS.get(part, ())[times - 2 : times - 1]:
+        beyond = times - (DEATHS if boot.died else FAILURES)
+        for name in PARTS.get(part, ())[beyond : beyond + 1] if beyond >= 0 else ():
             found.set_aside(name, f"{times} starts failed at {part}", now)
     for name in DATABASES:
         path = state / name

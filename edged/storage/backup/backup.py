@@ -243,11 +243,13 @@ def _refuse_folders_of_others(there: list[Path]) -> None:
     if (user := os.geteuid()) == 0:
         return
     for path in there:
-        for folder, _, _ in os.walk(path):
-            if Path(folder).stat().st_uid != user:
+        # Each folder from the one above: of what this user may not read only the name is seen.
+        inner = (Path(above, name) for above, names, _ in os.walk(path) for name in names)
+        for folder in (path, *inner) if path.is_dir() else ():
+            if folder.lstat().st_uid != user:
                 raise StorageError(
                     "this folder belongs to another user than the state directory",
-                    where=folder,
+                    where=str(folder),
                     remedy=f"chown -Rh {user} {path.parent}",
                 )
 

@@ -21,7 +21,7 @@ class Boot:
     """Why the daemon starts; `damaged` names the database that it gave up on, where it did.
 
     `failed`: the part that the start before was opening when it failed, and how many failed there in a row.
-    `died`: whether that start ended without a word, before it served.
+    `died`: whether that start ended without a word, before it served; not where the power was cut.
     """
 
     reason: Reason
@@ -88,8 +88,9 @@ def _last(state: Path, boot_id: str) -> Boot:
     failed = (part[0], part[1]) if part else None
     if kept.get("ended") is not None:
         return Boot(kept["ended"], kept.get("damaged"), failed)
-    reason: Reason = "crash" if kept.get("boot_id") == boot_id else "power_cut"
-    return Boot(reason, None, failed, died=not kept.get("serving", True))
+    if kept.get("boot_id") != boot_id:
+        return Boot("power_cut")
+    return Boot("crash", None, failed, died=not kept.get("serving", True))
 
 
 def crashed(state: Path) -> bool:

@@ -17,7 +17,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from edged.config import MqttConfig
-from edged.errors import ConfigError
+from edged.errors import UnavailableError
 from edged.mqtt.client.session import Session
 from edged.mqtt.client.websocket import WebSocket
 from edged.mqtt.control_client import BrokerAddress, Operator
@@ -105,7 +105,7 @@ def test_without_the_package_one_is_told_what_brings_it(monkeypatch: pytest.Monk
         lambda: Session(MqttConfig(transport="websockets"), client_id="d"),
         lambda: Operator(BrokerAddress.parse("ws://127.0.0.1")),
     ):
-        with pytest.raises(ConfigError, match=r"the package websockets is missing.*edged\[websockets\]"):
+        with pytest.raises(UnavailableError, match=r"the package websockets is missing.*edged\[websockets\]"):
             make()
 
 

@@ -159,13 +159,13 @@ def test_nothing_is_overwritten(done: tuple[Path, dict[str, Any]], tmp_path: Pat
     command = ("recipe", "run", folder / "recipes.yaml", "--data", folder / "stripes.npz", "-o")
     again = edged(*command, folder / "out")
     assert again.code == 2
-    assert "holds a report already (name a new directory)" in again.problem
+    assert "exists already, with report.html (choose another name, or add --force)" in again.problem
     itself = edged(*command, tmp_path, "--write", folder / "other.bundle")
     assert itself.code == 2
     assert "this is where the bundle goes (name it .yaml)" in itself.problem
     taken = edged(*command, tmp_path, "--write", folder / "rig.yaml")
     assert taken.code == 2
-    assert "exists already (give --write another name)" in taken.problem
+    assert "exists already (choose another name, or add --force)" in taken.problem
 
 
 def test_a_run_of_failures_alone_fails_with_a_report(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ SYSTEMS = {
 }
 MACHINES = ("aarch64", "x86_64")
 OLDEST_GLIBC, NEWEST_OF_UV = 17, 40
-FILES = {"constraints.txt": (), "constraints-all.txt": ("signing", "codecs", "sparkplug", "web", "websockets")}
+EXTRAS = ("signing", "codecs", "sparkplug", "web", "websockets")
+FILES = {"constraints.txt": (), "constraints-all.txt": EXTRAS}
 # Stock onnxruntime asked for these until 1.23, for scripts of its own: 70 MB that nothing of edged imports.
 UNUSED = {"sympy", "mpmath", "coloredlogs", "humanfriendly"}
 

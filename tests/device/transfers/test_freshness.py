@@ -120,9 +120,10 @@ def test_rollback_attack_on_the_configured_bundle(broker: Mosquitto, tmp_path: P
     replaced(site.first, saved)  # which this device has opened before
     assert "the bundle has version 100, and this device has taken version 102" in site.refused_start()
     command = [sys.executable, "-m", "edged", "run", str(site.device.path), "--allow-downgrade"]
+    before = len(site.device.log.read_text())
     with site.device.log.open("ab") as sink:
         site.device.process = subprocess.Popen(command, stdout=sink, stderr=sink)
-    wait_until(lambda: '"running"' in site.device.log.read_text().splitlines()[-1], 60)
+    wait_until(lambda: '"running"' in site.device.log.read_text()[before:], 60)
     site.device.stop()
     started(site)
 

@@ -15,7 +15,7 @@ import pytest
 from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events
-from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
+from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import sample_codec
@@ -85,8 +85,8 @@ class Way(Connection, Sink):
             notices=notices, clock=clock, watchdog=watchdog(),
         )  # fmt: skip
         self.ingestor = Ingestor(
-            config, self.log, decoder=decoder, serving=self, committer=self.committer,
-            clock=clock, watchdog=watchdog(),
+            config, self.log, decoder=decoder, joiner=Joiner(stream, admission, clock, notices), serving=self,
+            committer=self.committer, clock=clock, watchdog=watchdog(),
         )  # fmt: skip
 
     def work(self, deliveries: list[ReceivedMessage]) -> None:

@@ -26,8 +26,9 @@ from tests.mutations import Mutations
 if TYPE_CHECKING:
     from edged.domain.protocols import Delivery
     from edged.domain.stream.commit_group import CommitGroup
+    from edged.domain.stream.observation import Seen
     from edged.domain.stream.redelivery import Packet
-    from edged.domain.stream.sample import Batch, Decoded
+    from edged.domain.stream.sample import Batch, Reading
 
 GROUP = 500
 SLOWEST = 200e-6  # seconds of one payload, 99 of 100
@@ -109,7 +110,7 @@ class Timed(SampleDecoder):
         super().__init__(*partners)
         self._seconds = seconds
 
-    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Decoded | None:
+    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Reading | list[Seen] | None:
         started = time.thread_time_ns()
         try:
             return super().decode(delivery, packet, group)

@@ -208,7 +208,7 @@ messages = st.lists(
     ),
     max_size=40,
 )
-rules = st.builds(
+rules: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     trigger=st.sampled_from([None, 0]),
     period=st.sampled_from([None, 2.0]),

@@ -147,12 +147,25 @@ class Description:
 
 
 def _fits_itself(told: Description, data: Mapping[str, Any]) -> None:
-    """Raise KeyError where an input has no name, or nothing computes what it takes."""
+    """Raise KeyError where a name is missing, ValueError where a tensor cannot have its shape or place."""
     known = told.rule.scalars(np.ones(1), np.ones(1))
     missing = ({"data", "label"} - data.keys()) | (told.scalars.keys() - known.keys())
     missing |= {"step", "carry", "evaluation"} - told.models.keys()
+    missing |= told.remembered.keys() - told.frozen.keys()
     if missing:
         raise KeyError(min(missing))
+    sizes = [_size(shape) for _, shape in told.groups]
+    for shape in (*told.frozen.values(), *(shape for parts in told.parts for _, shape in parts)):
+        _size(shape)
+    for name, place in told.places.items():
+        if place.start + _size(place.shape) > sizes[place.group]:
+            raise ValueError(f"{name} does not lie in its group")
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    if not all(isinstance(length, int) and length >= 0 for length in shape):
+        raise ValueError(f"{shape} is no shape")
+    return math.prod(shape)
 
 
 def _parse(data: Mapping[str, Any]) -> Description:

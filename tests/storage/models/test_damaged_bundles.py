@@ -130,9 +130,13 @@ def test_a_description_that_contradicts_its_files_is_refused_or_changes_nothing_
     ("field", "value"),
     [
         ("remembered", {"nowhere": "output"}),
+        ("optimizer", {"kinds": ["x" * 300]}),
+        ("optimizer", {"kinds": ["value", "first"]}),
         ("frozen", [{"name": "mean", "shape": [4.5]}]),
         ("frozen", [{"name": "mean", "shape": "ab"}]),
         ("groups", [{"name": "state", "shape": [-1], "parameters": []}]),
+        ("groups", [{"name": "state", "shape": [10**30], "parameters": []}]),
+        ("groups", [{"name": "s", "shape": [2], "parameters": [], "parts": [{"name": "s", "shape": [3]}]}]),
         ("groups", [{"name": "state", "shape": [2], "parameters": [{"name": "w", "shape": [3]}]}]),
     ],
 )
@@ -142,7 +146,8 @@ def test_a_step_graph_whose_description_contradicts_itself_is_refused(
     shutil.copytree(shop / "bundle", tmp_path / "b")
     file = tmp_path / "b" / "bundle.json"
     values = unseal(file.read_bytes(), file)
-    values["portable"][field] = value
+    before = values["portable"].get(field)
+    values["portable"][field] = before | value if isinstance(value, dict) and before else value
     file.write_bytes(seal(values))
     assert "the description of the step graph is not whole" in refusal(lambda: verify(tmp_path / "b"))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.errors import ConfigError, RefusedError
+from edged.signing import key_id
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -24,7 +25,7 @@ class Admission:
         self._config, self._trust = config, trust
 
     def announced(self, purpose: TransferPurpose) -> TransferPurpose:
-        """Return the purpose with the keys by which its announcement was judged.
+        """Return the purpose with the ids of the keys that count now.
 
         Raises ConfigError when its address is not usable; RefusedError when no such transfer is taken.
         """
@@ -32,9 +33,9 @@ class Admission:
         return replace(purpose, keys=self._keys())
 
     def check(self, purpose: TransferPurpose) -> None:
-        """Raise as `announced` does, also where a key that counted then does not count any more.
+        """Raise the errors of `announced`, and RefusedError for weights if a key has lost its effect since.
 
-        A bundle is verified by its own signature.
+        Bundles have a signature of their own.
         """
         self._check(purpose)
         if purpose.kind != "weights" or not self._config.model.keys:
@@ -47,8 +48,6 @@ class Admission:
             )
 
     def _keys(self) -> tuple[str, ...]:
-        from edged.signing import key_id
-
         return tuple(key_id(key) for key in self._trust.current(self._config.model.keys))
 
     def _check(self, purpose: TransferPurpose) -> None:

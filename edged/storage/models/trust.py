@@ -32,8 +32,8 @@ class Trust:
 
     Safe to use from several threads of one process.
 
-    `state` is the state directory. Where one of the two files is damaged or missing, the other one counts;
-    where both are, the device begins anew and says so. Raises StorageError when they cannot be read.
+    `state` is the state directory. If one of the two files is damaged or missing, the other one counts; if
+    both are damaged, everything is forgotten (`lost`). Raises StorageError when they cannot be read.
 
     Attributes
     ----------

@@ -56,6 +56,13 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     _route_standard_logging()
 
 
+def level() -> str:
+    """Return the lowest level that is written at present."""
+    present = structlog.get_config()["wrapper_class"]
+    makers = {structlog.make_filtering_bound_logger(value): name for name, value in _LEVELS.items()}
+    return makers.get(present, "debug")  # before `configure` everything is written
+
+
 def get_logger(name: str) -> FilteringBoundLogger:
     """The logger of module `name`; its events carry the name as `logger`.
 

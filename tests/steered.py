@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -13,12 +13,10 @@ from edged.domain.messages.sent import schemas
 if TYPE_CHECKING:
     from tests.running_device import Listener
 
-_NUMBERS = itertools.count(1)
-
 
 def ask(listener: Listener, command: str, **fields: Any) -> dict[str, Any]:
-    """Send a command under a transaction of its own; its last answer."""
-    transaction = fields.setdefault("transaction", f"a{next(_NUMBERS)}")
+    """Send a command and return its last answer; its transaction occurs in no recorded state either."""
+    transaction = fields.setdefault("transaction", secrets.token_hex(8))
     listener.publish(f"{listener.root}/request/{command}", json.dumps(fields))
     listener.wait(lambda: last(listener, command, transaction), 60)
     found = last(listener, command, transaction)

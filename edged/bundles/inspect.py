@@ -21,6 +21,7 @@ from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.onnx.base_model import BaseModel
+from edged.engines.portable.description import Description
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
 
@@ -144,6 +145,11 @@ def _check_description(bundle: Bundle) -> None:
         named |= set(map(str, (statistics or {}).values()))
     if missing := sorted(named - held):
         raise BundleError(f"the model has no parameter {missing[0][:80]!r}", where=str(bundle.path))
+    shapes = {} if bundle.portable is None else Description.of(bundle).shapes
+    for value in graph.initializer:
+        if shapes.get(value.name, tuple(value.dims)) != tuple(value.dims):
+            what = f"bundle.json gives the parameter {value.name[:80]!r} another shape than the model"
+            raise BundleError(what, where=str(bundle.path))
 
 
 def _parameters(bundle: Bundle) -> list[dict[str, Any]]:

@@ -191,10 +191,13 @@ def artifacts_sign(
     expires: Annotated[
         str | None, Option(help="no device takes it after that: 90d, or a date such as 2027-01-31 (UTC)")
     ] = None,
+    force: Annotated[bool, Option("--force", help="replace the signature of another key")] = False,
 ) -> None:
     """Sign a bundle, for devices that take signed ones only."""
-    from edged.storage.models.signatures import sign_bundle
+    from edged.storage.models.signatures import refuse_other_signature, sign_bundle
 
+    if not force:
+        refuse_other_signature(bundle, key)
     signed = sign_bundle(bundle, key, version, None if expires is None else _end(expires))
     sys.stderr.write(f"{bundle}: signed as version {signed}\n")
 

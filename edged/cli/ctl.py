@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from edged.mqtt.control_client import BrokerAddress
 
 FAILED, REFUSED = 1, 3
+WATCHED = ("status", "state/+", "metrics", "events")
+DOTS = 2  # in ids of devices, where a broker makes slashes of them and all devices are watched
+_PUBLISHED = re.compile(r"(.+)\.(status|metrics|events|state\.[^.]+)")
+_ANSWER = re.compile(r"/(request|response)/status$")
 EVENTS_SHOWN = 3
 EVENTS_TOLD = 8  # where one device has the screen to itself
 _OF_ALL = ("transaction", "ts", "expires", "nonce", "signature")
@@ -134,8 +139,7 @@ def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *,
     watched = DeviceWatch(address.root)
     until = float("inf") if seconds is None else time.monotonic() + seconds
     with Operator(address) as operator:
-        base = f"{address.root}/{device or '+'}"
-        operator.subscribe([f"{base}/{name}" for name in ("status", "state/+", "metrics", "events")])
+        operator.subscribe(watched.filters(device))
         if as_json:
             for topic, payload in _until(operator, until):
                 told = watched.receive(topic, payload)
@@ -208,9 +212,19 @@ class DeviceWatch:
         self._newest: dict[str, dict[str, Any]] = {}
         self._told: dict[str, list[str]] = {}
 
+    def filters(self, device: str | None) -> list[str]:
+        """Filters of what one device publishes, or all do; also where dots in an id have become slashes."""
+        bases = [device] if device else ["/".join("+" * levels) for levels in range(1, DOTS + 2)]
+        return [f"{self._root}/{base}/{name}" for base in bases for name in WATCHED]
+
     def receive(self, topic: str, payload: bytes) -> dict[str, Any] | None:
         """Take in one message; the device's summary, or None where it says nothing new."""
-        device, _, name = topic.removeprefix(f"{self._root}/").partition("/")
+        # RabbitMQ turns dots into slashes: edged/press/7/status is of the device press.7.
+        rest = topic.replace("/", ".").removeprefix(self._root.replace("/", ".") + ".")
+        found = _PUBLISHED.fullmatch(rest)
+        if found is None or _ANSWER.search(topic):
+            return None
+        device, name = found[1], found[2].replace(".", "/")
         try:
             told = json.loads(payload)
         except ValueError:

@@ -122,12 +122,17 @@ def _keys(config: Config) -> Iterator[CheckResult]:
         return
     try:
         Keys(files)
-        found = counting(config, Trust(config.storage.dir))
+        trust = Trust(config.storage.dir)
+        found = counting(config, trust)
     except EdgedError as problem:
         yield _error("keys", problem.line())
         return
     named = (f"{key['id']} for {' and '.join(key['for'])}" for key in found)
     yield _ok("keys", f"{len(found)} public keys count: {', '.join(named)}")
+    if trust.lost:
+        told = "trust.json was damaged: versions of bundles and keys that were replaced are forgotten"
+        remedy = "name the keys that count now, then start once with `edged run --allow-downgrade`"
+        yield CheckResult("trust", "warning", told, remedy)
     open_to_all = sorted(config.commands.unsigned() - READS)
     if config.commands.keys and open_to_all:
         told = f"commands.require_signed leaves these to everybody: {', '.join(open_to_all)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +48,15 @@ class Settings:
         self._path = path
         self._overlay = pipeline.config.storage.dir / loader.OVERLAY
         self.config: Config = pipeline.config
+        self._wanted: Config = pipeline.config  # with what waits for the next start
         self._desired = loader.read_overlay(self._overlay)
         self._waiting: list[str] = []
         self._state: dict[str, Any] | None = None
 
-    def change(self, request: dict[str, Any]) -> None:
+    def change(self, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """Set keys permanently; null restores the value of the configuration file.
 
+        Return `before` and `after`: the values of these keys, and of others that have changed in the file.
         Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
         """
         known = settable()
@@ -72,13 +75,15 @@ class Settings:
         self._desired = desired
         self._apply(wanted)
         self._state = None
+        before, self._wanted = self._wanted, wanted
         log.info("config_set", keys=sorted(request), needs_restart=self._waiting)
+        old, new = (_values(config, known) for config in (before, wanted))
+        changed = [key for key in known if key in request or old[key] != new[key]]
+        return {"before": {key: old[key] for key in changed}, "after": {key: new[key] for key in changed}}
 
     def report(self) -> dict[str, Any]:
         """Return the keys that were set, their values in force, and which wait for a restart."""
-        sections = {key.split(".")[0] for key in self._desired}
-        values = self.config.model_dump(mode="json", include=sections)
-        reported = {key: value_of(values, key) for key in self._desired}
+        reported = _values(self.config, self._desired)
         return {"desired": self._desired, "reported": reported, "needs_restart": self._waiting}
 
     def state(self) -> dict[str, Any]:
@@ -137,6 +142,11 @@ class PausedParts:
         self._registry.set_value(PAUSED, sorted(after))
         self._names = after
         return True
+
+
+def _values(config: Config, keys: Collection[str]) -> dict[str, Any]:
+    values = config.model_dump(mode="json", include={key.split(".")[0] for key in keys})
+    return {key: value_of(values, key) for key in keys}
 
 
 def value_of(values: Any, key: str) -> Any:

@@ -35,6 +35,8 @@ def summary(status: Mapping[str, Any]) -> dict[str, str]:
         "quarantined": f"{status['quarantined']:,}",
         "outbox": outbox(status["outbox"]),
     }
+    if head := status.get("audit"):
+        lines["audit"] = f"{head['seq']}:{head['hash']}"
     return lines | _hardware(status.get("host") or {}) | _wear(status.get("flash") or {})
 
 

@@ -240,7 +240,7 @@ class Operator:
                 if told.get("transaction") != request["transaction"]:
                     continue
                 until = time.monotonic() + timeout
-                if topic == progress:
+                if topic.replace(".", "/") == progress.replace(".", "/"):  # RabbitMQ makes slashes of dots
                     yield "progress", told
                     continue
                 yield "answer", told

@@ -54,6 +54,7 @@ def go_through(site: Site, this: Path, newer: Path, wheel: Path) -> None:
     """Each step, with what it saw."""
     life: list[tuple[str, Callable[[], str]]] = [
         ("install", lambda: steps.install(site, this)),
+        ("AppArmor", lambda: steps.apparmor(site)),
         ("start", lambda: steps.start(site)),
         ("train and swap", lambda: steps.learn(site)),
         ("reload", lambda: steps.reload(site)),

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = (
-    "systemd,systemd-sysv,dbus,python3,python3-venv,mosquitto,mosquitto-clients,init-system-helpers,procps"
+    "systemd,systemd-sysv,dbus,python3,python3-venv,mosquitto,mosquitto-clients,init-system-helpers,procps,"
+    "apparmor"
 )
 PROGRAMS = ("debootstrap", "systemd-nspawn", "nsenter", "script", "dpkg-deb")
 BOOT_SECONDS = 120.0
@@ -44,15 +45,18 @@ def check_machine() -> None:
 
 
 def install(root: Path) -> None:
-    """Install the system into the folder `root` unless it is there; two minutes."""
-    if root.exists():
+    """Install the system into the folder `root` unless it is there with these packages; two minutes."""
+    packages = root.with_name(root.name + ".packages")
+    if root.exists() and packages.exists() and packages.read_text() == PACKAGES:
         return
+    shutil.rmtree(root, ignore_errors=True)
     unfinished = root.with_name(root.name + ".partial")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     mirror = os.environ.get("DEBIAN_MIRROR", MIRROR)
     call("debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(unfinished), mirror)
     unfinished.rename(root)
+    packages.write_text(PACKAGES)
 
 
 def call(*command: str, seconds: float = 900) -> str:

@@ -31,6 +31,13 @@ def install(site: Site, package: Path) -> str:
     return f"{version}, enabled, not started without a configuration; units verify"
 
 
+def apparmor(site: Site) -> str:
+    """The parser compiles the profile of the package."""
+    profile = "/usr/share/apparmor/extra-profiles/edged"
+    site.container.run("apparmor_parser", "--skip-kernel-load", "--skip-cache", profile)
+    return f"{profile} compiles"
+
+
 def start(site: Site) -> str:
     """Ready, with the password from the credential store, and nothing but that readable by it."""
     machine = site.container

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.table import Table
 
+from edged.cli.ctl import DeviceWatch
+from edged.mqtt.topics import matches
 from tests.commands import COMMAND, edged
 from tests.device.commands.test_commands import ON_COMMAND, STREAM, feed
 from tests.mqtt.oldbroker import OldBroker
@@ -74,6 +77,26 @@ def test_a_command_is_signed_where_a_device_asks_for_that(broker: Broker, tmp_pa
         answer = edged("ctl", url, "rig", "config.set", "training.steps=60", "--sign", key, "--json").json
         assert answer["data"]["desired"] == {"training.steps": 60}
     assert edged("ctl", url, "rig", "ping", "--sign", tmp_path / "none").code == 2
+
+
+@pytest.mark.parametrize("dotted", [True, False], ids=["as sent", "as RabbitMQ delivers it"])
+def test_a_device_with_dots_in_its_id_is_watched_under_its_name(dotted: bool) -> None:
+    watched = DeviceWatch("plant.b/line")
+    told = {
+        "plant.b/line/press.7/status": {"state": "online"},
+        "plant.b/line/press.7/state/model": {"version": 3},
+        "plant.b/line/a.state/status": {"state": "offline"},
+        "plant.b/line/press-1/response/status": {"state": "successful", "status": "ok"},
+    }
+    for topic, payload in told.items():
+        found = topic if dotted else topic.replace(".", "/")
+        assert any(matches(pattern, found) for pattern in watched.filters(None)) or not dotted
+        known = watched.receive(found, json.dumps(payload).encode())
+        assert (known is None) == ("response" in topic)
+    shown = watched.screen(None)
+    assert isinstance(shown, Table)
+    names, states, models = (list(column.cells) for column in shown.columns[:3])
+    assert (names, states, models) == (["a.state", "press.7"], ["offline", "online"], ["-", "3"])
 
 
 def test_a_device_that_is_not_there_does_not_answer(broker: Broker) -> None:

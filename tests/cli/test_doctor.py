@@ -21,6 +21,7 @@ from edged.lazy_imports import hidden
 from edged.signing import new_pair
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundles import Bundle, seal
+from edged.storage.models.trust import Trust
 from edged.workbench.demo.broker import free_port
 from tests.commands import edged, write_config
 from tests.installed import ENGINES, needs_native
@@ -59,6 +60,19 @@ def test_a_device_in_good_order_has_nothing_but_ok(broker: Broker, bundle: Path,
     ]  # fmt: skip
     assert not [f for f in findings if f.remedy]
     assert list((tmp_path / "state").iterdir()) == [], "nothing is left behind"
+
+
+def test_a_device_that_forgot_what_it_trusted(tmp_path: Path) -> None:
+    public = new_pair(tmp_path / "key")
+    path = configured(tmp_path, commands={"keys": [str(public)]})
+    (tmp_path / "state").mkdir()
+    for name in ("trust.json", "trust.copy.json"):
+        (tmp_path / "state" / name).write_bytes(b"{}")
+    found = finding(path, "trust")
+    assert (found.level, "are forgotten" in found.result) == ("warning", True)
+    assert "--allow-downgrade" in found.remedy
+    Trust(tmp_path / "state").forget_versions()
+    assert not [f for f in examine(path) if f.what == "trust"]
 
 
 def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:

@@ -68,5 +68,12 @@ def test_bad_data_is_told_and_nothing_is_erased_while_it_runs(broker: Broker, tm
         assert "another edged is using this state directory" in refused.problem
         assert listener.request("status")["data"]["samples"] == ingest(listener)["samples"]
     wiped = edged("wipe", device.path, "--all", "--yes", "--json")
-    assert wiped.json["kept"] == ["audit-1.jsonl", "audit.head", "boot.json", "edged.lock", "trust.json"]
+    assert wiped.json["kept"] == [
+        "audit-1.jsonl",
+        "audit.head",
+        "boot.json",
+        "edged.lock",
+        "trust.copy.json",
+        "trust.json",
+    ]
     assert device.cli("status", str(device.path))["samples"] == 0

@@ -107,7 +107,8 @@ def goes_on_training(listener: Listener, device: Device, recorded: dict[str, Any
     generation, learner = learned(device.state)
     assert generation == run["generation"] + left // EVERY, "none of its steps is made twice"
     assert learner["total_steps"] == run["total"] + left
-    assert data(listener, "train", steps=100)["outcome"] == "done"
+    another = data(listener, "train", steps=100)
+    assert (another["outcome"], another["run"]) == ("done", last["run"] + 1)
     assert learned(device.state)[1]["total_steps"] == run["total"] + left + 100
 
 

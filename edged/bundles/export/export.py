@@ -218,7 +218,10 @@ def _rows(model: onnx.ModelProto, data: Path | None) -> NDArray[np.float32]:
     shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim[1:]]
     if data is None:
         return np.random.default_rng(0).standard_normal((ROWS, *shape)).astype(np.float32)
-    x = read_stream(data).finite().x[:ROWS]
+    recorded = read_stream(data)
+    x = recorded.finite().x[:ROWS]
+    if not len(x):
+        raise ConfigError(recorded.left_out() or "there are no rows", where=str(data))
     if x.shape[1] != np.prod(shape):
         raise ConfigError(f"has {x.shape[1]} features, the model takes {np.prod(shape)}", where=str(data))
     return x.reshape(-1, *shape)

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from edged.clock import SystemClock
 from edged.errors import ConfigError, CorruptError
 from edged.storage.files.atomic import DirectoryLock
-from edged.storage.journal.audit_log import read_audit
+from edged.storage.journal.audit_log import Head, read_audit
 
 
 def local_entry(command: str, request: dict[str, Any], state: str = "successful") -> dict[str, Any]:
     """Return an entry about a command on the command line."""
     about = {"command": command, "who": {"via": "command line", "uid": os.getuid()}, "state": state}
     return {"ts": SystemClock().now(), "what": "command", **about, "request": request}
+
+
+def head_of(state: Path) -> dict[str, Any] | None:
+    """Return number and hash of the last entry, as in `metrics`; None where there is no readable head."""
+    try:
+        head = Head.read(state)
+    except CorruptError:
+        return None
+    return None if head is None else asdict(head.last)
 
 
 def entries_of(state: Path, anchor: str | None = None) -> tuple[list[dict[str, Any]], str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
-from edged.device.admin.audit import local_entry
+from edged.device.admin.audit import head_of, local_entry
 from edged.device.admin.health import problem_of
 from edged.device.events import Events
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
@@ -73,6 +73,7 @@ def status_of(config: Config) -> dict[str, Any]:
         "outbox": {"pending": 0, "bytes": 0, "dropped": 0},
         "engine": config.training.engine,
         "on_hold": [],
+        "audit": head_of(state),
     }
     if (state / "samples.db").exists():
         samples = open_samples(config, readonly=True)
@@ -222,7 +223,8 @@ def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
         audit = AuditLog(state)
         audit.append(local_entry("wipe", {"what": list(what)}, "executing"))
         gone = _erase(config, state, what)
-        audit.append(local_entry("wipe", {"what": list(what)}))
+        counts = {name: count for name, count in gone.items() if isinstance(count, int)}
+        audit.append(local_entry("wipe", {"what": list(what)}) | {"result": counts})
     return gone
 
 
@@ -315,9 +317,12 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
         )
     with _lock(state, action), Registry.open(state) as registry:
         try:
+            before = {"pinned": registry.pinned()}
             done = _change_models(config, registry, action, version)
-            request = {} if version is None else {"version": version}
-            registry.record_audit(local_entry(f"models {action}", request))
+            request, after = {} if version is None else {"version": version}, {"pinned": registry.pinned()}
+            entry = local_entry(f"models {action}", request)
+            changed = {} if after == before else {"before": before, "after": after}
+            registry.record_audit(entry | changed)
         finally:
             AuditLog(state).drain(registry)
         return done

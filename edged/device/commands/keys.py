@@ -25,6 +25,11 @@ def counting(config: Config, trust: Trust) -> list[dict[str, Any]]:
     return list(uses.values())
 
 
+def _uses(keys: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What each key signs, by its id."""
+    return {key["id"]: key["for"] for key in keys}
+
+
 class KeyCommands:
     """`keys.rotate` and `keys.revoke`, which the dispatcher takes with a signature only.
 
@@ -40,8 +45,7 @@ class KeyCommands:
         Raises ConfigError when a field is no key; RefusedError when `old` does not count, or `new` did
         before.
         """
-        self._trust.replace_key(self._counting("old", request), parse_public(request["new"], "new"))
-        return {"keys": counting(self._config, self._trust)}
+        return self._replace(self._counting("old", request), parse_public(request["new"], "new"))
 
     def revoke(self, request: dict[str, Any]) -> dict[str, Any]:
         """Let `key`, an id or PEM, count no more.
@@ -54,8 +58,14 @@ class KeyCommands:
             raise RefusedError(
                 "nobody could sign commands without this key", where=key, remedy="replace it with keys.rotate"
             )
-        self._trust.replace_key(key, None)
-        return {"keys": counting(self._config, self._trust)}
+        return self._replace(key, None)
+
+    def _replace(self, key: str, new: tuple[str, bytes] | None) -> dict[str, Any]:
+        before = counting(self._config, self._trust)
+        self._trust.replace_key(key, new)
+        after = counting(self._config, self._trust)
+        change = {"before": {"keys": _uses(before)}, "after": {"keys": _uses(after)}}
+        return {"keys": after, **change}
 
     def _counting(self, field: str, request: dict[str, Any]) -> str:
         """The id of a key that counts now."""

@@ -62,18 +62,19 @@ class ModelCommands:
         registry, champion = self._pipeline.registry, self._pipeline.predictor.champion.version
         version = _version(request) or champion
         registry.verify(registry.get(version).version)
+        before = {"pinned": registry.pinned()}
         if version != champion:
             self._serve(version, watch=False)
         registry.unpin_all(but=version)
         registry.pin(version)
         self._events.states_changed()
-        return {"pinned": version}
+        return {"pinned": version, "before": before, "after": {"pinned": [version]}}
 
     def unpin(self, _: dict[str, Any]) -> dict[str, Any]:
         """Unpin all versions: candidates can replace the model again."""
         unpinned = self._pipeline.registry.unpin_all()
         self._events.states_changed()
-        return {"unpinned": unpinned}
+        return {"unpinned": unpinned, "before": {"pinned": unpinned}, "after": {"pinned": []}}
 
     # ---- how good --------------------------------------------------------------------------
 

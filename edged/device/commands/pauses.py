@@ -58,10 +58,12 @@ class PauseCommands:
         return self._set(request.get("what", "training"), paused=False)
 
     def _set(self, part: str, *, paused: bool) -> dict[str, Any]:
+        before = {"paused": self._paused.names}
         if self._paused.set(part, paused=paused):
             self._switch(part, paused=paused)
             self._events.states_changed()
-        return {"paused": self._paused.names}
+        after = {"paused": self._paused.names}
+        return after | {"before": before, "after": after}
 
     def _switch(self, part: str, *, paused: bool) -> None:
         pipeline = self._pipeline

@@ -38,11 +38,13 @@ class SettingsCommands:
 
         Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
         """
-        self._settings.change(request)
+        change = self._settings.change(request)
         self._events.states_changed()
-        return self._settings.report()
+        return self._settings.report() | change
 
     def level(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set the log level until the next restart."""
+        before = {"level": logs.level()}
         logs.configure(request["level"], self._settings.config.log.format)
-        return {"level": request["level"]}
+        after = {"level": request["level"]}
+        return after | {"before": before, "after": after}

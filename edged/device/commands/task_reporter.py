@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.commands.audit import command_entry
+from edged.domain.commands.audit import CHANGES, command_entry
 from edged.domain.commands.rules import Answer, Request, answer_of
 from edged.domain.commands.tasks import Kind, Sender, Task
 from edged.domain.messages.requests import READS
@@ -76,11 +76,13 @@ class TaskReporter:
     def finish(self, task: Task, outcome: Request | EdgedError) -> None:
         """Record how a task ended, and publish it if the answer can be told from the first one."""
         self._running.remove(task)
+        known = {} if isinstance(outcome, EdgedError) else outcome
+        change = {name: known.pop(name) for name in CHANGES if name in known}
         state, answer = self._answers.conclude(task.name, task.request, outcome)
         ended = self._clock.now()
         via, entry = getattr(task.sender, "via", "mqtt"), None
         if state != "refused" and task.name not in READS:
-            entry = command_entry(task.name, task.request, task.key, answer, via, ended)
+            entry = command_entry(task.name, task.request, task.key, answer, via, ended) | change
         self._store(task, state, answer, ended=ended, audit=entry)
         # Events report the result of a `train` without an id: its answers could not be told apart.
         if not task.accepted or task.key is not None or task.kind == "aside":

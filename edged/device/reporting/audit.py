@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
+from edged.config import loader
 from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.storage.journal.audit_log import AuditLog
@@ -33,6 +34,7 @@ class AuditTrail:
         after: dict[str, Any] = {
             "edged": __version__,
             "configuration": hashlib.sha256(text).hexdigest(),
+            "settings": loader.read_overlay(config.storage.dir / loader.OVERLAY),
             "command_keys": _fingerprints(config.commands.keys),
             "model_keys": _fingerprints(config.model.keys),
         }

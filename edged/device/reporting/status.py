@@ -131,6 +131,7 @@ class StatusCollector:
             "engine": self._pipeline.scheduler.engine,
             "host": self._vitals.board(),
             "flash": self._flash(counters.samples),
+            "audit": self._pipeline.registry.get_value(AUDIT_HEAD),
         }
 
     def flash_bytes(self) -> int | None:

@@ -53,6 +53,7 @@ class FirstOpenings:
 
         A state directory of an earlier version has done it. Raises EdgedError when it is not usable.
         """
+        self.trust.repair()
         path = self._config.model.bundle
         if self._config.model.keys:
             make_directory(self.trust.folder)

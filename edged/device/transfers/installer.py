@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edged.device.learning.trainer_client import StoppedRunError, TrainerClient
+from edged.device.transfers.admission import Admission
 from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -39,6 +40,11 @@ class TransferInstaller:
     `staging` holds the chunks of the transfer. `first` opens bundles and models before anything else does.
     `installed`: the bundles that came before; `active`: the one that trains. `events` hears how each transfer
     has ended.
+
+    Attributes
+    ----------
+    admission
+        Says which transfers are taken.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class TransferInstaller:
         self._pipeline, self._staging, self._events = pipeline, staging, events
         self._first, self._installed, self._active = first, installed, active
         self._config, self._registry = pipeline.config, pipeline.registry
+        self.admission = Admission(self._config, first.trust)
         self._tries = 0
 
     def outcome(self, name: str, sha256: str) -> Message | None:
@@ -73,6 +80,7 @@ class TransferInstaller:
         refused = {"transfer": transfer.name, "update": transfer.sha256, "state": "refused"}
         trust = self._first.trust
         try:
+            self.admission.check(transfer.purpose)
             trust.begin(transfer.sha256)
             candidate = self._candidate(transfer)
         except StoppedRunError:

@@ -74,9 +74,10 @@ class TransferReceiver(Extension):
         """Open a transfer, or report how it stands: which chunks are missing, or how it has ended.
 
         `name` and `manifest`: as the sender gives them. `purpose`: what it is for. `max_bytes`: limit of its
-        size. Raises ConfigError when name or manifest is not usable; RefusedError when it is too large, or
-        another is under way.
+        size. Raises ConfigError when a field is not usable; RefusedError when the device takes no such
+        transfer, it is too large, or another is under way.
         """
+        purpose = self._installer.admission.announced(purpose)
         transfer = announced(name, manifest, purpose, max_bytes)
         outcome = self._installer.outcome(transfer.name, transfer.sha256)
         if outcome is not None:

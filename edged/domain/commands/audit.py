@@ -26,7 +26,12 @@ SHOWN: dict[str, tuple[str, ...]] = {
 }
 """Fields of requests that an entry repeats, by command; of `config.set` it repeats all."""
 
-RESULTS = ("run", "from", "to", "version", "pinned", "paused", "generation")
+RESULTS = (
+    "run", "from", "to", "version", "pinned", "paused", "generation", "samples", "labels", "models",
+    "checkpoints", "files",
+)  # fmt: skip
+CHANGES = ("before", "after")
+"""Fields that a handler returns for the entry alone: what a command that changes settings changed."""
 
 
 def command_entry(

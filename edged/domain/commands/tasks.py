@@ -115,6 +115,7 @@ class Handler(NamedTuple):
         Takes the request's own fields. With `now` it returns the data of the answer. With `aside` and
         `later` it takes a Task, too: `aside` runs on the thread of commands that take long and returns the
         data of the last answer; `later` returns the data of the first one, and another part ends the task.
+        `before` and `after` in the data of an ended command are for the audit log, not for the answer.
     kind
         One of these three.
     resume

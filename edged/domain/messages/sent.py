@@ -36,6 +36,7 @@ SETTINGS = every(
     reported=about("what is in force of it", OBJECT),
     needs_restart=about("what waits for the next start of the daemon", listed(TEXT)),
 )
+AUDIT_HEAD = about("where the audit log ends: the last entry and its hash", or_null(OBJECT))
 # The first of two answers has nothing else.
 ACCEPTED = {"state": one_of("accepted")}
 
@@ -47,7 +48,7 @@ STATUS = every(
     **each(COUNT, "boot", "samples", "labels", "quarantined", "evicted"),
     model=every(version=VERSION, since=or_null(SECONDS), quality=or_null(OBJECT)),
     training=every(runs=COUNT, **each(or_null(OBJECT), "last", "progress", "paused")),
-    outbox=OUTBOX, engine=or_null(TEXT),
+    outbox=OUTBOX, engine=or_null(TEXT), audit=AUDIT_HEAD,
 )  # fmt: skip
 
 TRANSFER = every(
@@ -168,7 +169,7 @@ PUBLISHED: dict[str, Schema] = {
         anomaly=or_null(OBJECT),
         labels=every(count=about("labels that found their samples", COUNT)),
         outbox=OUTBOX,
-        audit=about("where the audit log ends: the last entry and its hash", or_null(OBJECT)),
+        audit=AUDIT_HEAD,
         commands=about("since the start, by what became of them", {
             "type": "object", "additionalProperties": COUNT,
         }),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FORMATS = (1, 2, 3)
 # Multiply-adds for one row from which threads share an operator.
 SHARED_FROM = 1 << 16
+LARGEST = 1 << 31  # elements of a tensor; a file of protobuf holds fewer
 
 Floats = NDArray[np.float32]
 
@@ -147,12 +148,30 @@ class Description:
 
 
 def _fits_itself(told: Description, data: Mapping[str, Any]) -> None:
-    """Raise KeyError where an input has no name, or nothing computes what it takes."""
+    """Raise KeyError where a name is missing, ValueError where a tensor cannot have its shape or place."""
     known = told.rule.scalars(np.ones(1), np.ones(1))
     missing = ({"data", "label"} - data.keys()) | (told.scalars.keys() - known.keys())
     missing |= {"step", "carry", "evaluation"} - told.models.keys()
+    missing |= told.remembered.keys() - told.frozen.keys()
     if missing:
         raise KeyError(min(missing))
+    kinds = told.rule.kinds
+    if kinds[:1] != ("value",) or len(kinds) != 1 + len(told.rule.factors(1)):
+        raise ValueError(f"{kinds} are not the tensors of {told.rule.name}")
+    sizes = [_size(shape) for _, shape in told.groups]
+    ends = [(place.group, place.start + _size(place.shape)) for place in told.places.values()]
+    ends += [(i, sum(_size(shape) for _, shape in parts)) for i, parts in enumerate(told.parts)]
+    if any(end > sizes[group] for group, end in ends):
+        raise ValueError("a parameter does not lie in its group")
+    for shape in told.frozen.values():
+        _size(shape)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = math.prod(shape)
+    if size >= LARGEST or not all(type(length) is int and length >= 0 for length in shape):
+        raise ValueError(f"{shape} is no shape")
+    return size
 
 
 def _parse(data: Mapping[str, Any]) -> Description:
@@ -160,16 +179,16 @@ def _parse(data: Mapping[str, Any]) -> Description:
     for i, group in enumerate(data["groups"]):
         start = 0
         for item in group["parameters"]:
-            places[item["name"]] = Place(i, start, tuple(item["shape"]))
+            places[str(item["name"])] = Place(i, start, tuple(item["shape"]))
             start += math.prod(item["shape"])
     return Description(
         models={str(key): str(name) for key, name in data["models"].items()},
         **{key: str(data[key]) for key in ("loss", "squares", "weights")},
         scalars=_scalars(data),
         rule=OptimizerInputs.from_json(data["optimizer"]),
-        groups=tuple((group["name"], tuple(group["shape"])) for group in data["groups"]),
+        groups=tuple((str(group["name"]), tuple(group["shape"])) for group in data["groups"]),
         places=places,
-        frozen={item["name"]: tuple(item["shape"]) for item in data["frozen"]},
+        frozen={str(item["name"]): tuple(item["shape"]) for item in data["frozen"]},
         offsets={str(name): int(offset) for name, offset in data["offsets"].items()},
         noise=_noise(data.get("noise")),
         remembered={str(name): str(output) for name, output in data.get("remembered", {}).items()},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,14 +75,20 @@ class TransferStaging:
                     )
                 self.discard(current)
             if self.transfer is None:
-                folder = self.folder / transfer.name
-                purpose = asdict(transfer.purpose)
-                about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": purpose}
-                make_directory(folder)
-                publish_file(folder / ABOUT, json.dumps(about).encode())
-                self.transfer, self._present = transfer, set()
+                self._keep(transfer)
+                self._present = set()
+            elif self.transfer.purpose != transfer.purpose:
+                self._keep(replace(self.transfer, purpose=transfer.purpose))  # whoever announced it last
             self._touched = self._clock.monotonic()
             return self.missing()
+
+    def _keep(self, transfer: Transfer) -> None:
+        folder = self.folder / transfer.name
+        purpose = asdict(transfer.purpose)
+        about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": purpose}
+        make_directory(folder)
+        publish_file(folder / ABOUT, json.dumps(about).encode())
+        self.transfer = transfer
 
     def _is_current(self, transfer: Transfer) -> bool:
         current = self.transfer
@@ -155,7 +161,8 @@ class TransferStaging:
     def _read(self, folder: Path) -> Transfer | None:
         try:
             about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-            purpose = TransferPurpose(**about["note"])
+            note = about["note"]
+            purpose = TransferPurpose(**note | {"keys": tuple(note.get("keys", ()))})
             return announced(about["transfer"], about["manifest"], purpose, self._max_bytes)
         except (OSError, ValueError, KeyError, TypeError, ConfigError, RefusedError) as problem:
             log.warning("transfer_dropped", path=str(folder), problem=str(problem))

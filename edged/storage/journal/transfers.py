@@ -44,12 +44,15 @@ class TransferPurpose:
         Where the device fetches the file itself, as one chunk; None where chunks are sent.
     downgrade
         Whether a signed bundle may be older than one that was taken before.
+    keys
+        Ids of the keys of `model.keys` that counted when it was announced.
     """
 
     kind: Literal["weights", "model", "bundle"] = "weights"
     mix: bool = True
     url: str | None = None
     downgrade: bool = False
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

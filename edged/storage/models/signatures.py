@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edged.domain.commands.rules import CLOCK_SET
-from edged.errors import BundleError, RefusedError, StorageError
+from edged.errors import BundleError, ConfigError, RefusedError, StorageError
 from edged.signing import BYTES, Keys, sign
 from edged.storage.files.atomic import disk_errors, publish_file
 from edged.storage.models.bundles import DESCRIPTION, Bundle
@@ -38,6 +38,21 @@ def sign_bundle(path: Path, key: Path, version: int | None = None, expires: floa
     publish_file(path / DESCRIPTION, described.to_json().encode())
     publish_file(path / SIGNATURE, sign(HEADER + _manifest(path), key))
     return version
+
+
+def refuse_other_signature(path: Path, key: Path) -> None:
+    """Raise ConfigError where a bundle has a signature that is not that of the private key `key`."""
+    file = path / SIGNATURE
+    if not file.exists():
+        return
+    with disk_errors("reading", file):
+        present = file.read_bytes()
+    if present != sign(HEADER + _manifest(path), key):  # Ed25519 has one signature for a key and a message
+        raise ConfigError(
+            "exists already, made with another key or for another bundle.json",
+            where=str(file),
+            remedy="add --force to replace it",
+        )
 
 
 def open_bundle(path: Path, keys: Sequence[Path]) -> Bundle:

@@ -1,6 +1,6 @@
-"""What a device remembers about what it takes in: `trust.json` in the state directory.
+"""What a device remembers about what it takes in: `trust.json` in the state directory, and a copy.
 
-Neither a restore nor a wipe touches this file: an older state must not bring back trust that has ended.
+Neither a restore nor a wipe touches these files: an older state must not bring back trust that has ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from edged.errors import CorruptError, RefusedError
+from edged.errors import CorruptError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.signing import Keys, key_id
 from edged.storage.files.atomic import disk_errors, make_directory, publish_file
@@ -19,7 +19,7 @@ from edged.storage.files.checksummed_json import seal, unseal
 Way = Literal["configured", "installed"]
 """How a bundle came: named in the configuration, or over the network."""
 
-FILE, KEYS = "trust.json", "keys"
+FILE, COPY, KEYS = "trust.json", "trust.copy.json", "keys"
 TRIES = 2  # a power cut may end the first one
 MOST_OPENED = 64
 _NONE: Mapping[str, str | None] = {}
@@ -32,36 +32,57 @@ class Trust:
 
     Safe to use from several threads of one process.
 
-    `state` is the state directory. A damaged file is logged and replaced with the next change. Raises
-    StorageError when it cannot be read.
+    `state` is the state directory. If one of the two files is damaged or missing, the other one counts; if
+    both are damaged, everything is forgotten (`lost`). Raises StorageError when they cannot be read.
 
     Attributes
     ----------
     new
-        Whether there was no file: the state directory is new, or of an earlier version.
+        Whether there was neither file: the state directory is new, or of an earlier version.
     folder
         Where the files of keys lie that came by command.
     """
 
     def __init__(self, state: Path) -> None:
-        self._path, self.folder = state / FILE, state / KEYS
+        self._paths, self.folder = (state / FILE, state / COPY), state / KEYS
         self._lock = threading.RLock()
-        self.new = not self._path.exists()
+        self.new = not any(path.exists() for path in self._paths)
         self._values: Mapping[str, Any] = {} if self.new else self._read()
 
+    @property
+    def lost(self) -> bool:
+        """Whether both files were damaged, and nobody has allowed older bundles since."""
+        return bool(self._values.get("lost"))
+
     def _read(self) -> dict[str, Any]:
-        with disk_errors("reading", self._path):
-            content = self._path.read_bytes()
+        problems = []
+        for path in self._paths:
+            try:
+                found = unseal(_content(path), path)
+            except CorruptError as problem:
+                problems.append(problem.line())
+            else:
+                if problems:
+                    log.warning("trust_damaged", problem=problems[0], action=f"using {path.name}")
+                return found
+        log.error("trust_lost", problem="; ".join(problems), remedy="see docs/security.md")
+        return {"lost": True}
+
+    def repair(self) -> None:
+        """Write both files again where one is not as it should be; a disk that refuses keeps the other."""
+        if self.new:
+            return
         try:
-            return unseal(content, self._path)
-        except CorruptError as problem:
-            log.error("trust_lost", problem=problem.line(), remedy="see docs/security.md")
-            return {}
+            if any(_content(path) != seal(self._values) for path in self._paths):
+                self._write()
+        except StorageError as problem:
+            log.warning("trust_not_repaired", problem=problem.line(), action="trying again at the next start")
 
     def _write(self, **values: Any) -> None:
         """Change some of the values, durably; StorageError when the disk refuses, and nothing has changed."""
         changed = {**self._values, **values}
-        publish_file(self._path, seal(changed))
+        for path in reversed(self._paths):  # the first one counts: it is written last
+            publish_file(path, seal(changed))
         self._values = changed
 
     # ---- first openings --------------------------------------------------------------------
@@ -122,9 +143,9 @@ class Trust:
             self._write(versions=self._raised("installed", signer, version))
 
     def forget_versions(self) -> None:
-        """Allow older bundles: whatever is taken next is the highest version."""
+        """Allow older bundles: whatever is taken next is the highest version. Ends `lost`."""
         with self._lock:
-            self._write(versions={})
+            self._write(versions={}, lost=False)
 
     # ---- keys that took the place of others ------------------------------------------------
 
@@ -174,6 +195,11 @@ class Trust:
             known = versions.get(way, {})
             versions[way] = {**known, signer: max(version, known.get(signer, 0))}
         return versions
+
+
+def _content(path: Path) -> bytes:
+    with disk_errors("reading", path):
+        return path.read_bytes() if path.exists() else b""
 
 
 class CurrentKeys:

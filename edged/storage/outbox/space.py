@@ -142,6 +142,7 @@ def restart_wal(db: sqlite3.Connection, path: Path) -> None:
 def reserve_wal(db: sqlite3.Connection, path: Path) -> None:
     """Give file and write-ahead log some pages, so that on a full disk rows can still be exchanged."""
     with transaction(db, path):
+        db.execute("DROP TABLE IF EXISTS reserve")  # a power cut came between the two transactions
         db.execute("CREATE TABLE reserve (content BLOB)")
         db.execute("INSERT INTO reserve VALUES (zeroblob(?))", (_RESERVED_BYTES,))
     with transaction(db, path):

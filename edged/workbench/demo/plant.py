@@ -232,7 +232,10 @@ COMMISSION = 1500
 
 @dataclass
 class DemoStream:
-    """What is published: samples `x` `(n, d)`, truth `y` `(n,)`, names, and where it changes."""
+    """What is published: samples `x` `(n, d)`, truth `y` `(n,)`, names, and where it changes.
+
+    `warnings` say what of a recording is left out.
+    """
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
@@ -240,6 +243,7 @@ class DemoStream:
     classes: tuple[str, ...]
     phases: list[tuple[int, str]]
     commission: int
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -264,11 +268,15 @@ def simulated(seconds: int, seed: int, rate: float | None = None) -> DemoStream:
 
 def replayed(path: Path, seconds: int, rate: float | None = None) -> DemoStream:
     """A recorded classification stream, as much of it as the time allows."""
-    recorded = read_stream(path).finite()
+    whole = read_stream(path)
+    recorded, left_out = whole.finite(), whole.left_out()
+    if not len(recorded):
+        raise ConfigError(left_out or "there are no rows", where=str(path), remedy="name another file")
     if recorded.y is None or np.asarray(recorded.y).ndim != 1 or (np.asarray(recorded.y) % 1 != 0).any():
         raise ConfigError("the demo replays streams with one class label a row", where=str(path))
     y = np.asarray(recorded.y, np.int64)
     total = min(len(y), COMMISSION + int((rate or RATE) * seconds * 4))
     commission = min(COMMISSION, total // 4)
     classes = recorded.classes or tuple(str(i) for i in range(int(y.max()) + 1))
-    return DemoStream(recorded.x[:total], y[:total], (), classes, [(0, path.stem)], commission)
+    warnings = () if left_out is None else (left_out,)
+    return DemoStream(recorded.x[:total], y[:total], (), classes, [(0, path.stem)], commission, warnings)

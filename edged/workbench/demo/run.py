@@ -80,6 +80,8 @@ class Demo:
             path = self._configure(broker)
             self.config = loader.load(path)
             session = self._listen(stack, broker)
+            for warning in self.world.warnings:
+                self._screen.show_line(warning)
             self._screen.show_line(f"starting the daemon ({broker.name} as broker)")
             daemon = stack.enter_context(_daemon(path, self.folder / "daemon.log"))
             self._await_birth(daemon)
@@ -266,6 +268,7 @@ class Demo:
             "engine": witness.engine,
             "broker": self._broker.name,
             "seconds": round(seconds, 1),
+            "warnings": list(self.world.warnings),
         }
 
 

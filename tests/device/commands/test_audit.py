@@ -19,6 +19,7 @@ from tests.steered import answers, ask, conform, data
 
 if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.running_device import Listener
 
 pytestmark = pytest.mark.timeout(300)
 PATIENT = "ward-7-bed-3"
@@ -59,12 +60,14 @@ def test_who_changed_what_is_in_the_log_and_nothing_personal(broker: Broker, tmp
         )
         listener.publish("edged/rig/request/rollback", signed)
         listener.wait(lambda: answers(listener, "rollback", "back"), 60)
-        data(listener, "config.set", **{"training.min_new_samples": 77})
+        change_settings(listener)
         listener.wait(
-            lambda: any((m["audit"] or {}).get("seq") == 8 for m in listener.messages["metrics"]), 60
+            lambda: any((m["audit"] or {}).get("seq") == 15 for m in listener.messages["metrics"]), 60
         )
         conform(listener)
         head = listener.messages["metrics"][-1]["audit"]
+        assert data(listener, "status")["audit"] == head
+        assert device.cli("status", str(device.path))["audit"] == head
         log = log_of(device)
         device.stop(signal.SIGKILL)
         device.start()
@@ -76,7 +79,8 @@ def test_who_changed_what_is_in_the_log_and_nothing_personal(broker: Broker, tmp
     assert sorted(told, key=str) == sorted(
         [
             ("champion", None), ("configuration", None), ("command", "label"), ("champion", None),
-            ("command", "train"), ("rollback", None), ("command", "rollback"), ("command", "config.set"),
+            ("command", "train"), ("rollback", None), ("command", "rollback"),
+            *(("command", command) for command, _ in SETTINGS),
         ],
         key=str,
     ), "neither reads nor refused commands"  # fmt: skip
@@ -91,19 +95,68 @@ def test_who_changed_what_is_in_the_log_and_nothing_personal(broker: Broker, tmp
     assert commands["train"]["who"] == {"via": "mqtt"}
     assert commands["train"]["request"] == {"steps": 60}
     assert commands["train"]["result"]["run"] == 1
-    assert commands["config.set"]["request"] == {"training.min_new_samples": 77}
+    check_settings(log)
     keys = next(entry for entry in log if entry["what"] == "configuration")["after"]["command_keys"]
     assert len(keys["boss.key.pub"]) == 16
     assert commands["label"]["request"] == {}
 
     later = log_of(device)
     assert later[: len(log)] == log, "nothing is lost or there twice after a kill"
-    assert [entry["command"] for entry in later if entry["what"] == "command"][-1] == "wipe"
+    wiped = [entry for entry in later if entry["what"] == "command"][-1]
+    assert (wiped["command"], wiped["result"]["samples"]) == ("wipe", 201)
+    started = next(entry for entry in later[len(log) :] if entry["what"] == "configuration")
+    assert (started["before"]["settings"], started["after"]["settings"]) == (
+        {}, {"training.min_new_samples": 77},
+    )  # fmt: skip
     raw = b"".join(path.read_bytes() for path in device.state.glob("audit*"))
     assert PATIENT.encode() not in raw
     assert b"0.123456789" not in raw
     assert audit(device, "--verify", "--head", f"{head['seq']}:{head['hash']}").returncode == 0
     check_tampering(device, head)
+
+
+SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("config.set", {"training.min_new_samples": 76, "training.every": 3600.0}),
+    ("config.set", {"training.min_new_samples": 77, "training.every": None}),
+    ("pause", {"what": "training"}),
+    ("resume", {"what": "training"}),
+    ("pin", {"version": 1}),
+    ("unpin", {}),
+    ("logs.level", {"level": "error"}),
+    ("logs.level", {"level": "info"}),
+)
+
+
+def change_settings(listener: Listener) -> None:
+    """Every command that changes settings."""
+    for command, fields in SETTINGS:
+        data(listener, command, **fields)
+
+
+def check_settings(log: list[dict[str, Any]]) -> None:
+    """Each of them says what there was before, and what there is after it."""
+    named = {command for command, _ in SETTINGS}
+    found = [
+        (entry["command"], entry["before"], entry["after"]) for entry in log if entry.get("command") in named
+    ]
+    assert found == [
+        (
+            "config.set",
+            {"training.min_new_samples": 40, "training.every": None},
+            {"training.min_new_samples": 76, "training.every": 3600.0},
+        ),
+        (
+            "config.set",
+            {"training.min_new_samples": 76, "training.every": 3600.0},
+            {"training.min_new_samples": 77, "training.every": None},
+        ),
+        ("pause", {"paused": []}, {"paused": ["training"]}),
+        ("resume", {"paused": ["training"]}, {"paused": []}),
+        ("pin", {"pinned": []}, {"pinned": [1]}),
+        ("unpin", {"pinned": [1]}, {"pinned": []}),
+        ("logs.level", {"level": "info"}, {"level": "error"}),
+        ("logs.level", {"level": "error"}, {"level": "info"}),
+    ]
 
 
 def check_tampering(device: Device, head: dict[str, Any]) -> None:
@@ -136,14 +189,17 @@ def test_commands_on_this_machine_and_a_restored_backup_are_in_the_log(
         device.cli("backup", str(device.path), str(tmp_path / "saved"))
         assert device.stop() == 0
     device.cli("models", str(device.path), "rollback")
+    device.cli("models", str(device.path), "pin", "1")
     device.cli("restore", str(device.path), str(tmp_path / "saved"), "--replace")
     device.cli("wipe", str(device.path), "--all", "--yes")
     log = log_of(device)
     local = [entry for entry in log if entry.get("who", {}).get("via") == "command line"]
     assert [(entry["command"], entry["state"]) for entry in local] == [
-        ("models rollback", "successful"), ("restore", "executing"), ("restore", "successful"),
-        ("wipe", "executing"), ("wipe", "successful"),
+        ("models rollback", "successful"), ("models pin", "successful"), ("restore", "executing"),
+        ("restore", "successful"), ("wipe", "executing"), ("wipe", "successful"),
     ]  # fmt: skip
+    assert (local[1]["before"], local[1]["after"]) == ({"pinned": []}, {"pinned": [1]})
+    assert local[-1]["result"]["files"] > 0
     assert [entry["after"] for entry in log if entry["what"] in ("champion", "rollback")] == [1, 2, 1]
     with running(device, broker.port):
         assert device.stop() == 0

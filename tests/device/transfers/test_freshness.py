@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,6 +213,14 @@ def test_keys_are_rotated_and_revoked_across_restarts(broker: Mosquitto, tmp_pat
     assert listed["id"] == key_id(tmp_path / "other.pub")
     replaced(site.first, site.bundle("forged", 300))
     assert "does not fit" in site.refused_start()
+    ids = [key_id(tmp_path / f"{name}.pub") for name in ("old", "new", "other")]
+    uses = [{"keys": {key: ["commands", "bundles"]}} for key in ids]
+    log = site.device.cli("audit", str(site.device.path))["log"]
+    rotated = [entry for entry in log if (entry.get("command"), entry.get("state")) == ROTATED]
+    assert [(entry["before"], entry["after"]) for entry in rotated] == list(pairwise(uses))
+
+
+ROTATED = ("keys.rotate", "successful")
 
 
 def checked_after_rotation(site: Site, listener: Listener) -> None:
@@ -226,6 +235,58 @@ def checked_after_rotation(site: Site, listener: Listener) -> None:
 def sign_and_send(site: Site, listener: Listener, key: Path, name: str, **fields: Any) -> dict[str, Any]:
     site.key = key
     return site.command(listener, name, **fields)
+
+
+class Partial:
+    """A transfer of which one chunk is sent at a time."""
+
+    def __init__(self, name: str) -> None:
+        content = os.urandom(5000)
+        self.name, self._chunks = name, weight_encoding.split(content, 2500)
+        manifest = weight_encoding.manifest(1, content, self._chunks)
+        self.fields = {"transfer": name, "manifest": json.loads(json.dumps(manifest))}
+
+    def send(self, listener: Listener, number: int) -> None:
+        listener.publish(f"edged/rig/weights/in/{self.name}/{number}", self._chunks[number])
+
+    def refusal(self, listener: Listener, event: str) -> str:
+        def found() -> list[dict[str, Any]]:
+            return [e for e in listener.events(event) if e["transfer"] == self.name]
+
+        listener.wait(found, 60)
+        return " ".join(found()[-1]["reasons"])
+
+
+@pytest.mark.parametrize(
+    ("command", "event", "reason"),
+    [
+        ("weights.apply", "weights_applied", "announced when other keys counted"),
+        ("model.install", "model_installed", "takes signed bundles only"),
+    ],
+)
+def test_a_transfer_that_was_announced_before_there_were_keys(
+    broker: Mosquitto, tmp_path: Path, command: str, event: str, reason: str
+) -> None:
+    site, early, late = Site(tmp_path, broker.port, weights={"accept": True}), Partial("e"), Partial("l")
+    signed_only = site.device.path.read_text()
+    config = yaml.safe_load(signed_only)
+    del config["commands"], config["model"]["keys"]
+    site.device.path.write_text(yaml.safe_dump(config))
+    with running(site.device, broker.port) as listener:
+        assert listener.request(command, **early.fields)["data"]["missing"] == [0, 1]
+        early.send(listener, 0)
+        wait_until(lambda: listener.request(command, **early.fields)["data"]["missing"] == [1])
+    site.device.path.write_text(signed_only)
+    with running(site.device, broker.port) as listener:
+        early.send(listener, 1)
+        assert reason in early.refusal(listener, event)
+        if command == "model.install":
+            return
+        assert site.command(listener, command, **late.fields)["data"]["missing"] == [0, 1]
+        late.send(listener, 0)
+    with running(site.device, broker.port) as listener:  # the keys that counted then count now, too
+        late.send(listener, 1)
+        assert "keys" not in late.refusal(listener, event)
 
 
 def test_one_of_two_keys_is_revoked(broker: Mosquitto, tmp_path: Path) -> None:

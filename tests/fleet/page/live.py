@@ -408,3 +408,36 @@ def test_a_device_of_flesh_and_blood(make_broker: MakeBroker, browser: Any, tmp_
         expect(state(page, "rig")).to_have_text("offline", timeout=3_000)
         device.start()
         expect(state(page, "rig")).to_have_text("online", timeout=60_000)
+
+
+def test_why_a_device_refuses_most_messages(make_broker: MakeBroker, browser: Any, tmp_path: Path) -> None:
+    """A renamed field: list and device's view show the reason until the messages are right again."""
+    broker = make_broker()
+    device = Device(tmp_path, broker.port, {"features": ["temp", "vib"], "classes": 2})
+    with (
+        fleet_ui("--broker", f"mqtt://127.0.0.1:{broker.port}") as ui,
+        running(device, broker.port) as listener,
+        opened(browser, ui.url) as page,
+    ):
+        connect(page)
+        health, reason = row(page, "rig").locator("td").nth(8), "most messages are refused, the newest: "
+        expect(health).to_contain_text("ok")
+        for _ in range(5):
+            listener.send("sensors/a", {"Temp": 20.5, "vib": 0.1})
+        expect(health).to_contain_text(f"{reason}sensors/a: field 'temp' is missing")
+        expect(health).to_have_class("wide bad")
+        unhealthy = page.get_by_role("button", name="Unhealthy 1", exact=True)
+        unhealthy.click()
+        expect(unhealthy).to_have_attribute("aria-pressed", "true")
+        expect(page.locator("#rows tr")).to_have_count(1)
+        picture(page, "refused-list")
+        page.get_by_role("button", name="rig", exact=True).click()
+        expect(page.locator("#detail-facts")).to_contain_text(f"{reason}sensors/a: field 'temp' is missing")
+        expect(page.locator("#detail-facts")).to_contain_text("did you mean Temp?")
+        assert violations(page) == []
+        picture(page, "refused-detail")
+        page.locator("#detail-close").click()
+        page.get_by_role("button", name="All 1", exact=True).click()
+        for _ in range(6):
+            listener.send("sensors/a", {"temp": 20.5, "vib": 0.1})
+        expect(health).to_have_text("ok")

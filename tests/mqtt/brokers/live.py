@@ -6,6 +6,7 @@ is what this finds.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.brokers, pytest.mark.timeout(600)]
 
 ROWS = 5000
 COMMANDS = ("ping", "status", "config.get")
+DEVICE = "rig.7"  # of which RabbitMQ makes rig/7
 
 
 class Aedes(Process):
@@ -114,25 +116,29 @@ def test_all_samples_are_durable_and_predicted_and_commands_are_answered(
         home,
         process.port,
         {"features": 2, "classes": 2, "label": "y", "id": "id"},
+        device={"id": DEVICE},
         mqtt={"host": HOST, "port": process.port} | given,
         training={"enabled": False},
     )
     version = mqtt.MQTTv5 if protocol == "5" else mqtt.MQTTv311
     url = f"--broker=mqtt://{HOST}:{process.port}"
-    with closing(Listener(process.port, "edged/rig", version)) as listener:
+    root = f"edged/{DEVICE.replace('.', '/') if isinstance(process, RabbitMq) else DEVICE}"
+    with closing(Listener(process.port, root, version)) as listener:
         device.start()
         try:
             listener.wait(lambda: listener.messages["metrics"], 60.0)
             for i in range(ROWS):
                 listener.send("sensors/a", {"id": str(i), "x": [i, 1.0], "y": i % 2})
             listener.wait(lambda: len(listener.messages["predictions"]) >= ROWS, 300.0)
+            watched = edged("ctl", url, "watch", "--seconds", "3", "--json")
             answers = {
-                command: edged("ctl", url, "rig", command, "--timeout", "20", "--json")
+                command: edged("ctl", url, DEVICE, command, "--timeout", "20", "--json")
                 for command in COMMANDS
             }
         finally:
             code = device.stop()
     assert code == 0
+    assert {json.loads(line)["device"] for line in watched.out.splitlines()} == {DEVICE}
     assert {message["id"] for message in listener.messages["predictions"]} == {str(i) for i in range(ROWS)}
     assert device.cli("status", str(device.path))["samples"] == ROWS
     assert {command: answer.code for command, answer in answers.items()} == dict.fromkeys(COMMANDS, 0)

@@ -13,6 +13,7 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import verify
 from edged.errors import EdgedError, RefusedError
 from edged.signing import new_pair
+from edged.storage.files.checksummed_json import seal, unseal
 from edged.storage.models.bundle_archive import as_folder, pack_bundle, unpack_to
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.installed_bundles import InstalledBundles
@@ -123,6 +124,32 @@ def test_a_description_that_contradicts_its_files_is_refused_or_changes_nothing_
         shutil.rmtree(tmp_path / "b")
     assert refused + taken == count
     assert refused > count / 4
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("remembered", {"nowhere": "output"}),
+        ("optimizer", {"kinds": ["x" * 300]}),
+        ("optimizer", {"kinds": ["value", "first"]}),
+        ("frozen", [{"name": "mean", "shape": [4.5]}]),
+        ("frozen", [{"name": "mean", "shape": "ab"}]),
+        ("groups", [{"name": "state", "shape": [-1], "parameters": []}]),
+        ("groups", [{"name": "state", "shape": [10**30], "parameters": []}]),
+        ("groups", [{"name": "s", "shape": [2], "parameters": [], "parts": [{"name": "s", "shape": [3]}]}]),
+        ("groups", [{"name": "state", "shape": [2], "parameters": [{"name": "w", "shape": [3]}]}]),
+    ],
+)
+def test_a_step_graph_whose_description_contradicts_itself_is_refused(
+    shop: Path, tmp_path: Path, field: str, value: object
+) -> None:
+    shutil.copytree(shop / "bundle", tmp_path / "b")
+    file = tmp_path / "b" / "bundle.json"
+    values = unseal(file.read_bytes(), file)
+    before = values["portable"].get(field)
+    values["portable"][field] = before | value if isinstance(value, dict) and before else value
+    file.write_bytes(seal(values))
+    assert "the description of the step graph is not whole" in refusal(lambda: verify(tmp_path / "b"))
 
 
 @pytest.mark.slow

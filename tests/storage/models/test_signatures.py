@@ -184,6 +184,18 @@ def test_the_commands(shop: Path, delivered: Path) -> None:
     assert signed.json["signed"] is True
 
 
+@pytest.mark.slow
+def test_only_force_replaces_the_signature_of_another_key(shop: Path, delivered: Path) -> None:
+    signature = (delivered / "bundle.sig").read_bytes()
+    other = ("artifacts", "sign", delivered, "--key", shop / "other")
+    refusal = edged(*other)
+    assert (refusal.code, "--force" in refusal.problem) == (2, True)
+    assert (delivered / "bundle.sig").read_bytes() == signature
+    assert edged("artifacts", "sign", delivered, "--key", shop / "key", "--version", 7).code == 0
+    assert edged(*other, "--force").code == 0
+    assert edged("artifacts", "verify", delivered, "--key", shop / "other.pub").code == 0
+
+
 def test_a_device_uses_nothing_of_a_bundle_that_was_changed(
     shop: Path, delivered: Path, tmp_path: Path
 ) -> None:

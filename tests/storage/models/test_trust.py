@@ -6,26 +6,78 @@ import random
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from edged.errors import RefusedError
+from edged.errors import RefusedError, StorageError
 from edged.signing import key_id, new_pair, parse_public
-from edged.storage.models.trust import FILE, MOST_OPENED, Trust
+from edged.storage.models.trust import COPY, FILE, MOST_OPENED, Trust
 
 
-def test_any_damage_is_survived_and_what_follows_is_remembered(tmp_path: Path) -> None:
-    Trust(tmp_path).record_opened("a", 7, "key")
-    whole = (tmp_path / FILE).read_bytes()
-    rng = random.Random(1)
+def broken(rng: random.Random, whole: bytes) -> bytes:
+    """With 1 to 200 bits flipped."""
+    content = bytearray(whole)
+    for _ in range(rng.randint(1, 200)):
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    return bytes(content)
+
+
+def remembered(folder: Path) -> Trust:
+    """With a bundle of version 7."""
+    folder.mkdir()
+    trust = Trust(folder)
+    trust.record_opened("a", 7, "key")
+    return trust
+
+
+@pytest.mark.parametrize("name", [FILE, COPY])
+def test_one_damaged_or_missing_file_loses_nothing_and_is_written_again(tmp_path: Path, name: str) -> None:
+    remembered(tmp_path / "state")
+    file, rng = tmp_path / "state" / name, random.Random(1)
+    whole = file.read_bytes()
+    for number in range(300):
+        file.write_bytes(broken(rng, whole)) if number else file.unlink()
+        found = Trust(tmp_path / "state")
+        assert (found.new, found.lost, found.opened("a")) == (False, False, 7)
+        found.repair()
+        assert file.read_bytes() == whole
+
+
+def test_two_damaged_files_are_survived_and_said_until_somebody_answers_for_it(tmp_path: Path) -> None:
+    remembered(tmp_path / "state")
+    files, rng = [tmp_path / "state" / name for name in (FILE, COPY)], random.Random(1)
+    whole = files[0].read_bytes()
     for _ in range(300):
-        broken = bytearray(whole)
-        for _ in range(rng.randint(1, 200)):
-            broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
-        (tmp_path / FILE).write_bytes(broken)
-        found = Trust(tmp_path)
+        for file in files:
+            file.write_bytes(broken(rng, whole))
+        with capture_logs() as told:
+            found = Trust(tmp_path / "state")
         assert not found.new
-        assert found.opened("a") in (None, 7)  # two flips of one bit are none
+        if not found.lost:  # two flips of one bit are none
+            assert found.opened("a") == 7
+            continue
+        assert [entry["event"] for entry in told] == ["trust_lost"]
+        assert found.opened("a") is None
+        found.repair()
         found.record_opened("b", 8, "key")
-        assert Trust(tmp_path).least_version("configured", ["key"]) == 8
+        again = Trust(tmp_path / "state")
+        assert again.least_version("configured", ["key"]) == 8
+        assert again.lost
+        again.forget_versions()
+        assert not Trust(tmp_path / "state").lost
+
+
+def test_a_disk_that_refuses_keeps_the_file_that_is_whole(tmp_path: Path) -> None:
+    remembered(tmp_path / "state")
+    (tmp_path / "state" / FILE).unlink()
+    (tmp_path / "state" / FILE).mkdir()  # nothing can take its place
+    with pytest.raises(StorageError):
+        Trust(tmp_path / "state")
+    (tmp_path / "state" / FILE).rmdir()
+    found = Trust(tmp_path / "state")
+    (tmp_path / "state" / FILE).mkdir()
+    with capture_logs() as told:
+        found.repair()
+    assert [entry["event"] for entry in told] == ["trust_not_repaired"]
 
 
 def test_versions_by_key_and_by_way(tmp_path: Path) -> None:

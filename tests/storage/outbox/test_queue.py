@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from edged.clock import VirtualClock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
@@ -402,6 +404,23 @@ def test_a_damaged_file_is_put_aside_and_a_new_one_begun(boxes: Boxes) -> None:
     box = boxes.open()
     assert put(box, [parcel(MessageKind.EVENT, 0)]) == [Key(MessageKind.EVENT, 1)]
     assert boxes.path.with_name("outbox.db.damaged").read_bytes()[:7] == b"this is"
+
+
+def test_a_power_cut_while_space_is_reserved_costs_no_later_start_its_reserve(boxes: Boxes) -> None:
+    box = boxes.open()
+    put(box, [parcel(MessageKind.EVENT, 1)])
+    box.close()
+    with closing(connect(boxes.path)) as db:  # as the first of the two transactions leaves it
+        db.execute("CREATE TABLE reserve (content BLOB)")
+        db.execute("INSERT INTO reserve VALUES (zeroblob(65536))")
+    with capture_logs() as told:
+        box = boxes.open()
+    assert told == []
+    assert drain(box) == [(MessageKind.EVENT, 1)]
+    box.close()
+    with closing(connect(boxes.path, readonly=True)) as db:
+        assert db.execute("SELECT name FROM sqlite_master WHERE name = 'reserve'").fetchall() == []
+        assert db.execute("PRAGMA freelist_count").fetchone()[0] * 4096 >= 65536
 
 
 def test_what_waits_can_be_read_without_opening_it(boxes: Boxes) -> None:

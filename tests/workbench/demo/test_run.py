@@ -44,10 +44,12 @@ def test_the_demo_adapts_and_drops_nothing() -> None:
 def test_a_recorded_stream_is_replayed_through_the_pure_python_broker(tmp_path: Path) -> None:
     x, y = generated(3000)
     path = tmp_path / "drifting.npz"
+    x[5, 0] = np.nan
     np.savez(path, X=x, y=np.array(["bad", "good"])[y])
     summary = run_demo(seconds=16, data=path, seed=0, quiet=True, broker="amqtt")
     check_complete(summary)
-    assert summary["samples"] == 3000
+    assert summary["samples"] == 2999
+    assert summary["warnings"][0].startswith("1 of 3,000 rows are left out: 1 with an empty cell or NaN")
     assert summary["broker"] == "amqtt"
     assert summary["adapted"]["accuracy"] > summary["frozen"]["accuracy"] + 0.05
 
@@ -85,6 +87,20 @@ def test_only_as_much_is_replayed_as_the_time_allows(tmp_path: Path) -> None:
     short, long = (len(replayed(tmp_path / "long.npz", seconds)) for seconds in (10, 20))
     assert short < long < 20_000
     assert replayed(tmp_path / "long.npz", 10).classes == ("0", "1")
+
+
+def test_what_is_left_out_of_a_recording_is_said(tmp_path: Path) -> None:
+    x, y = two_classes(400)
+    x[7, 0] = x[9, 1] = np.nan
+    x[11, 0] = np.inf
+    np.savez(tmp_path / "gaps.npz", X=x, y=y)
+    world = replayed(tmp_path / "gaps.npz", 10)
+    assert len(world) == 397
+    (warning,) = world.warnings
+    assert warning.startswith("3 of 400 rows are left out: 2 with an empty cell or NaN, 1 with a number")
+    np.savez(tmp_path / "none.npz", X=np.full_like(x, np.nan), y=y)
+    with pytest.raises(ConfigError, match="400 of 400 rows are left out"):
+        replayed(tmp_path / "none.npz", 10)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""Which transfers the configuration and the keys let in: when they are announced, and when installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edged.errors import ConfigError, RefusedError
+from edged.signing import key_id
+
+if TYPE_CHECKING:
+    from edged.config import Config
+    from edged.storage.journal.transfers import TransferPurpose
+    from edged.storage.models.trust import Trust
+
+
+class Admission:
+    """Admits transfers by `config` (sections `weights`, `install` and `model.keys`) and the keys in `trust`.
+
+    A transfer can wait on the disk for a long time, and the next start can find another configuration.
+    """
+
+    def __init__(self, config: Config, trust: Trust) -> None:
+        self._config, self._trust = config, trust
+
+    def announced(self, purpose: TransferPurpose) -> TransferPurpose:
+        """Return the purpose with the ids of the keys that count now.
+
+        Raises ConfigError when its address is not usable; RefusedError when no such transfer is taken.
+        """
+        self._check(purpose)
+        return replace(purpose, keys=self._keys())
+
+    def check(self, purpose: TransferPurpose) -> None:
+        """Raise the errors of `announced`, and RefusedError for weights if a key has lost its effect since.
+
+        Bundles have a signature of their own.
+        """
+        self._check(purpose)
+        if purpose.kind != "weights" or not self._config.model.keys:
+            return
+        if not purpose.keys or not set(purpose.keys) <= set(self._keys()):
+            raise RefusedError(
+                "the weights were announced when other keys counted",
+                where="model.keys",
+                remedy="announce them again, signed, as another transfer",
+            )
+
+    def _keys(self) -> tuple[str, ...]:
+        return tuple(key_id(key) for key in self._trust.current(self._config.model.keys))
+
+    def _check(self, purpose: TransferPurpose) -> None:
+        kind, install = purpose.kind, self._config.install
+        if kind == "weights":
+            if not self._config.weights.accept:
+                raise RefusedError("this device does not accept weights", where="weights.accept")
+            return
+        if kind == "model" and self._config.model.keys:
+            raise RefusedError(
+                "this device takes signed bundles only, and a model file has no signature",
+                where="model.keys",
+                remedy="send a signed bundle with bundle.install",
+            )
+        if not install.accept:
+            raise RefusedError(
+                f"this device takes no {kind}s", where="install.accept", remedy="set it to true"
+            )
+        if purpose.url is not None:
+            _check_url(purpose.url, install.urls)
+
+
+def _check_url(url: str, allowed: Sequence[str]) -> None:
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError("is no address", where="url")
+    path = url.partition("://")[2].partition("/")[2]
+    plain = not set(path) & set("?#%\\@") and ".." not in path.split("/")
+    if not plain or not url.startswith(tuple(allowed)):
+        raise RefusedError(
+            "nothing is fetched from this address", where=url[:200], remedy="add it to install.urls"
+        )

@@ -74,8 +74,13 @@ class StreamConfig(Section):
     topic: Filter | Annotated[list[Filter], Field(min_length=1)] = Field(
         "sensors/#", description="topic filter(s), wildcards allowed"
     )
-    codec: Literal["json", "cbor", "msgpack", "senml", "float32", "float16", "int16", "csv", "sparkplug"] = (
-        Field("json", description="how the payload is written, see docs/codecs.md")
+    codec: Literal[
+        "json", "cbor", "msgpack", "influx", "senml", "float32", "float16", "int16", "csv", "sparkplug"
+    ] = Field("json", description="how the payload is written, see docs/codecs.md")
+    records: str | None = Field(
+        None,
+        description="JSON path of a list whose items are messages of their own, such as metrics for batches"
+        " of Telegraf; a message that is an array needs none",
     )
     compression: Literal["none", "zstd", "gzip", "auto"] = Field(
         "none", description="of payloads; auto: each one's first bytes say whether and how"
@@ -143,7 +148,8 @@ class StreamConfig(Section):
         None, description="JSON path of the key, or topic:N for the N-th topic level; whole topic when absent"
     )
     ts: str | None = Field(
-        None, description="JSON path of the event time (Unix seconds or milliseconds, or ISO 8601)"
+        None,
+        description="JSON path of the event time (Unix seconds, milli-, micro- or nanoseconds, or ISO 8601)",
     )
     id: str | None = Field(None, description="JSON path of the sender's sample id")
     max_rate: float | None = Field(
@@ -288,6 +294,7 @@ class StreamConfig(Section):
         return Schema(self.names, width, task, classes, targets, self.steps, self.target_max, *units)
 
 
+OBJECTS = ("json", "cbor", "msgpack")  # formats of objects with lists in them
 ARRAYS = ("float32", "float16", "int16")
 TIMED = ("senml", "sparkplug")  # formats whose fields have names and times of their own
 POSITIONAL = "x"
@@ -310,6 +317,8 @@ def check_codec(stream: StreamConfig) -> None:
             raise ValueError(f"codec {codec} carries the time itself: remove ts")
     if codec == "sparkplug" and not all("spBv1.0/" in topic for topic in stream.topics):
         raise ValueError("codec sparkplug: topic must be of spBv1.0, such as spBv1.0/plant/+/line-1/#")
+    if stream.records is not None and codec not in OBJECTS:
+        raise ValueError(f"records is for codecs {', '.join(OBJECTS)}: remove it with codec {codec}")
     if codec == "csv":
         _check_columns(stream)
     elif stream.columns is not None or stream.delimiter != ",":

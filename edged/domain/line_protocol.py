@@ -74,7 +74,7 @@ def parse_line(line: str) -> Record | None:
     time = _TIME.fullmatch(line, at)
     if time is None and at < len(line):
         raise _malformed(line, at, "the time in nanoseconds")
-    timestamp = int(time[1]) / 1e9 if time else None
+    timestamp = int(time[1]) / 10**9 if time else None
     return Record(name=_plain(name[0], "="), tags=tags, fields=fields, timestamp=timestamp)
 
 

@@ -1,8 +1,8 @@
 """From payloads to readings and labels. What cannot become one is refused with a stable reason.
 
 Reasons, of any codec: `too_big`, `too_deep`, `missing_field`, `wrong_type`, `shape`, `not_finite`, `key`,
-`timestamp`, `id`, `label`; of one: `not_json`, `not_cbor`, `not_msgpack`, `not_senml`, `not_csv`,
-`not_sparkplug`, `no_birth`; of a compressed payload: `compression`.
+`timestamp`, `id`, `label`; of one: `not_json`, `not_cbor`, `not_msgpack`, `not_line_protocol`, `not_senml`,
+`not_csv`, `not_sparkplug`, `no_birth`; of a compressed payload: `compression`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import MessagePublisher
     from edged.domain.stream.sample import Decoded, LabelReading
     from edged.mqtt.codecs.compressed import Decoder
+    from edged.mqtt.codecs.objects import Parse
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ _PLACES = {
     **dict.fromkeys(("float32", "float16", "int16"), ("raw_arrays", "ArrayCodec")),
 }
 _MAPS = ("cbor", "msgpack")  # messages are maps with text keys, as JSON objects are
+_OBJECTS = ("json", "influx", *_MAPS)
 
 
 def sample_codec(
@@ -47,10 +49,8 @@ def sample_codec(
     elif stream.codec == "sparkplug":
         more = {"clock": clock, "publisher": publisher}
     codec: Decoder[Decoded]
-    if stream.codec == "json":
-        codec = ObjectCodec(stream, json.parse, text=True)
-    elif stream.codec in _MAPS:
-        codec = ObjectCodec(stream, _module(stream.codec).parser())
+    if stream.codec in _OBJECTS:
+        codec = ObjectCodec(stream, parser_of(stream), text=stream.codec not in _MAPS)
     else:
         module, name = _PLACES[stream.codec]
         codec = getattr(_module(module), name)(stream, **more)
@@ -62,8 +62,16 @@ def label_codec(stream: StreamConfig) -> Decoder[LabelReading]:
 
     Raises UnavailableError when a package that the codec needs is not installed.
     """
-    parse = _module(stream.codec).parser() if stream.codec in _MAPS else json.parse
+    parse = parser_of(stream) if stream.codec in _MAPS else json.parse_any
     return _inflated(ObjectLabelCodec(stream, parse), stream)
+
+
+def parser_of(stream: StreamConfig) -> Parse:
+    """The parser of a format whose messages are objects; for `records_of`.
+
+    Raises UnavailableError when a package that it needs is not installed.
+    """
+    return json.parse_any if stream.codec == "json" else _module(stream.codec).parser()
 
 
 def _module(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events, Listener
-from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
+from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.errors import StorageError
 from edged.mqtt.client.message import ReceivedMessage
@@ -121,7 +121,7 @@ class Dock(Supervisor):
         )
         notices = Notices(self)
         codec = sample_codec(self.stream, clock=self.clock)
-        admission = AdmissionControl(self.rules, self.schema.channels)
+        admission = AdmissionControl(self.rules, self.stream.watched)
         decoder = SampleDecoder(self.stream, codec, admission, self.clock, notices)
         self.committer = GroupCommitter(
             config,
@@ -138,6 +138,7 @@ class Dock(Supervisor):
             config,
             self.log,
             decoder=decoder,
+            joiner=Joiner(self.stream, admission, self.clock, notices),
             serving=self,
             committer=self.committer,
             clock=self.clock,

@@ -10,14 +10,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from edged.config.features import LabelConfig
+from edged.config.formats import OBJECTS
 from edged.mqtt.codecs import json
+from edged.mqtt.codecs.labels import LabelTopicCodec
 from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec
 
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import StreamConfig
     from edged.domain.protocols import MessagePublisher
-    from edged.domain.stream.sample import Decoded, LabelReading
+    from edged.domain.stream.observation import HoldReading
+    from edged.domain.stream.sample import LabelReading
     from edged.mqtt.codecs.compressed import Decoder
     from edged.mqtt.codecs.objects import Parse
 
@@ -30,12 +34,11 @@ _PLACES = {
     **dict.fromkeys(("float32", "float16", "int16"), ("raw_arrays", "ArrayCodec")),
 }
 _MAPS = ("cbor", "msgpack")  # messages are maps with text keys, as JSON objects are
-_OBJECTS = ("json", "influx", *_MAPS)
 
 
 def sample_codec(
     stream: StreamConfig, *, clock: Clock | None = None, publisher: MessagePublisher | None = None
-) -> Decoder[Decoded]:
+) -> Decoder[Any]:
     """The codec of a stream's sample messages; only its own module is imported.
 
     `clock`, the system's when absent, resolves relative times and stamps requests; `publisher` publishes
@@ -48,8 +51,12 @@ def sample_codec(
         more = {"clock": clock}
     elif stream.codec == "sparkplug":
         more = {"clock": clock, "publisher": publisher}
-    codec: Decoder[Decoded]
-    if stream.codec in _OBJECTS:
+    codec: Decoder[Any]
+    if stream.joined:
+        from edged.mqtt.codecs.joined import JoinedCodec, parse_lenient
+
+        codec = JoinedCodec(stream, parse_lenient if stream.codec == "json" else parser_of(stream))
+    elif stream.codec in OBJECTS:
         codec = ObjectCodec(stream, parser_of(stream), text=stream.codec not in _MAPS)
     else:
         module, name = _PLACES[stream.codec]
@@ -57,13 +64,16 @@ def sample_codec(
     return _inflated(codec, stream)
 
 
-def label_codec(stream: StreamConfig) -> Decoder[LabelReading]:
-    """The codec of messages on `stream.label_topic`: that of the samples where it has fields, else JSON.
+def label_codec(stream: StreamConfig) -> Decoder[LabelReading | HoldReading]:
+    """The codec of labels that come by themselves: that of the samples where it has fields, else JSON.
 
     Raises UnavailableError when a package that the codec needs is not installed.
     """
     parse = parser_of(stream) if stream.codec in _MAPS else json.parse_any
-    return _inflated(ObjectLabelCodec(stream, parse), stream)
+    codec: Decoder[Any] = ObjectLabelCodec(stream, parse)
+    if isinstance(stream.label, LabelConfig):
+        codec = LabelTopicCodec(stream, stream.label, parse)
+    return _inflated(codec, stream)
 
 
 def parser_of(stream: StreamConfig) -> Parse:

@@ -78,7 +78,7 @@ def _evaluate(
 ) -> EvaluationOutcome:
     started = time.monotonic()
     stream = shape_stream(
-        read_stream(data, features=config.stream.names, label=config.stream.label), config, options
+        read_stream(data, features=config.stream.names, label=config.stream.label_path), config, options
     )
     with tempfile.TemporaryDirectory(prefix="edged-evaluate-") as temporary:
         replay = Replay(config, stream, options, out or Path(temporary), on_progress)

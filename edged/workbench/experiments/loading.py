@@ -65,7 +65,7 @@ def load_stream(file: RecipeFile, data: Path) -> tuple[Stream, Split]:
     Raises ConfigError when the two do not fit each other, or a part would be too small.
     """
     config = Config(device=DeviceConfig(id=file.name), stream=file.stream)
-    recorded = read_stream(data, features=config.stream.names, label=config.stream.label)
+    recorded = read_stream(data, features=config.stream.names, label=config.stream.label_path)
     stream = shape_stream(recorded, config, LabelOptions())
     if file.judged_by == "auroc" and stream.truth is None:
         raise ConfigError(

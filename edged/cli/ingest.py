@@ -55,7 +55,7 @@ def ingest(
 
 def _topic(stream: StreamConfig, given: str | None) -> str:
     """The topic to publish on; ConfigError when there is none, or lines cannot be messages of the stream."""
-    from edged.mqtt.topics import is_topic, matches, only_topic
+    from edged.mqtt.topics import is_one_of, only_topic
 
     if stream.codec not in TEXT or stream.compression in ("gzip", "zstd"):
         format_ = stream.codec if stream.codec not in TEXT else stream.compression
@@ -71,9 +71,7 @@ def _topic(stream: StreamConfig, given: str | None) -> str:
                 "this is more than one topic", where="stream.topic", remedy="name one of them with --topic"
             )
         return topic
-    filters = stream.topics + ([stream.label_topic] if stream.label_topic else [])
-    if not is_topic(given) or not any(matches(pattern, given) for pattern in filters):
-        raise ConfigError(
-            f"{given!r} is no topic of the stream", where="--topic", remedy=f"one of {', '.join(filters)}"
-        )
+    if not is_one_of(given, stream.all_topics):
+        told = f"{given!r} is no topic of the stream"
+        raise ConfigError(told, where="--topic", remedy=f"one of {', '.join(stream.all_topics)}")
     return given

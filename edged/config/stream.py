@@ -327,12 +327,16 @@ class StreamConfig(Section):
         return [self.topic] if isinstance(self.topic, str) else list(self.topic)
 
     @property
+    def label_filter(self) -> str | None:
+        """The topic filter on which labels come by themselves; None where they come with samples."""
+        return self.label.topic if isinstance(self.label, LabelConfig) else self.label_topic
+
+    @property
     def all_topics(self) -> list[str]:
         """The topic filters of samples, of features and of labels."""
         own = [feature.topic for feature in self._features]
-        label = self.label.topic if isinstance(self.label, LabelConfig) else self.label_topic
         needed = self.topics if self._needs_main_topic else []
-        return list(dict.fromkeys([*needed, *(topic for topic in [*own, label] if topic)]))
+        return list(dict.fromkeys([*needed, *(topic for topic in [*own, self.label_filter] if topic)]))
 
     @property
     def _needs_main_topic(self) -> bool:

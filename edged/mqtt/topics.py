@@ -141,6 +141,11 @@ def is_topic(topic: str) -> bool:
         return False
 
 
+def is_one_of(topic: str, filters: Sequence[str]) -> bool:
+    """Whether messages can be published to this topic, and one of the filters covers it."""
+    return is_topic(topic) and any(matches(pattern, topic) for pattern in filters)
+
+
 def only_topic(filters: Sequence[str]) -> str | None:
     """The one topic that these filters cover; None where they cover several.
 

@@ -150,12 +150,14 @@ def check_size(payload: bytes, largest: int) -> None:
 
 
 def records_of(message: Any, path: str | None, most: int = MOST_RECORDS) -> list[Message]:
-    """The messages in what a payload holds: one object, or an array of them, or those in a list at `path`.
+    """The messages in a payload: an object, or an array of them; of each those in its list at `path`.
+
+    An object without such a list is a message itself.
 
     >>> records_of({"metrics": [{"x": 1}, {"x": 2}]}, "metrics")
     [{'x': 1}, {'x': 2}]
 
-    Raises RejectedSampleError: `missing_field` for no list at `path`, `shape` for no object or more than
+    Raises RejectedSampleError: `shape` for no object or more than
     `most`, `wrong_type` for anything else than objects.
     """
     found = message if type(message) is list else [message]
@@ -170,7 +172,7 @@ def records_of(message: Any, path: str | None, most: int = MOST_RECORDS) -> list
 def _list_in(message: Message, path: str, list_at: Getter) -> list[Any]:
     found = list_at(message)
     if found is MISSING:
-        raise missing(path, message)
+        return [message]
     if type(found) is not list:
         raise RejectedSampleError("wrong_type", f"field {path!r} must be an array of objects")
     return found

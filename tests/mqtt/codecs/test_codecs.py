@@ -211,6 +211,7 @@ def test_an_array_of_objects_is_several_messages_and_those_of_other_sensors_are_
         Reading("m", [4.0]),
     ]
     assert several({"deep": [BATCH]}, records="deep.0.metrics") == expected
+    assert several(BATCH["metrics"][0], records="metrics") == expected[:1], "one that is no batch"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,6 @@ def test_an_array_of_objects_is_several_messages_and_those_of_other_sensors_are_
         ([[{"a": 1, "of": "k"}]], None, "wrong_type"),
         ([{"b": 1}, {"c": 1}], None, "missing_field"),
         ([{"a": 1, "of": "k"}, {"a": "hot", "of": "k"}], None, "wrong_type"),
-        ({"a": 1, "of": "k"}, "metrics", "missing_field"),
         ({"metrics": {"a": 1}}, "metrics", "wrong_type"),
         ({"metrics": []}, "metrics", "shape"),
         (3, "metrics", "wrong_type"),

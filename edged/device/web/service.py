@@ -51,7 +51,12 @@ class Web:
     def __init__(self, parts: WebParts, tokens: Tokens, sockets: Sockets) -> None:
         config, pipeline, status = parts.config, parts.pipeline, parts.status
         device = pipeline.config
-        access = Access(tokens, closed=not config.is_local, clock=pipeline.clock)
+        access = Access(
+            tokens,
+            closed=not config.is_local,
+            clock=pipeline.clock,
+            signed="label" not in device.commands.unsigned(),
+        )
         self._pipeline = pipeline
         self._feed = EventStream(config.limits.streams)
         self._bridge = ServingBridge(

@@ -86,6 +86,21 @@ def test_a_token_closes_its_scope_for_everybody_else(tmp_path: Path, clock: Virt
     assert access.anybody.scopes == {"read", "scrape"}
 
 
+def test_where_labels_are_signed_only_the_token_for_it_stores_them(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    tokens = Tokens(files(tmp_path, "ingest"))
+    assert "ingest" not in Access(Tokens({}), closed=False, clock=clock, signed=True).anybody.scopes
+    signed = Access(Tokens(files(tmp_path, "infer")), closed=True, clock=clock, signed=True)
+    for access, scope, granted in (
+        (signed, "infer", {"infer"}),
+        (Access(tokens, closed=True, clock=clock, signed=True), "ingest", {"ingest"}),
+    ):
+        found = access.of_token(TOKENS[scope])
+        assert found is not None
+        assert found.scopes == granted
+
+
 def test_from_outside_nothing_is_open(tmp_path: Path, clock: VirtualClock) -> None:
     access = Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock)
     assert access.anybody.scopes == frozenset()

@@ -17,6 +17,7 @@ import pytest
 
 from edged.storage.files.database import connect
 from edged.workbench.demo.broker import Mosquitto, free_port
+from tests.commands import edged
 from tests.device.web.client import TOKENS, Answer, Client, token_files
 from tests.mutations import Mutations
 from tests.running_device import Device, Listener, running
@@ -64,11 +65,14 @@ class Served:
 
 
 @contextmanager
-def served(broker: Mosquitto, folder: Path, stream: dict[str, Any], **web: Any) -> Iterator[Served]:
+def served(
+    broker: Mosquitto, folder: Path, stream: dict[str, Any], keys: tuple[Path, ...] = (), **web: Any
+) -> Iterator[Served]:
     port = free_port()
     device = Device(
         folder, broker.port, stream | {"key": stream.get("key")},
-        web={"listen": f"127.0.0.1:{port}"} | web, training={"min_new_samples": 10**6, "every": None},
+        web={"listen": f"127.0.0.1:{port}"} | web, commands={"keys": list(map(str, keys))},
+        training={"min_new_samples": 10**6, "every": None},
     )  # fmt: skip
     with running(device, broker.port) as listener:
         yield Served(device, listener, Client(port))
@@ -243,6 +247,18 @@ def test_windows_and_joined_streams_are_fed_as_by_messages(broker: Mosquitto, tm
         assert made.post(SAMPLES, {"v": 1}).status == 400
 
 
+def test_the_format_of_the_stream_does_not_matter(broker: Mosquitto, tmp_path: Path) -> None:
+    stream = {"topic": "raw/+", "codec": "float32", "compression": "zstd", "features": 2, "key": "topic:1",
+              "classes": 2, "max_payload": 64}  # fmt: skip
+    with served(broker, tmp_path, stream) as made:
+        path = f"{SAMPLES}?topic=raw/m7"
+        assert made.new(path, [{"x": [1, 2]}, {"x": [3, 4], "padding": "a" * 100}])[1][2] == [3, 4]
+        assert made.stored()[0][0] == "m7"
+        assert made.post(path, {"x": [1]}).json["rejected"] == [
+            "record 1: shape: field 'x' has 1 numbers, expected 2"
+        ]
+
+
 def test_the_token_for_it_opens_nothing_else(broker: Mosquitto, tmp_path: Path) -> None:
     token_files(tmp_path, ("ingest",))
     tokens = {"ingest_file": str(tmp_path / "ingest.token")}
@@ -253,3 +269,16 @@ def test_the_token_for_it_opens_nothing_else(broker: Mosquitto, tmp_path: Path) 
         assert sender("POST", SAMPLES, sample(3)).status == 429
         assert sender("POST", "/api/commands/pause", {"what": "ingest"}).status == 403
         assert made.stored() == [row(1), row(2)]
+
+
+def test_where_commands_are_signed_nobody_labels_without_the_token(broker: Mosquitto, tmp_path: Path) -> None:
+    edged("keys", "new", "-o", tmp_path / "key")
+    token_files(tmp_path)
+    tokens = {
+        name: str(tmp_path / f"{name.removesuffix('_file')}.token") for name in ("infer_file", "ingest_file")
+    }
+    with served(broker, tmp_path, PRESS, (tmp_path / "key.pub",), tokens=tokens) as made:
+        answers = [
+            made.client.using(TOKENS[scope])("POST", SAMPLES, sample(1)) for scope in ("infer", "ingest")
+        ]
+    assert [answer.status for answer in answers] == [403, 200]

@@ -163,20 +163,23 @@ class Access:
 
     `sessions` are those of browsers, `attempts` counts wrong tokens, `anybody` are the permissions of a
     request without a token or session. With `closed` only tokens open anything: where the network reaches the
-    port. Else what has no token of its own is open, `control` excepted.
+    port. Else what has no token of its own is open, `control` excepted. With `signed` labels must be signed
+    elsewhere, so only a token for it opens `ingest`.
     """
 
-    def __init__(self, tokens: Tokens, *, closed: bool, clock: Clock) -> None:
-        self._tokens = tokens
+    def __init__(self, tokens: Tokens, *, closed: bool, clock: Clock, signed: bool = False) -> None:
+        self._tokens, self._signed = tokens, signed
         self.sessions = Sessions(clock)
         self.attempts = Attempts(clock)
         # Who closes recording by inference does not expect another open way to the samples.
-        shut = tokens.scopes | ({"ingest"} if "infer" in tokens.scopes else frozenset())
+        shut = tokens.scopes | ({"ingest"} if signed or "infer" in tokens.scopes else frozenset())
         self.anybody = Pass(frozenset() if closed else WITHOUT_TOKENS - shut, known=False)
 
     def of_token(self, token: str) -> Pass | None:
         """Return the permissions of a request with a token; None if the token is wrong."""
         opened = self._tokens.opened(token)
+        if self._signed and "infer" in opened:
+            opened -= {"ingest"}
         return Pass(opened | self.anybody.scopes) if opened else None
 
     def login(self, token: str) -> tuple[str, Pass] | None:

@@ -157,8 +157,8 @@ def records_of(message: Any, path: str | None, most: int = MOST_RECORDS) -> list
     >>> records_of({"metrics": [{"x": 1}, {"x": 2}]}, "metrics")
     [{'x': 1}, {'x': 2}]
 
-    Raises RejectedSampleError: `shape` for no object or more than
-    `most`, `wrong_type` for anything else than objects.
+    Raises RejectedSampleError: `shape` for no object or more than `most`, `wrong_type` for anything else than
+    objects.
     """
     found = message if type(message) is list else [message]
     if path is not None:

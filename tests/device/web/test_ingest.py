@@ -184,6 +184,8 @@ def test_labels_find_their_samples_and_those_without_are_counted(press: Served) 
     wrong = press.post(LABELS, b'{"id": "s-21", "y": "ok"}\n{"id": "s-21", "y": "odd"}', content_type=LINES)
     assert wrong.status == 400
     assert wrong.json["rejected"][0].startswith("line 2: label: label 'odd' is none of the 2 classes")
+    lacking = press.post(LABELS, [{"id": "s-21", "y": "ok"}, {"id": "s-20"}])
+    assert lacking.json["rejected"] == ["record 2: missing_field: field 'y' is missing: the message has id"]
     assert press.stored()[-1] == row(21)
 
 

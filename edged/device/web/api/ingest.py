@@ -79,7 +79,8 @@ class IngestEndpoints:
                 found = _strictly(record, topic, decode)
             except RejectedSampleError as problem:
                 line = f"{where}: {problem.reason}: {problem.what}"
-                (foreign if self._is_foreign(record, problem) else rejected).append(line)
+                passed_over = decode is self._samples and self._is_foreign(record, problem)
+                (foreign if passed_over else rejected).append(line)
             else:
                 taken += found if isinstance(found, list) else [found]
         if rejected or not taken:

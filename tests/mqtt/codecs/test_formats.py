@@ -469,5 +469,7 @@ def test_settings_that_mean_nothing_with_a_format_are_refused() -> None:
     assert "features" in refused(features=2, codec="sparkplug")
     assert "spBv1.0" in refused(features=["a"], codec="sparkplug")
     assert "ts" in refused(features=["a"], codec="senml", ts="t")
+    assert "records" in refused(features=["a"], codec="csv", records="metrics")
+    assert "records" in refused(features=["a"], codec="influx", records="metrics")
     assert "no column" in refused(features=["a"], codec="csv", ts="t")
     assert "no column" in refused(features=["a", "b"], codec="csv", columns=["a"])

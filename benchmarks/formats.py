@@ -58,6 +58,10 @@ def cases() -> dict[str, tuple[StreamConfig, list[tuple[str, bytes]], str, bytes
     text = json.dumps(MESSAGE).encode()
     csv_columns = ["machine", "ts", "x", "y"]
     csv = ",".join(map(str, ["m1", TS, *VALUES, 1])).encode()
+    pairs = ",".join(f"{name}={value}" for name, value in zip((*NAMES, "y"), (*VALUES, 1), strict=True))
+    line = f"m,machine=m1 {pairs} {round(TS * 1000)}000000".encode()
+    influx: dict[str, Any] = {"classes": 2, "label": "fields.y", "key": "tags.machine", "ts": "timestamp",
+                              "features": [f"fields.{name}" for name in NAMES]}  # fmt: skip
     named = {**FIELDS, "ts": None, "features": [*NAMES]}
     birth, data = sparkplug()
     found: dict[str, tuple[StreamConfig, list[tuple[str, bytes]], str, bytes]] = {
@@ -65,6 +69,7 @@ def cases() -> dict[str, tuple[StreamConfig, list[tuple[str, bytes]], str, bytes
         "json, zstd": (of(plain, compression="zstd"), [], TOPIC, zstandard.ZstdCompressor().compress(text)),
         "cbor": (of(plain, codec="cbor"), [], TOPIC, cbor2.dumps(MESSAGE)),
         "msgpack": (of(plain, codec="msgpack"), [], TOPIC, msgpack.packb(MESSAGE)),
+        "influx": (StreamConfig(codec="influx", **influx), [], TOPIC, line),
         "csv": (of(plain, codec="csv", columns=csv_columns), [], TOPIC, csv),
         "senml": (StreamConfig(codec="senml", **{**named, "key": "bn"}), [], TOPIC, senml(cbor=False)),
         "senml, cbor": (StreamConfig(codec="senml", **{**named, "key": "bn"}), [], TOPIC, senml(cbor=True)),

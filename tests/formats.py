@@ -39,6 +39,8 @@ STREAMS: dict[str, dict[str, Any]] = {
     "json": {**NAMED, "key": "machine", "ts": "when"},
     "cbor": {**NAMED, "key": "machine", "ts": "when"},
     "msgpack": {**NAMED, "key": "machine", "ts": "when"},
+    "influx": {"features": ["fields.temp", "fields.vib_x", "fields.vib_y"], "classes": ["ok", "worn"],
+               "label": "fields.state", "id": "tags.part", "key": "tags.machine", "ts": "timestamp"},
     "csv": {**NAMED, "key": "machine", "ts": "when",
             "columns": ["machine", "when", *FEATURES, "state", "part", "remark"]},
     "senml": {**NAMED, "key": "machine"},
@@ -67,6 +69,8 @@ def written(name: str, values: list[float], state: str | None = "worn", no: str 
     if name in ("float32", "float16", "int16"):
         order = ">" if name == "float16" else "<"
         return np.array(values).astype(np.dtype(name).newbyteorder(order)).tobytes()  # type: ignore[arg-type]
+    if name == "influx":
+        return line(values, state, no)
     more = {name: value for name, value in (("state", state), ("part", no)) if value is not None}
     message: dict[str, Any] = {
         "machine": "m1",
@@ -85,6 +89,14 @@ def written(name: str, values: list[float], state: str | None = "worn", no: str 
         return data(message, 2)
     writers = {"json": lambda m: json.dumps(m).encode(), "cbor": cbor2.dumps, "msgpack": msgpack.packb}
     return bytes(writers[name](message))
+
+
+def line(values: list[float], state: str | None, no: str | None) -> bytes:
+    """A line of InfluxDB's protocol."""
+    tags = "m,machine=m1" + ("" if no is None else f",part={no}")
+    fields = [f"{name.replace('.', '_')}={value}" for name, value in zip(FEATURES, values, strict=True)]
+    fields += [] if state is None else [f'state="{state}"']
+    return f"{tags} {','.join(fields)} {round(TS * 1000)}000000".encode()
 
 
 def pack(message: dict[str, Any], *, cbor: bool) -> bytes:

@@ -23,6 +23,7 @@ from edged.cli import output
 from edged.cli.bundles import artifacts_app, keys_app, model_app
 from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
+from edged.cli.ingest import ingest
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.recipes import recipe_app
@@ -314,6 +315,7 @@ app.command("audit")(audit)
 app.command("backup")(backup)
 app.command("restore")(restore)
 app.command("ctl")(ctl)
+app.command("ingest")(ingest)
 
 
 # ---- models --------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edged.config.stream import StreamConfig
 
-OBJECTS = ("json", "cbor", "msgpack")  # formats of messages with named fields
+OBJECTS = ("json", "cbor", "msgpack", "influx")  # formats of messages with named fields
 ARRAYS = ("float32", "float16", "int16")
 TIMED = ("senml", "sparkplug")  # formats whose fields have names and times of their own
 POSITIONAL = "x"
@@ -30,6 +30,8 @@ def check_codec(stream: StreamConfig) -> None:
             raise ValueError(f"codec {codec} carries the time itself: remove ts")
     if codec == "sparkplug" and not all("spBv1.0/" in topic for topic in stream.topics):
         raise ValueError("codec sparkplug: topic must be of spBv1.0, such as spBv1.0/plant/+/line-1/#")
+    if stream.records is not None and (codec not in OBJECTS or codec == "influx"):
+        raise ValueError(f"records is for codecs json, cbor and msgpack: remove it with codec {codec}")
     if codec == "csv":
         _check_columns(stream)
     elif stream.columns is not None or stream.delimiter != ",":

@@ -87,8 +87,13 @@ class StreamConfig(Section):
     topic: Filter | Annotated[list[Filter], Field(min_length=1)] = Field(
         "sensors/#", description="topic filter(s), wildcards allowed"
     )
-    codec: Literal["json", "cbor", "msgpack", "senml", "float32", "float16", "int16", "csv", "sparkplug"] = (
-        Field("json", description="how the payload is written, see docs/codecs.md")
+    codec: Literal[
+        "json", "cbor", "msgpack", "influx", "senml", "float32", "float16", "int16", "csv", "sparkplug"
+    ] = Field("json", description="how the payload is written, see docs/codecs.md")
+    records: str | None = Field(
+        None,
+        description="JSON path of a list whose items are messages of their own, such as metrics for batches"
+        " of Telegraf; a message that is an array needs none",
     )
     compression: Literal["none", "zstd", "gzip", "auto"] = Field(
         "none", description="of payloads; auto: each one's first bytes say whether and how"
@@ -171,7 +176,8 @@ class StreamConfig(Section):
         " when absent",
     )
     ts: str | None = Field(
-        None, description="JSON path of the event time (Unix seconds or milliseconds, or ISO 8601)"
+        None,
+        description="JSON path of the event time (Unix seconds, milli-, micro- or nanoseconds, or ISO 8601)",
     )
     id: str | None = Field(None, description="JSON path of the sender's sample id")
     max_rate: float | None = Field(
@@ -321,12 +327,16 @@ class StreamConfig(Section):
         return [self.topic] if isinstance(self.topic, str) else list(self.topic)
 
     @property
+    def label_filter(self) -> str | None:
+        """The topic filter on which labels come by themselves; None where they come with samples."""
+        return self.label.topic if isinstance(self.label, LabelConfig) else self.label_topic
+
+    @property
     def all_topics(self) -> list[str]:
         """The topic filters of samples, of features and of labels."""
         own = [feature.topic for feature in self._features]
-        label = self.label.topic if isinstance(self.label, LabelConfig) else self.label_topic
         needed = self.topics if self._needs_main_topic else []
-        return list(dict.fromkeys([*needed, *(topic for topic in [*own, label] if topic)]))
+        return list(dict.fromkeys([*needed, *(topic for topic in [*own, self.label_filter] if topic)]))
 
     @property
     def _needs_main_topic(self) -> bool:

@@ -47,6 +47,7 @@ class WebTokensConfig(Section):
     )
     control_file: FilePath | None = Field(None, description="may look, label, train, pause, roll back")
     scrape_file: FilePath | None = Field(None, description="may read /metrics")
+    ingest_file: FilePath | None = Field(None, description="may store samples and labels under /v1, no more")
 
     @property
     def given(self) -> dict[str, Path]:
@@ -59,7 +60,7 @@ class WebLimitsConfig(Section):
     """Limits of what clients can ask for."""
 
     body: Size = Field(1024**2, ge=1024, description="largest request, also when it is inflated")
-    rows: int = Field(1024, ge=1, le=1_000_000, description="rows of one inference request")
+    rows: int = Field(1024, ge=1, le=1_000_000, description="rows of one request")
     requests: int = Field(64, ge=1, description="requests under way; beyond them the answer is 503")
     connections: int = Field(
         128, ge=2, description="open connections, idle ones too; one beyond them is closed without an answer"

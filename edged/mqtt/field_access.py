@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -16,7 +17,8 @@ from edged.errors import ConfigError, RejectedSampleError
 MAX_KEY = 256
 MAX_ID = 128
 FLOAT32_MAX = 3.4028234663852886e38
-MILLISECONDS_FROM = 1e11
+LAST_SECOND = 1e11  # in the year 5138; more is in milliseconds, since 1973
+SMALLER_UNITS = (10**3, 10**6, 10**9)  # in a second
 MISSING: Any = object()
 
 Getter = Callable[[Any], Any]
@@ -33,16 +35,23 @@ _ISO = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 
+_CHOICE = re.compile(r"\[[^\[\]=]+=[^\[\]]+\]")
+_CHOOSING = re.compile(rf"(?:(?:^|\.)[^.\[\]]+|{_CHOICE.pattern})+")
+
 
 def field(path: str) -> Getter:
     """A function from a message to the value at `path`, or MISSING.
 
-    A key that is the whole path counts first; then the path is walked: names through objects,
-    numbers through arrays.
+    A key that is the whole path counts first; then the path is walked: names through objects, numbers through
+    arrays, `[name=text]` to the first object with that field, of an array or the one that is there.
 
     >>> field("axes.1.rms")({"axes": [{"rms": 1}, {"rms": 2}]})
     2
+    >>> field("tags[name=speed].value")({"tags": [{"name": "speed", "value": 3}]})
+    3
     """
+    if _CHOICE.search(path) and _CHOOSING.fullmatch(path):
+        return _choosing(path)
     if "." not in path:
         return lambda message: message.get(path, MISSING)
     parts = path.split(".")
@@ -76,6 +85,37 @@ def _field_of_two(path: str, outer: str, inner: str) -> Getter:
     return walk
 
 
+def _choosing(path: str) -> Getter:
+    """`field` for paths that choose among objects."""
+    steps: list[Getter] = []
+    for choice in re.split(r"(\[[^\[\]]+\])", path):
+        if choice.startswith("["):
+            name, _, text = choice[1:-1].partition("=")
+            steps.append(partial(_first_with, field(name), text))
+        else:
+            steps += [partial(_step, part=part) for part in choice.split(".") if part]
+
+    def walk(message: Any) -> Any:
+        value = message.get(path, MISSING)
+        if value is MISSING:
+            value = message
+            for step in steps:
+                value = step(value)
+        return value
+
+    return walk
+
+
+def _first_with(getter: Getter, text: str, value: Any) -> Any:
+    """The first object of an array, or the object itself, in which a field is this text or number."""
+    for item in value if type(value) is list else (value,):
+        if type(item) is dict:
+            found = getter(item)
+            if found == text or (type(found) in _NUMBERS and str(found) == text):
+                return item
+    return MISSING
+
+
 def _step(value: Any, part: str) -> Any:
     if type(value) is dict:
         return value.get(part, MISSING)
@@ -91,7 +131,7 @@ def features_of(names: str | Sequence[str], width: int) -> Features:
     """
     if isinstance(names, str):
         return _array_at(names, width)
-    if all("." not in name for name in names) and width > 1:
+    if not any("." in name or _CHOICE.search(name) for name in names) and width > 1:
         return _flat(names)
     getters = [field(name) for name in names]
     return lambda message: numbers([getter(message) for getter in getters], names, message)
@@ -240,7 +280,9 @@ def _name(value: Any, what: str, longest: int, kinds: tuple[type, ...]) -> str:
 
 
 def parse_time(value: Any) -> float:
-    """Unix seconds from seconds, milliseconds (above 1e11) or ISO 8601 (UTC where it names no zone).
+    """Unix seconds from seconds, milli-, micro- or nanoseconds, or ISO 8601 (UTC where it names no zone).
+
+    The size of a number tells its unit: smaller ones begin above 1e11, 1e14 and 1e17.
 
     >>> parse_time(1_700_000_000_000), parse_time("2023-11-14T22:13:20Z")
     (1700000000.0, 1700000000.0)
@@ -251,9 +293,12 @@ def parse_time(value: Any) -> float:
         return _parse_iso(value)
     if type(value) not in _NUMBERS:
         raise RejectedSampleError("timestamp", f"the time is {_kind(value)}, not a number or a string")
-    if not 0 <= value < MILLISECONDS_FROM * 1000:
-        raise RejectedSampleError("timestamp", "the time is neither in Unix seconds nor in milliseconds")
-    return value / 1000.0 if value > MILLISECONDS_FROM else float(value)
+    if 0 <= value <= LAST_SECOND:
+        return float(value)
+    units = next((units for units in SMALLER_UNITS if 0 <= value < LAST_SECOND * units), None)
+    if units is None:
+        raise RejectedSampleError("timestamp", "the time is in no unit from Unix seconds to nanoseconds")
+    return float(value / units)
 
 
 def _parse_iso(text: str) -> float:

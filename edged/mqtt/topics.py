@@ -141,6 +141,20 @@ def is_topic(topic: str) -> bool:
         return False
 
 
+def is_one_of(topic: str, filters: Sequence[str]) -> bool:
+    """Whether messages can be published to this topic, and one of the filters covers it."""
+    return is_topic(topic) and any(matches(pattern, topic) for pattern in filters)
+
+
+def only_topic(filters: Sequence[str]) -> str | None:
+    """The one topic that these filters cover; None where they cover several.
+
+    >>> only_topic(["a/b"]), only_topic(["a/+"])
+    ('a/b', None)
+    """
+    return filters[0] if len(filters) == 1 and is_topic(filters[0]) else None
+
+
 def _levels(pattern: str) -> list[str]:
     levels = pattern.split("/")
     if levels[0] == "$share" and len(levels) > 2:

@@ -183,8 +183,9 @@ class GroupCommitter:
             acknowledged = time.monotonic()
             self._broker.ack(group.deliveries)
             self._backlog.done()
+            lost = {id(label) for label in group.lost}
             for submission in group.submissions:
-                submission.stored()
+                submission.stored(sum(id(label) in lost for label in submission.labels))
             self._after_commit(group)
             self._watchdog.beat("ingest")
         self.delay.committed(acknowledged)
@@ -324,6 +325,8 @@ class LabelJoin:
                 updates.append(LabelUpdate(offset, label.label, label.ts or now))
         self._store.commit(None, updates, lost, group.label_packets)
         group.rejected.extend(lost)
+        joined = zip(group.labels, found, strict=True)
+        group.lost = [label for label, offset in joined if offset is None or offset in expired]
         for _ in updates:
             self._decoder.record(self._decoder.labels, None)
         for item in lost:

@@ -113,12 +113,12 @@ class Ingestor:
     def submit(self, submission: Submission) -> None:
         """Take readings that come by another way than the broker; from any thread, never waits.
 
-        Raises RefusedError when ingest is paused or stopped, samples are windows of readings, or too many
-        wait; StorageError while the disk refuses: nobody else would send them again.
+        Raises RefusedError when ingest is paused or stopped, somebody waits for predictions of windows, or
+        too many wait; StorageError while the disk refuses: nobody else would send them again.
         """
         if self._committer.problem is not None:
             raise StorageError(self._committer.problem)
-        if self.windowing is not None:
+        if self.windowing is not None and submission.placed is not None:
             raise RefusedError("samples are windows of readings", remedy="send readings to the broker")
         if self._paused or self._stopping:
             raise RefusedError("ingest is paused", remedy="send the command resume")
@@ -219,7 +219,7 @@ class Ingestor:
         """What came by another way becomes samples like the rest; the broker has no copy of it."""
         if not self._submitted:
             return
-        self.joiner.restore(self._store)
+        self._restore()
         group, readings, received = CommitGroup(), list[Reading](), list[float]()
         self._taken = group.submissions
         while self._submitted and len(readings) < self._config.commit_rows:
@@ -230,8 +230,11 @@ class Ingestor:
                     RefusedError("this key exceeds its rate limit", where="stream.key_rate")
                 )
                 continue
+            known = len(group.labels)
             made = self.joiner.join(submission.readings, submission.received, group)
-            submission.placed(self._next_offset + len(readings))
+            submission.labels.extend(group.labels[known:])
+            if submission.placed is not None:
+                submission.placed(self._next_offset + len(readings))
             readings += made
             received += [submission.received] * len(made)
         if self._submitted:
@@ -239,19 +242,23 @@ class Ingestor:
         group.joined = self.joiner.changes()
         if group.submissions:
             self.received += len(readings)
-            self._put(group, readings, received, [None] * len(readings))
+            received = self._put(group, readings, received, [None] * len(readings))
             self._hand_on(group, np.asarray(received, np.float64))
 
     def take_in(self, deliveries: Sequence[Delivery]) -> None:
         """Decode messages, and hand them on for prediction and for the next commit."""
         self.received += len(deliveries)
+        self._restore()
+        group, received = self._decode_all(deliveries)
+        if group.deliveries:
+            self._hand_on(group, received)
+
+    def _restore(self) -> None:
+        """Go on from what is stored, at the start and after an error that nobody foresaw."""
         if self.windowing is not None and not self._windows_known:
             self.windowing.restore(self._store.open_windows())
             self._windows_known = True
         self.joiner.restore(self._store)
-        group, received = self._decode_all(deliveries)
-        if group.deliveries:
-            self._hand_on(group, received)
 
     def _take_in_due(self) -> None:
         """Samples by the clock, whose time has come without a message."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edged.device.web.api.commands import Commands
     from edged.device.web.api.event_stream import EventStream
     from edged.device.web.api.inference import Inference
+    from edged.device.web.api.ingest import IngestEndpoints
     from edged.device.web.api.metrics import Metrics
     from edged.device.web.http.authentication import Access
     from edged.device.web.http.authentication import Scope as Right
@@ -37,6 +38,7 @@ def application(
     inference: Inference,
     metrics: Metrics,
     commands: Commands,
+    ingest: IngestEndpoints,
     feed: EventStream,
     page: Page,
     more: Iterable[Route] = (),
@@ -44,6 +46,8 @@ def application(
     """Build the application: all routes, behind the guard; `refused` counts what they reject, by reason."""
     login = Login(access)
     infer = GuardedRoute("POST", inference.infer, ("infer",), access, json_only=False)
+    samples = GuardedRoute("POST", ingest.samples, ("ingest",), access, json_only=False)
+    labels = GuardedRoute("POST", ingest.labels, ("ingest",), access, json_only=False)
     index = GuardedRoute("POST", inference.repository_index, ("infer", "read"), access, json_only=False)
 
     def get(path: str, endpoint: Endpoint, *rights: Right) -> Route:
@@ -56,6 +60,8 @@ def application(
         Route(f"{MODEL}/infer", infer),
         Route(f"{VERSION}/infer", infer),
         Route("/v2/repository/index", index),
+        Route("/v1/samples", samples),
+        Route("/v1/labels", labels),
         get("/v2/health/live", inference.live),
         get("/v2/health/ready", inference.server_ready),
         get("/v2", inference.server_metadata, "infer", "read"),

@@ -21,14 +21,14 @@ from edged.device.web.http.errors import HttpError
 from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.commit_group import Submission
-from edged.errors import RefusedError
+from edged.errors import EdgedError, RefusedError
 
 if TYPE_CHECKING:
     from edged.device.ingest import Ingestor
     from edged.device.serving import ServingWorker
     from edged.device.web.api.tensors import Floats
+    from edged.domain.stream.observation import Seen
     from edged.domain.stream.sample import Reading
-    from edged.errors import EdgedError
 
 LOOK_SECONDS = 1.0
 
@@ -135,7 +135,7 @@ class ServingBridge:
             if recorded.given_up:  # before or meanwhile: nobody else takes out what came after that
                 self._forget(recorded)
 
-        def stored() -> None:
+        def stored(_: int) -> None:
             self._later(self._stored, recorded)
 
         def refused(problem: EdgedError) -> None:
@@ -155,6 +155,31 @@ class ServingBridge:
         if recorded.problem is not None:
             raise recorded.problem
         return recorded
+
+    async def store(self, found: list[Seen]) -> int:
+        """Have ingest store what records say; return how many labels among them have no sample.
+
+        Raises HttpError: 503 for too many requests or after the timeout: all of it might still be stored.
+        Raises EdgedError when ingest rejects it.
+        """
+        future = self._enter()
+
+        def stored(lost: int) -> None:
+            self._later(_set, future, lost)
+
+        def refused(problem: EdgedError) -> None:
+            self._later(_set, future, problem)
+
+        try:
+            self._ingestor.submit(Submission(found, self._under_way[future], None, stored, refused))
+        except BaseException:
+            self._under_way.pop(future, None)
+            raise
+        await self._leave(future)
+        outcome: int | EdgedError = future.result()
+        if isinstance(outcome, EdgedError):
+            raise outcome
+        return outcome
 
     def _forget(self, recorded: PendingRows) -> None:
         for offset in range(recorded.first, recorded.first + recorded.rows):
@@ -241,6 +266,11 @@ class ServingBridge:
     def _later(self, act: Any, *arguments: Any) -> None:
         if self._loop is not None:
             soon(self._loop, act, *arguments)
+
+
+def _set(future: asyncio.Future[Any], outcome: object) -> None:
+    if not future.done():
+        future.set_result(outcome)
 
 
 def _rows(made: Predictions, rows: slice) -> Predictions:

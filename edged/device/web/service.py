@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edged.device.web.api.commands import Commands
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
+from edged.device.web.api.ingest import IngestEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.app import application
 from edged.device.web.bridge import ServingBridge, soon
@@ -50,7 +51,12 @@ class Web:
     def __init__(self, parts: WebParts, tokens: Tokens, sockets: Sockets) -> None:
         config, pipeline, status = parts.config, parts.pipeline, parts.status
         device = pipeline.config
-        access = Access(tokens, closed=not config.is_local, clock=pipeline.clock)
+        access = Access(
+            tokens,
+            closed=not config.is_local,
+            clock=pipeline.clock,
+            signed="label" not in device.commands.unsigned(),
+        )
         self._pipeline = pipeline
         self._feed = EventStream(config.limits.streams)
         self._bridge = ServingBridge(
@@ -77,6 +83,7 @@ class Web:
             inference=self._inference,
             metrics=self._metrics,
             commands=Commands(parts.inbox, device.topic_root, self._feed, self._page, config.timeout),
+            ingest=IngestEndpoints(config, device.stream, self._bridge),
             feed=self._feed,
             page=Page(pipeline, status, self._page, VitalsReader(device.storage.dir)),
             more=_round_routes(parts.transport, device.fleet, access),

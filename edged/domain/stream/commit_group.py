@@ -23,9 +23,9 @@ class CommitGroup:
     """Messages that become durable together and are acknowledged afterwards.
 
     `deliveries` in the order they came; `batches` the samples among them; `labels` those that came by
-    themselves, with `label_packets`; `updates` labels for samples that are known; `rejected` what goes
-    to the quarantine; `opened` what changes about open windows and `joined` about the values that samples
-    are joined from, with the `packets` of all their messages;
+    themselves, with `label_packets`, and `lost` those of them that found no sample; `updates` labels for
+    samples that are known; `rejected` what goes to the quarantine; `opened` what changes about open windows
+    and `joined` about the values that samples are joined from, with the `packets` of all their messages;
     `submissions` whoever waits for samples that came by another way.
     `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
     """
@@ -35,6 +35,7 @@ class CommitGroup:
     updates: list[LabelUpdate] = field(default_factory=list)
     labels: list[LabelReading] = field(default_factory=list)
     label_packets: list[Packet] = field(default_factory=list)
+    lost: list[LabelReading] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
     opened: OpenWindowChanges | None = None
@@ -158,12 +159,14 @@ class Submission:
     """Readings, or what messages say, that are taken together or not at all.
 
     `received` is monotonic seconds. The ingest thread calls `placed` with the offset of the first
-    sample, before they are predicted, and `stored` once they are on the disk; or `refused`, and not `stored`:
-    before `placed` nothing was taken, after it an error that nobody foresaw leaves open what is on the disk.
+    sample, before they are predicted, and `stored` once they are on the disk, with the number of `labels`
+    that have no sample; or `refused`, and not `stored`: before `placed` nothing was taken, after it an error
+    that nobody foresaw leaves open what is on the disk. `placed` is None where nobody waits for predictions.
     """
 
     readings: Sequence[Seen]
     received: float
-    placed: Callable[[int], None]
-    stored: Callable[[], None]
+    placed: Callable[[int], None] | None
+    stored: Callable[[int], None]
     refused: Callable[[EdgedError], None]
+    labels: list[LabelReading] = field(default_factory=list)  # those that look for their samples

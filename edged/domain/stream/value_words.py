@@ -36,7 +36,7 @@ def number_of(value: Any, words: Mapping[str, float] | None = None) -> float:
         raise RejectedSampleError("wrong_type", f"it is {what}, not a number")
     if -LARGEST <= number <= LARGEST:
         return float(number)
-    if math.isnan(number):
+    if isinstance(number, float) and math.isnan(number):  # an integer may be too large to ask
         return NAN
     raise RejectedSampleError("not_finite", "it is no finite float32 number")
 

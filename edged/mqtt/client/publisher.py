@@ -93,6 +93,7 @@ class Publisher:
         if reason.is_failure:
             remedy = refusal_remedy(str(reason))
             log.error("mqtt_publish_refused", topic=message.topic, reason=str(reason), remedy=remedy)
+            self.outgoing.dropped += 1
             if str(reason) == "Not authorized":
                 self._forbid(message.topic)
         self._done.append(message)

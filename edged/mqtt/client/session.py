@@ -134,7 +134,7 @@ class Session(NetworkThread):
 
     @property
     def dropped(self) -> int:
-        """Messages lost because too many were waiting, or because the broker takes none so large."""
+        """Messages lost because too many were waiting, or because the broker rejected them."""
         return self._publisher.outgoing.dropped
 
     @property

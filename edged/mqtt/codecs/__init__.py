@@ -1,8 +1,8 @@
 """From payloads to readings and labels. What cannot become one is refused with a stable reason.
 
 Reasons, of any codec: `too_big`, `too_deep`, `missing_field`, `wrong_type`, `shape`, `not_finite`, `key`,
-`timestamp`, `id`, `label`; of one: `not_json`, `not_cbor`, `not_msgpack`, `not_senml`, `not_csv`,
-`not_sparkplug`, `no_birth`; of a compressed payload: `compression`.
+`timestamp`, `id`, `label`; of one: `not_json`, `not_cbor`, `not_msgpack`, `not_line_protocol`, `not_senml`,
+`not_csv`, `not_sparkplug`, `no_birth`; of a compressed payload: `compression`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.config.features import LabelConfig
+from edged.config.formats import OBJECTS
 from edged.mqtt.codecs import json
 from edged.mqtt.codecs.labels import LabelTopicCodec
 from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.observation import HoldReading
     from edged.domain.stream.sample import LabelReading
     from edged.mqtt.codecs.compressed import Decoder
+    from edged.mqtt.codecs.objects import Parse
 
 T = TypeVar("T")
 
@@ -53,13 +55,9 @@ def sample_codec(
     if stream.joined:
         from edged.mqtt.codecs.joined import JoinedCodec, parse_lenient
 
-        codec = JoinedCodec(
-            stream, parse_lenient if stream.codec == "json" else _module(stream.codec).parser()
-        )
-    elif stream.codec == "json":
-        codec = ObjectCodec(stream, json.parse, text=True)
-    elif stream.codec in _MAPS:
-        codec = ObjectCodec(stream, _module(stream.codec).parser())
+        codec = JoinedCodec(stream, parse_lenient if stream.codec == "json" else parser_of(stream))
+    elif stream.codec in OBJECTS:
+        codec = ObjectCodec(stream, parser_of(stream), text=stream.codec not in _MAPS)
     else:
         module, name = _PLACES[stream.codec]
         codec = getattr(_module(module), name)(stream, **more)
@@ -71,11 +69,19 @@ def label_codec(stream: StreamConfig) -> Decoder[LabelReading | HoldReading]:
 
     Raises UnavailableError when a package that the codec needs is not installed.
     """
-    parse = _module(stream.codec).parser() if stream.codec in _MAPS else json.parse
+    parse = parser_of(stream) if stream.codec in _MAPS else json.parse_any
     codec: Decoder[Any] = ObjectLabelCodec(stream, parse)
     if isinstance(stream.label, LabelConfig):
         codec = LabelTopicCodec(stream, stream.label, parse)
     return _inflated(codec, stream)
+
+
+def parser_of(stream: StreamConfig) -> Parse:
+    """The parser of a format whose messages are objects; for `records_of`.
+
+    Raises UnavailableError when a package that it needs is not installed.
+    """
+    return json.parse_any if stream.codec == "json" else _module(stream.codec).parser()
 
 
 def _module(name: str) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.objects import Parse, check_size, the_object
+from edged.mqtt.codecs.objects import Parse, check_size
 from edged.mqtt.optional_packages import required
 
 DEEPEST = 100
@@ -25,9 +25,8 @@ _ENCODED_END = b"\x69edged-end"
 
 
 def parser() -> Parse:
-    """A function from a payload to the map in it; UnavailableError when cbor2 is not installed."""
-    decode = cbor_values(text_keys=True)
-    return lambda payload, largest: the_object(decode(payload, largest))
+    """A function from a payload to what is in it; UnavailableError when cbor2 is not installed."""
+    return cbor_values(text_keys=True)
 
 
 def cbor_values(*, text_keys: bool) -> Callable[[bytes, int], Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from edged.domain.stream.observation import Observation, Seen
 from edged.domain.stream.value_words import number_of
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.labels import LabelTopicCodec
-from edged.mqtt.codecs.objects import check_size, id_at, key_of, optional, the_object, time_at
+from edged.mqtt.codecs.objects import check_size, id_at, key_of, optional, records_of, time_at
 from edged.mqtt.field_access import MISSING, field, missing
 from edged.mqtt.topics import matches
 
@@ -70,13 +71,14 @@ class JoinedCodec:
             for at, feature in enumerate(stream.measured)
         ]
         self._topics = stream.topics
+        self._list = stream.records
         self._routes: dict[str, _Route] = {}
         self._ts = None if stream.ts is None else field(stream.ts)
         self._id = None if stream.id is None else field(stream.id)
         self._label = None if stream.label_path is None else field(stream.label_path)
         self._parse_label = stream.to_schema().parse_label
         own = stream.label if isinstance(stream.label, LabelConfig) else None
-        self._label_codec = None if own is None else LabelTopicCodec(stream, own, _the_object_of(parse))
+        self._label_codec = None if own is None else LabelTopicCodec(stream, own, self._parse_one)
         self._label_topics = [] if own is None else [own.topic] if own.topic else stream.topics
 
     def decode(self, topic: str, payload: bytes) -> list[Seen]:
@@ -97,12 +99,37 @@ class JoinedCodec:
         if route.fields or not seen:
             message = self._parse(payload, self._largest)
             try:
-                for one in message if type(message) is list else [message]:
-                    seen += self._observations(topic, the_object(one), route)
+                seen += self._of_records(topic, records_of(message, self._list), route)
             except RejectedSampleError:
                 if not seen:
                     raise
         return seen
+
+    def _of_records(self, topic: str, records: list[dict[str, Any]], route: _Route) -> list[Seen]:
+        """What each message of several says; those of other sensors are passed over, unless all are."""
+        seen: list[Seen] = []
+        nothing: RejectedSampleError | None = None
+        for record in records:
+            try:
+                seen += self._observations(topic, record, route)
+            except RejectedSampleError as problem:
+                if problem.reason != "missing_field" or len(records) == 1:
+                    raise
+                nothing = nothing or problem
+            if len(records) > 1 and route.label and self._label_codec is not None:
+                with suppress(RejectedSampleError):
+                    seen.append(self._label_codec.reading(topic, record))
+        if nothing is not None and not seen:
+            raise nothing
+        return seen
+
+    def _parse_one(self, payload: bytes, largest: int) -> Any:
+        """What is in a payload; of a list of one message that message."""
+        message = self._parse(payload, largest)
+        with suppress(RejectedSampleError):
+            records = records_of(message, self._list)
+            return records[0] if len(records) == 1 else message
+        return message
 
     def _route(self, topic: str) -> _Route:
         """The features that messages of a topic may bring."""
@@ -161,10 +188,6 @@ class JoinedCodec:
             return (None if value is None else self._parse_label(value)), None
         except RejectedSampleError as problem:
             return None, problem.what
-
-
-def _the_object_of(parse: Callable[[bytes, int], Any]) -> Callable[[bytes, int], dict[str, Any]]:
-    return lambda payload, largest: the_object(parse(payload, largest))
 
 
 def _source(at: int, feature: FeatureConfig, key: KeyOf) -> _Source:

@@ -10,7 +10,7 @@ from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading
 from edged.domain.stream.value_words import MISSING_WORDS, number_of
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.objects import check_size, id_at, key_of, optional, time_at
+from edged.mqtt.codecs.objects import check_size, id_at, key_of, optional, the_object, time_at
 from edged.mqtt.field_access import MISSING, field, missing, parse_key
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class LabelTopicCodec:
         """
         check_size(payload, self._largest)
         if self._path is not None or payload.lstrip()[:1] == b"{":
-            return self.reading(topic, self._parse(payload, self._largest))
+            return self.reading(topic, the_object(self._parse(payload, self._largest)))
         try:
             text = payload.decode().strip()
         except UnicodeDecodeError:

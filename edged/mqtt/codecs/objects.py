@@ -23,12 +23,15 @@ from edged.mqtt.field_access import (
 if TYPE_CHECKING:
     from edged.config import StreamConfig
     from edged.config.features import FixedKey
+    from edged.domain.stream.sample import Decoded
 
 POSITIONAL = "x"
+MOST_RECORDS = 1000  # messages in one
 
 KeyOf = Callable[[str, Any], str]
-Parse = Callable[[bytes, int], dict[str, Any]]
-"""From a payload of at most so many bytes to the message's fields."""
+Message = dict[str, Any]
+Parse = Callable[[bytes, int], Any]
+"""From a payload of at most so many bytes to what is in it."""
 
 
 class ReadingFields:
@@ -47,7 +50,7 @@ class ReadingFields:
         self._plain = self._ts is None and self._id is None and self._label is None
         self._parse_label = stream.to_schema().parse_label
 
-    def reading(self, topic: str, message: dict[str, Any], ts: float | None = None) -> Reading:
+    def reading(self, topic: str, message: Message, ts: float | None = None) -> Reading:
         """The reading in a message; `ts` is its time where no field holds one.
 
         A missing or null time, id or label is no error: the reading has none. Of a label that the stream does
@@ -70,19 +73,30 @@ class ReadingFields:
 
 
 class ObjectCodec:
-    """Decodes sample messages that are one object each, by `parse`; `text` as for `ReadingFields`."""
+    """Decodes sample messages of one object or several, by `parse`; `text` as for `ReadingFields`."""
 
     def __init__(self, stream: StreamConfig, parse: Parse, *, text: bool = False) -> None:
         self._largest = stream.max_payload
         self._parse = parse
         self._reading = ReadingFields(stream, text=text).reading
+        self._list = stream.records
+        self._brought = [field(name) for name in stream.names or (POSITIONAL,)]
 
-    def decode(self, topic: str, payload: bytes) -> Reading:
-        """The reading in a message.
+    def decode(self, topic: str, payload: bytes) -> Decoded:
+        """The reading in a message, or the readings of several objects in it, without those of other sensors.
 
         Raises RejectedSampleError with its reason; the message can never become a sample.
         """
-        return self._reading(topic, self._parse(payload, self._largest))
+        message = self._parse(payload, self._largest)
+        if self._list is None and type(message) is dict:
+            return self._reading(topic, message)
+        records = records_of(message, self._list)
+        # A batch of Telegraf has the metrics of all its plugins; of nothing but others the first says so.
+        ours = [record for record in records if self._concerns(record)] or records[:1]
+        return [self._reading(topic, record) for record in ours]
+
+    def _concerns(self, message: Message) -> bool:
+        return any(getter(message) is not MISSING for getter in self._brought)
 
 
 class ObjectLabelCodec:
@@ -108,7 +122,7 @@ class ObjectLabelCodec:
 
         Raises RejectedSampleError with its reason; the message can never become a label.
         """
-        message = self._parse(payload, self._largest)
+        message = the_object(self._parse(payload, self._largest))
         value = optional(self._label, message)
         if value is None:
             raise missing(self._name, message)
@@ -122,7 +136,7 @@ class ObjectLabelCodec:
             raise missing(name, message)
         return LabelReading(label, id=sample_id)
 
-    def _key_at(self, topic: str, message: dict[str, Any]) -> str | None:
+    def _key_at(self, topic: str, message: Message) -> str | None:
         value = optional(self._key, message)
         if value is not None:
             return parse_key(value)
@@ -135,7 +149,36 @@ def check_size(payload: bytes, largest: int) -> None:
         raise RejectedSampleError("too_big", f"{len(payload)} bytes, at most {largest} are taken")
 
 
-def the_object(message: Any) -> dict[str, Any]:
+def records_of(message: Any, path: str | None, most: int = MOST_RECORDS) -> list[Message]:
+    """The messages in a payload: an object, or an array of them; of each those in its list at `path`.
+
+    An object without such a list is a message itself.
+
+    >>> records_of({"metrics": [{"x": 1}, {"x": 2}]}, "metrics")
+    [{'x': 1}, {'x': 2}]
+
+    Raises RejectedSampleError: `shape` for no object or more than `most`, `wrong_type` for anything else than
+    objects.
+    """
+    found = message if type(message) is list else [message]
+    if path is not None:
+        list_at = field(path)
+        found = [record for whole in found for record in _list_in(the_object(whole), path, list_at)]
+    if not 0 < len(found) <= most:
+        raise RejectedSampleError("shape", f"{len(found)} records, 1 to {most} are taken")
+    return [the_object(record) for record in found]
+
+
+def _list_in(message: Message, path: str, list_at: Getter) -> list[Any]:
+    found = list_at(message)
+    if found is MISSING:
+        return [message]
+    if type(found) is not list:
+        raise RejectedSampleError("wrong_type", f"field {path!r} must be an array of objects")
+    return found
+
+
+def the_object(message: Any) -> Message:
     """Return the message if it is an object; RejectedSampleError with reason `wrong_type`."""
     if type(message) is not dict:
         raise RejectedSampleError("wrong_type", "a message must be an object with named fields")
@@ -159,19 +202,19 @@ def _whole_topic(topic: str, _: Any) -> str:
     return topic if len(topic) <= 256 else parse_key(topic)
 
 
-def optional(getter: Getter | None, message: dict[str, Any]) -> Any:
+def optional(getter: Getter | None, message: Message) -> Any:
     """The value at a path; None where it is missing, or no path is given."""
     value = None if getter is None else getter(message)
     return None if value is MISSING else value
 
 
-def time_at(getter: Getter | None, message: dict[str, Any]) -> float | None:
+def time_at(getter: Getter | None, message: Message) -> float | None:
     """The time at a path in Unix seconds; None without one. RejectedSampleError with reason `timestamp`."""
     value = optional(getter, message)
     return None if value is None else parse_time(value)
 
 
-def id_at(getter: Getter | None, message: dict[str, Any]) -> str | None:
+def id_at(getter: Getter | None, message: Message) -> str | None:
     """The sender's id at a path; None without one. RejectedSampleError with reason `id`."""
     value = optional(getter, message)
     return None if value is None else parse_id(value)

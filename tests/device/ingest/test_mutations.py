@@ -74,7 +74,7 @@ class Way(Connection, Sink):
         notices = IngestNotices(schema, Events(), clock)
         admission = AdmissionControl(AdmissionRules(), schema.channels)
         codec = sample_codec(stream)
-        decoder = Timed(stream, codec, admission, clock, notices, seconds=self.seconds)
+        decoder = self.decoder = Timed(stream, codec, admission, clock, notices, seconds=self.seconds)
         config = Config(
             device=DeviceConfig(id="d"),
             mqtt=MqttConfig(receive_maximum=1000),
@@ -104,18 +104,22 @@ class Way(Connection, Sink):
 
 
 class Timed(SampleDecoder):
-    """Notes seconds of each message, in time of the processor: on a busy machine others take their share."""
+    """Notes seconds of each message, in time of the processor: on a busy machine others take their share.
+
+    `understood` counts those that said something.
+    """
 
     def __init__(self, *partners: Any, seconds: array[float]) -> None:
         super().__init__(*partners)
         self._seconds = seconds
+        self.understood = 0
 
     def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Reading | list[Seen] | None:
         started = time.thread_time_ns()
-        try:
-            return super().decode(delivery, packet, group)
-        finally:
-            self._seconds.append((time.thread_time_ns() - started) * 1e-9)
+        found = super().decode(delivery, packet, group)
+        self._seconds.append((time.thread_time_ns() - started) * 1e-9)
+        self.understood += found is not None
+        return found
 
 
 def resident() -> float:

@@ -40,7 +40,7 @@ class Sender:
     def _placed(self, first: int) -> None:
         self.first = first
 
-    def _stored(self) -> None:
+    def _stored(self, _: int) -> None:
         self.durable = self._dock.stored()
         self.done.set()
 

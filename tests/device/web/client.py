@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.running_device import Device
 
-SCOPES = ("read", "infer", "control", "scrape")
+SCOPES = ("read", "infer", "control", "scrape", "ingest")
 TOKENS = {scope: f"{scope}-" + "0123456789abcdef" * 2 for scope in SCOPES}
 MODEL = "rig"
 INFER = f"/v2/models/{MODEL}/infer"

@@ -37,9 +37,10 @@ def clock() -> VirtualClock:
 
 
 def test_a_token_opens_its_scope_and_no_other(tmp_path: Path) -> None:
-    tokens = Tokens(files(tmp_path, "read", "infer", "control", "scrape"))
+    tokens = Tokens(files(tmp_path, "read", "infer", "control", "scrape", "ingest"))
     assert tokens.opened(TOKENS["read"]) == {"read"}
-    assert tokens.opened(TOKENS["infer"]) == {"infer"}
+    assert tokens.opened(TOKENS["infer"]) == {"infer", "ingest"}
+    assert tokens.opened(TOKENS["ingest"]) == {"ingest"}
     assert tokens.opened(TOKENS["control"]) == {"read", "control"}
     assert tokens.opened(TOKENS["scrape"]) == {"scrape"}
 
@@ -76,13 +77,28 @@ def test_scopes_do_not_share_a_token(tmp_path: Path) -> None:
 
 def test_on_this_machine_all_but_control_is_open_without_tokens(clock: VirtualClock) -> None:
     access = Access(Tokens({}), closed=False, clock=clock)
-    assert access.anybody.scopes == {"read", "infer", "scrape"}
-    assert LOCAL.scopes == {"read", "infer", "control", "scrape"}
+    assert access.anybody.scopes == {"read", "infer", "scrape", "ingest"}
+    assert LOCAL.scopes == {"read", "infer", "control", "scrape", "ingest"}
 
 
 def test_a_token_closes_its_scope_for_everybody_else(tmp_path: Path, clock: VirtualClock) -> None:
     access = Access(Tokens(files(tmp_path, "infer")), closed=False, clock=clock)
     assert access.anybody.scopes == {"read", "scrape"}
+
+
+def test_where_labels_are_signed_only_the_token_for_it_stores_them(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    tokens = Tokens(files(tmp_path, "ingest"))
+    assert "ingest" not in Access(Tokens({}), closed=False, clock=clock, signed=True).anybody.scopes
+    signed = Access(Tokens(files(tmp_path, "infer")), closed=True, clock=clock, signed=True)
+    for access, scope, granted in (
+        (signed, "infer", {"infer"}),
+        (Access(tokens, closed=True, clock=clock, signed=True), "ingest", {"ingest"}),
+    ):
+        found = access.of_token(TOKENS[scope])
+        assert found is not None
+        assert found.scopes == granted
 
 
 def test_from_outside_nothing_is_open(tmp_path: Path, clock: VirtualClock) -> None:

@@ -35,6 +35,8 @@ ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     f"/v2/models/{MODEL}/versions/1/ready": ("GET", ("infer", "read", "control")),
     INFER: ("POST", ("infer",)),
     f"/v2/models/{MODEL}/versions/1/infer": ("POST", ("infer",)),
+    "/v1/samples": ("POST", ("ingest", "infer")),
+    "/v1/labels": ("POST", ("ingest", "infer")),
     "/v2/repository/index": ("POST", ("infer", "read", "control")),
     "/metrics": ("GET", ("scrape",)),
     "/api/status": ("GET", ("read", "control")),
@@ -49,9 +51,11 @@ ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
 BODIES: dict[str, Any] = {
     "/api/login": {"token": TOKENS["read"]},
     "/api/logout": {},
+    "/v1/samples": [],  # neither a sample nor a label: 400
+    "/v1/labels": [],
     COMMAND: {"what": "nothing"},  # reaches the command, which refuses it: 400
 }
-OPEN = {COMMAND: 400, "/api/logout": 204}
+OPEN = {COMMAND: 400, "/v1/samples": 400, "/v1/labels": 400, "/api/logout": 204}
 FOREIGN = {
     "another host": (421, {"host": "evil.example"}),
     "another host with our port": (421, {"host": "evil.example:80"}),

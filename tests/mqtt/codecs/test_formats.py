@@ -102,14 +102,17 @@ def test_what_is_not_finite_is_refused_wherever_it_stands(name: str, value: floa
         assert reason(name, written(name, values)) == "not_finite"
 
 
-@pytest.mark.parametrize("name", ["json", "cbor", "msgpack", "senml", "senml-cbor", "sparkplug", "csv"])
+@pytest.mark.parametrize(
+    "name", ["json", "cbor", "msgpack", "influx", "senml", "senml-cbor", "sparkplug", "csv"]
+)
 def test_numbers_that_float32_cannot_hold_are_refused(name: str) -> None:
     assert reason(name, written(name, [1.0, 1e39, 2.0])) == "not_finite"
 
 
 REASONS = {
     "too_big", "too_deep", "missing_field", "wrong_type", "shape", "not_finite", "key", "timestamp", "id",
-    "label", "not_json", "not_cbor", "not_msgpack", "not_senml", "not_csv", "not_sparkplug", "no_birth",
+    "label", "not_json", "not_cbor", "not_msgpack", "not_line_protocol", "not_senml", "not_csv",
+    "not_sparkplug", "no_birth",
 }  # fmt: skip
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
@@ -466,5 +469,7 @@ def test_settings_that_mean_nothing_with_a_format_are_refused() -> None:
     assert "features" in refused(features=2, codec="sparkplug")
     assert "spBv1.0" in refused(features=["a"], codec="sparkplug")
     assert "ts" in refused(features=["a"], codec="senml", ts="t")
+    assert "records" in refused(features=["a"], codec="csv", records="metrics")
+    assert "records" in refused(features=["a"], codec="influx", records="metrics")
     assert "no column" in refused(features=["a"], codec="csv", ts="t")
     assert "no column" in refused(features=["a", "b"], codec="csv", columns=["a"])

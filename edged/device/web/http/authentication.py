@@ -16,17 +16,18 @@ from edged.errors import ConfigError
 if TYPE_CHECKING:
     from edged.clock import Clock
 
-Scope = Literal["read", "infer", "control", "scrape"]
+Scope = Literal["read", "infer", "control", "scrape", "ingest"]
 
 GRANTS: dict[str, frozenset[Scope]] = {
     "read": frozenset(("read",)),
-    "infer": frozenset(("infer",)),
+    "infer": frozenset(("infer", "ingest")),
     "control": frozenset(("read", "control")),
     "scrape": frozenset(("scrape",)),
+    "ingest": frozenset(("ingest",)),
 }
 """What the token of each scope opens."""
 
-WITHOUT_TOKENS: frozenset[Scope] = frozenset(("read", "infer", "scrape"))
+WITHOUT_TOKENS: frozenset[Scope] = frozenset(("read", "infer", "scrape", "ingest"))
 """What is open to everybody on this machine, as far as there is no token for it."""
 
 SHORTEST = 32  # characters of a token: at least 128 bits where it is hexadecimal
@@ -49,7 +50,7 @@ class Pass:
     known: bool = True
 
 
-LOCAL = Pass(frozenset(("read", "infer", "control", "scrape")))
+LOCAL = Pass(WITHOUT_TOKENS | {"control"})
 """Permissions of a request on the Unix socket, whose file mode restricts access."""
 
 
@@ -162,18 +163,23 @@ class Access:
 
     `sessions` are those of browsers, `attempts` counts wrong tokens, `anybody` are the permissions of a
     request without a token or session. With `closed` only tokens open anything: where the network reaches the
-    port. Else what has no token of its own is open, `control` excepted.
+    port. Else what has no token of its own is open, `control` excepted. With `signed` labels must be signed
+    elsewhere, so only a token for it opens `ingest`.
     """
 
-    def __init__(self, tokens: Tokens, *, closed: bool, clock: Clock) -> None:
-        self._tokens = tokens
+    def __init__(self, tokens: Tokens, *, closed: bool, clock: Clock, signed: bool = False) -> None:
+        self._tokens, self._signed = tokens, signed
         self.sessions = Sessions(clock)
         self.attempts = Attempts(clock)
-        self.anybody = Pass(frozenset() if closed else WITHOUT_TOKENS - tokens.scopes, known=False)
+        # Who closes recording by inference does not expect another open way to the samples.
+        shut = tokens.scopes | ({"ingest"} if signed or "infer" in tokens.scopes else frozenset())
+        self.anybody = Pass(frozenset() if closed else WITHOUT_TOKENS - shut, known=False)
 
     def of_token(self, token: str) -> Pass | None:
         """Return the permissions of a request with a token; None if the token is wrong."""
         opened = self._tokens.opened(token)
+        if self._signed and "infer" in opened:
+            opened -= {"ingest"}
         return Pass(opened | self.anybody.scopes) if opened else None
 
     def login(self, token: str) -> tuple[str, Pass] | None:

@@ -1,0 +1,77 @@
+"""`edged ingest`: publish the lines of a file or of stdin as messages of the stream."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from edged.cli.json_output import AsJson, print_json
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edged.config import StreamConfig
+
+TEXT = ("json", "influx", "csv", "senml")  # codecs whose messages can be lines
+PATIENCE = 60.0  # seconds without an acknowledgement; with --follow there is no limit
+
+
+def ingest(
+    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    file: Annotated[Path, Argument(metavar="FILE|-", help="messages, one a line; - for stdin")],
+    topic: Annotated[str | None, Option(help="topic to publish on; stream.topic when absent")] = None,
+    follow: Annotated[bool, Option("--follow", help="wait for lines that are appended to FILE")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish the lines of a file as messages of the stream, and wait until the broker has them.
+
+    The daemon receives them at once, or at its next start if it has connected before.
+    """
+    from edged import logs
+    from edged.config import loader
+    from edged.mqtt.line_publisher import LinePublisher, followed_lines, lines_of
+
+    loaded = loader.load(config)
+    logs.configure("warning", loaded.log.format)
+    where = _topic(loaded.stream, topic)
+    longest = loaded.stream.max_payload
+    stdin = str(file) == "-"
+    with sys.stdin.buffer if stdin else file.open("rb") as source:
+        lines = followed_lines(file, longest) if follow and not stdin else lines_of(source, longest)
+        publisher = LinePublisher(loaded.mqtt, where, patience=None if follow else PATIENCE)
+        publisher.connect()
+        try:
+            for line in lines:
+                publisher.publish(line)
+            publisher.flush()
+        finally:
+            publisher.close()
+            told = {"published": publisher.acknowledged, "topic": where}
+            shown = f"{where}: {publisher.acknowledged} messages published\n"
+            print_json(told) if as_json else sys.stdout.write(shown)
+
+
+def _topic(stream: StreamConfig, given: str | None) -> str:
+    """The topic to publish on; ConfigError when there is none, or lines cannot be messages of the stream."""
+    from edged.mqtt.topics import is_one_of, only_topic
+
+    if stream.codec not in TEXT or stream.compression in ("gzip", "zstd"):
+        format_ = stream.codec if stream.codec not in TEXT else stream.compression
+        raise ConfigError(
+            f"messages in {format_} are no lines of text",
+            where="stream.codec" if format_ == stream.codec else "stream.compression",
+            remedy=f"publish them with another program, or use one of {', '.join(TEXT)}",
+        )
+    if given is None:
+        topic = only_topic(stream.topics)
+        if topic is None:
+            raise ConfigError(
+                "this is more than one topic", where="stream.topic", remedy="name one of them with --topic"
+            )
+        return topic
+    if not is_one_of(given, stream.all_topics):
+        told = f"{given!r} is no topic of the stream"
+        raise ConfigError(told, where="--topic", remedy=f"one of {', '.join(stream.all_topics)}")
+    return given

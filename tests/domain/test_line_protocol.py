@@ -86,7 +86,7 @@ def test_what_was_written_is_read(name: str, tags: dict[str, str], fields: dict[
     tag_set = "".join(f",{key(tag)}={key(text)}" for tag, text in tags.items())
     field_set = ",".join(f"{key(field)}={value(given)}" for field, given in fields.items())
     assert parse(f"{head}{tag_set} {field_set} -5000000000") == [
-        Record(name=name, tags=tags, fields=fields, timestamp=-5.0)  # type: ignore[typeddict-item]
+        Record(name=name, tags=tags, fields=fields, timestamp=-5.0)
     ]
 
 

@@ -26,7 +26,7 @@ from edged.cli.fleet import fleet_app
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.recipes import recipe_app
-from edged.cli.state import audit, backup, restore, weights_app
+from edged.cli.state import audit, backup, import_data, restore, weights_app
 from edged.errors import ConfigError, EdgedError, from_system
 
 app = typer.Typer(
@@ -193,7 +193,7 @@ def train(
 @app.command()
 def evaluate(
     configs: Annotated[list[Path], Argument(metavar="CONFIG...", help="one, or several to compare")],
-    data: Annotated[Path, Option(help="recorded stream, .npz or .csv[.gz]")],
+    data: Annotated[Path, Option(help="recorded stream: .npz, .csv, .parquet, .jsonl, .lp or .db")],
     several: Annotated[bool, Option("--compare", help="compare configurations with the first")] = False,
     out: Annotated[
         Path | None, Option("-o", help="keep state, report.html and report.json in this directory")
@@ -313,6 +313,7 @@ def wipe(
 app.command("audit")(audit)
 app.command("backup")(backup)
 app.command("restore")(restore)
+app.command("import")(import_data)
 app.command("ctl")(ctl)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from edged.domain.commands.delivery_policy import MessageKind
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.federated.messages import Quality
+    from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
     from edged.domain.training.message import Message
@@ -317,6 +318,7 @@ class SampleStore(Protocol):
         quarantined: Sequence[Rejected] = (),
         packets: Iterable[tuple[int, int]] = (),
         opened: OpenWindowChanges | None = None,
+        imported: ImportProgress | None = None,
     ) -> None:
         """Store a group in one durable transaction; raise StorageError if it failed."""
 
@@ -331,6 +333,9 @@ class SampleStore(Protocol):
 
     def open_windows(self) -> OpenWindows:
         """What is not yet a sample."""
+
+    def imported(self, file: str) -> ImportProgress | None:
+        """How much of a file is stored, by the SHA-256 of its content."""
 
     def evict(self, now: float) -> int:
         """Keep the store within its bounds."""

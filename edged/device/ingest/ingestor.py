@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.ingest.committer import GroupCommitter
     from edged.device.ingest.decoder import SampleDecoder
+    from edged.device.ingest.import_feed import ImportFeed
     from edged.domain.protocols import Delivery, SampleSink, SampleStore
     from edged.domain.stream.commit_group import Submission
     from edged.domain.stream.redelivery import Packet
@@ -51,7 +52,7 @@ class Ingestor:
     `store` knows the next offset, and the windows that an earlier process left open. `decoder` makes readings
     of messages. `serving` predicts the samples. `committer` makes samples and labels durable; from then on
     the broker need not send them again. `clock` tells when samples arrive. `watchdog` is shown that the loop
-    `ingest` works.
+    `ingest` works. `imports` are samples that the command `import` has left, stored while no message waits.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Ingestor:
         committer: GroupCommitter,
         clock: Clock,
         watchdog: Watchdog,
+        imports: ImportFeed | None = None,
     ) -> None:
         stream = config.stream
         self._config = config.storage
@@ -74,6 +76,7 @@ class Ingestor:
         self._committer = committer
         self._clock = clock
         self._watchdog = watchdog
+        self._imports = imports
         forecasts = stream.to_schema().task == "forecast"
         self._forecast = Forecast(stream.forecast_columns, stream.horizon) if forecasts else None
         self.windowing = None if stream.window is None else Windowing(stream.window.rules(), stream.width)
@@ -182,7 +185,10 @@ class Ingestor:
                 deliveries = self._pop_deliveries()
                 self.take_in(deliveries)
             self._take_in_submitted()
-            flushed = self._committer.commit_due(at_once=bool(asked))
+            importing = self._imports is not None and not self._paused and self._imports.waiting()
+            flushed = self._committer.commit_due(at_once=bool(asked) or importing)
+            if importing and flushed and not self._stopping:
+                self._take_in_imported()
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._committer.start_over(deliveries, self._taken)
@@ -235,6 +241,13 @@ class Ingestor:
         first, self._next_offset = self._next_offset, self._next_offset + len(readings)
         group.batches.append(Batch.of(readings, [None] * len(readings), first=first, now=now, ts=ts))
         self._hand_on(group, np.asarray(received, np.float64))
+
+    def _take_in_imported(self) -> None:
+        """Store a part of what is imported: everything else is durable, so the next offsets are its own."""
+        if self._imports is not None:
+            before, self._next_offset = self._next_offset, self._imports.store_next(self._next_offset)
+            if self._next_offset > before:
+                self._wake.set()
 
     def take_in(self, deliveries: Sequence[Delivery]) -> None:
         """Decode messages, and hand them on for prediction and for the next commit."""

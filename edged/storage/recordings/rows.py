@@ -32,6 +32,7 @@ TOO_LARGE = "a number beyond float32"
 _MISSING_WORDS = frozenset({"", "nan", "none", "null", "unavailable", "unknown"})
 MILLISECONDS_FROM = 1e11
 _ROWS = 8192
+_REASONS = 8  # that are told one by one
 
 
 class Source(Protocol):
@@ -133,7 +134,8 @@ class LeftOut:
 
     def add(self, reason: str, row: int, count: int = 1) -> None:
         """Count rows; `row` is the first of them."""
-        self.reasons[reason] += count
+        known = reason in self.reasons or len(self.reasons) < _REASONS
+        self.reasons[reason if known else "other content"] += count
         self.first = row if self.first is None else min(self.first, row)
 
     def check(self, x: NDArray[np.float32], rows: Sequence[int]) -> NDArray[np.bool_]:
@@ -146,13 +148,13 @@ class LeftOut:
                     self.add(reason, rows[int(np.argmax(bad))], int(bad.sum()))
         return finite
 
-    def line(self, unit: str = "row") -> str | None:
+    def line(self, unit: str = "row", what: str = "rows") -> str | None:
         """One line on what was left out and why; None for nothing."""
         if self.first is None:
             return None
         told = ", ".join(f"{count:,} with {reason}" for reason, count in self.reasons.items())
         count = sum(self.reasons.values())
-        return f"{count:,} of {self.total:,} rows are left out: {told}; the first is {unit} {self.first}"
+        return f"{count:,} of {self.total:,} {what} are left out: {told}; the first is {unit} {self.first}"
 
 
 # ---- which column is what ------------------------------------------------------------------------
@@ -284,6 +286,7 @@ def row_blocks(source: Source, roles: Roles, left_out: LeftOut | None = None) ->
         if left_out is None:
             raise problem
         place = problem.where.partition(", ")[2]
+        left_out.total += 1
         left_out.add(f"a cell in {place} that cannot be read" if place else "malformed content", row)
     if block:
         yield block

@@ -19,7 +19,7 @@ from edged.clock import Ages
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import database
-from edged.storage.samples import erasure, eviction, open_windows, quarantine
+from edged.storage.samples import erasure, eviction, imports, open_windows, quarantine
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.checksum import CHECKED, is_whole, provide_checksum
 from edged.storage.samples.eviction import Eviction
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.clock import Clock
+    from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindowChanges
@@ -185,6 +186,7 @@ class SampleLog(JoiningReader):
         quarantined: Sequence[Rejected] = (),
         packets: Iterable[tuple[int, int]] = (),
         opened: OpenWindowChanges | None = None,
+        imported: ImportProgress | None = None,
     ) -> None:
         """Store everything in one transaction; on the disk when this returns.
 
@@ -196,7 +198,7 @@ class SampleLog(JoiningReader):
         replaces the first and leaves its position in label order; one that was contradicted more than
         `relabels` times is withdrawn. `quarantined` messages were refused. `packets` are those of this call's
         other messages (labels, readings of windows), for `recent_packets`. `opened` is what changes about
-        windows that are not yet samples.
+        windows that are not yet samples. `imported` is how far the file is of which these samples are.
 
         Raises StorageError when nothing at all was stored: the messages must not be acknowledged.
         """
@@ -209,6 +211,8 @@ class SampleLog(JoiningReader):
                         self._insert(samples, tally)
                     if opened is not None:
                         open_windows.write(self._db, opened)
+                    if imported is not None:
+                        imports.write(self._db, imported)
                     if labels:
                         values = encoded([label.label for label in labels], self._schema)
                         labelling.apply(self._db, labels, values, tally, self._limits.relabels)

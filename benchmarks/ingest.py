@@ -137,7 +137,7 @@ def drain_ingest(port: int, count: int, mqtt_keys: dict[str, Any], storage_keys:
     from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
     from edged.daemon import SWITCH_INTERVAL
     from edged.device.events import Events
-    from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
+    from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
     from edged.domain.stream.admission import AdmissionControl
     from edged.host.systemd import Notifier, Watchdog
     from edged.mqtt.client.session import Session
@@ -180,8 +180,8 @@ def drain_ingest(port: int, count: int, mqtt_keys: dict[str, Any], storage_keys:
             notices=notices, clock=clock, watchdog=watchdog,
         )  # fmt: skip
         ingestor = Ingestor(
-            config, log, decoder=decoder, serving=downstream, committer=committer,
-            clock=clock, watchdog=watchdog,
+            config, log, decoder=decoder, joiner=Joiner(stream, admission, clock, notices),
+            serving=downstream, committer=committer, clock=clock, watchdog=watchdog,
         )  # fmt: skip
         session.subscribe([TOPIC], 1, ingestor.receive)
         ingestor.start()

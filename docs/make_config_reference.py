@@ -47,10 +47,18 @@ SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 def sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     """Each section below `model` with its dotted name, subsections after their section."""
     for name, field in model.model_fields.items():
-        for part in parts(field.annotation):
+        for part in within(field.annotation):
             if isinstance(part, type) and issubclass(part, BaseModel):
                 yield f"{prefix}{name}", part
                 yield from sections(part, f"{prefix}{name}.")
+
+
+def within(annotation: Any) -> Iterator[Any]:
+    """The members of a union, and what lists hold."""
+    for part in parts(annotation):
+        inner = get_args(part)[:1] if get_origin(part) in (Annotated, list) else ()
+        yield from (member for item in inner for member in within(item))
+        yield part
 
 
 def parts(annotation: Any) -> list[Any]:
@@ -83,6 +91,10 @@ def kind_of_one(annotation: Any) -> str:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     if origin is list:
         return f"list of {kind(get_args(annotation)[0])}s"
+    if origin is dict:
+        return f"{kind(get_args(annotation)[1])}s by name"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "mapping"
     words = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
     return words[annotation]
 
@@ -120,7 +132,7 @@ def row(section: str, name: str, field: FieldInfo) -> str:
 
 def table(section: str, model: type[BaseModel]) -> str:
     """A section: its heading, what it is for, and its keys; subsections have tables of their own."""
-    inner = {name for name, _ in sections(model)}
+    inner = {name for name, field in model.model_fields.items() if kind(field.annotation) == "mapping"}
     rows = [row(section, name, field) for name, field in model.model_fields.items() if name not in inner]
     purpose = (model.__doc__ or "").strip().splitlines()[0]
     heads = ["| key | default | unit or values | meaning |", "|---|---|---|---|"]

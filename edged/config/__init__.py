@@ -69,7 +69,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _not_its_own_messages(self) -> Config:
-        for name in self.stream.topics:
+        for name in self.stream.all_topics:
             first = name.split("/")[0]
             if first == "#" or name in (f"{self.mqtt.root}/#", f"{self.topic_root}/#"):
                 raise ValueError(

@@ -6,8 +6,21 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from edged.config.values import Count, Duration, Filter, Names, Section, Size, number_or_names, unique
+from edged.config.features import FeatureConfig, FixedKey, LabelConfig, MissingConfig, number_or_features
+from edged.config.formats import check_codec, check_joined, check_keys
+from edged.config.values import (
+    Count,
+    Duration,
+    Filter,
+    Names,
+    Section,
+    Size,
+    number_or_names,
+    parse_duration,
+    unique,
+)
 from edged.domain.stream.admission import AdmissionRules
+from edged.domain.stream.feature_rules import JoinRules
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.windowing import WindowRules
 
@@ -89,8 +102,19 @@ class StreamConfig(Section):
         " passed over; `x` stands for all features without names; the features in their order when absent",
     )
     delimiter: Literal[",", ";", "tab", "|"] = Field(",", description="between the columns of a CSV line")
-    features: Annotated[Count | Names, BeforeValidator(number_or_names)] = Field(
-        description="a number n: the field `x` is an array of n numbers; or JSON paths in model input order"
+    features: Annotated[
+        Count | Annotated[list[str | FeatureConfig], Field(min_length=1)], BeforeValidator(number_or_features)
+    ] = Field(
+        description="a number n: the field `x` is an array of n numbers; or JSON paths in model input order,"
+        " or mappings for features with a topic or rules of their own: docs/inputs.md"
+    )
+    sample: str | float | None = Field(
+        None,
+        description="when a sample is made of the newest values of a key: each (message that brings a"
+        " feature), the name of a feature, or a duration for by the clock; each when absent",
+    )
+    missing: MissingConfig | None = Field(
+        None, description="values may be missing; without it a message must have every feature named by text"
     )
     units: list[str] | None = Field(
         None,
@@ -118,7 +142,9 @@ class StreamConfig(Section):
     target_max: float | None = Field(
         None, description="larger regression targets count as this: for a remaining life that is far away"
     )
-    label: str | None = Field(None, description="JSON path of the label in the sample's message")
+    label: str | LabelConfig | None = Field(
+        None, description="JSON path of the label in the sample's message; or a mapping: docs/inputs.md"
+    )
     label_topic: Filter | None = Field(None, description="topic filter on which labels come by themselves")
     join: Literal["id", "key_time"] = Field(
         "id",
@@ -139,8 +165,10 @@ class StreamConfig(Section):
         None, description="features to forecast (names or positions); the first one when absent"
     )
     horizon: int = Field(1, ge=1, description="how many samples of the same key ahead a forecast looks")
-    key: str | None = Field(
-        None, description="JSON path of the key, or topic:N for the N-th topic level; whole topic when absent"
+    key: str | FixedKey | None = Field(
+        None,
+        description="JSON path of the key, topic:N for the N-th topic level, or {fixed: text}; whole topic"
+        " when absent",
     )
     ts: str | None = Field(
         None, description="JSON path of the event time (Unix seconds or milliseconds, or ISO 8601)"
@@ -184,19 +212,26 @@ class StreamConfig(Section):
             raise ValueError(f"classes make no sense with task {task}: remove them or set task: classify")
         if task in ("reconstruct", "forecast") and (self.label or self.label_topic):
             raise ValueError(f"task {task} makes its own labels: remove label and label_topic")
+        if isinstance(self.label, LabelConfig) and self.label_topic:
+            raise ValueError("label names where labels come from: remove label_topic")
         if self.target_max is not None and task != "regress":
             raise ValueError("target_max is for task regress only")
         if self.forecast is not None and task != "forecast":
             raise ValueError("forecast is for task forecast only")
         self._check_units(task)
         self._check_window(task)
+        if self.joined:
+            check_joined(self)
+        if self.joined or isinstance(self.label, LabelConfig):
+            check_keys(self)
         check_codec(self)
         self.forecast_columns  # noqa: B018  a wrong name or position must be refused here, with its key
         return self
 
     def _check_units(self, task: str) -> None:
-        if self.units is not None and len(self.units) != self.width:
-            raise ValueError(f"units: {len(self.units)} units, and {self.width} features: name one for each")
+        if self.units is not None and (self.joined or len(self.units) != self.width):
+            what = f"{len(self.units)} units, and {self.width} features: name one for each"
+            raise ValueError(f"units: {'give each feature its own unit' if self.joined else what}")
         if self.target_units is not None and (task != "regress" or len(self.target_units) != self.targets):
             raise ValueError("target_units are for task regress, one for each of its targets")
 
@@ -225,9 +260,40 @@ class StreamConfig(Section):
         return "classify" if self.classes is not None else "regress"
 
     @property
+    def joined(self) -> bool:
+        """Whether samples are made of several messages, or of values that may be missing."""
+        mapped = any(isinstance(feature, FeatureConfig) for feature in self._listed_features())
+        beside = isinstance(self.label, LabelConfig) and self.label.topic is None
+        return mapped or beside or self.sample is not None or self.missing is not None
+
+    def _listed_features(self) -> list[str | FeatureConfig]:
+        return [] if isinstance(self.features, int) else self.features
+
+    @property
+    def _features(self) -> tuple[FeatureConfig, ...]:
+        """The named features, plain names too."""
+        named = (FeatureConfig(name=one) if isinstance(one, str) else one for one in self._listed_features())
+        return tuple(named)
+
+    @property
+    def measured(self) -> tuple[FeatureConfig, ...]:
+        """The features that messages bring, in order."""
+        return tuple(feature for feature in self._features if feature.time is None)
+
+    @property
+    def key_spec(self) -> str | None:
+        """The JSON path or topic level of the key; None for the whole topic, or one that is fixed."""
+        return self.key if isinstance(self.key, str) else None
+
+    @property
+    def label_path(self) -> str | None:
+        """JSON path of a label in its sample's message; None where there is none."""
+        return self.label if isinstance(self.label, str) else None
+
+    @property
     def width(self) -> int:
         """Numbers in one reading."""
-        return self.features if isinstance(self.features, int) else len(self.features)
+        return self.features if isinstance(self.features, int) else len(self.names)
 
     @property
     def steps(self) -> int:
@@ -236,13 +302,45 @@ class StreamConfig(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Feature names, empty for a positional array."""
-        return () if isinstance(self.features, int) else tuple(self.features)
+        """Names of the numbers in one reading, empty for a positional array; flags of missing values last."""
+        columns = [column for feature in self._features for column in feature.columns]
+        return (*columns, *(f"{feature.name}.missing" for feature in self._flagged))
+
+    @property
+    def _flagged(self) -> tuple[FeatureConfig, ...]:
+        return self.measured if self.missing is not None and self.missing.flags else ()
+
+    @property
+    def watched(self) -> int:
+        """How many of the numbers in a reading are no flags; they come first."""
+        return self.width - len(self._flagged)
 
     @property
     def topics(self) -> list[str]:
-        """The topic filters as a list."""
+        """The topic filters of samples as a list."""
         return [self.topic] if isinstance(self.topic, str) else list(self.topic)
+
+    @property
+    def all_topics(self) -> list[str]:
+        """The topic filters of samples, of features and of labels."""
+        own = [feature.topic for feature in self._features]
+        label = self.label.topic if isinstance(self.label, LabelConfig) else self.label_topic
+        needed = self.topics if self._needs_main_topic else []
+        return list(dict.fromkeys([*needed, *(topic for topic in [*own, label] if topic)]))
+
+    @property
+    def _needs_main_topic(self) -> bool:
+        named = isinstance(self.label, LabelConfig) and self.label.topic is None
+        return named or not self.joined or any(feature.topic is None for feature in self.measured)
+
+    def join_rules(self) -> JoinRules:
+        """How samples are made of several messages."""
+        missing = self.missing or MissingConfig()
+        names = [feature.name for feature in self.measured]
+        rules = tuple(feature.rule() for feature in self._features)
+        trigger = names.index(self.sample) if isinstance(self.sample, str) and self.sample in names else None
+        clock = None if trigger is not None or self.sample in (None, "each") else parse_duration(self.sample)
+        return JoinRules(rules, trigger, clock, missing.fill, missing.flags)
 
     @property
     def forecast_columns(self) -> tuple[int, ...]:
@@ -284,57 +382,10 @@ class StreamConfig(Section):
         targets = {"classify": 1, "reconstruct": width, "forecast": len(self.forecast_columns)}.get(
             task, self.targets
         )
-        units = (tuple(self.units or ()), tuple(self.target_units or ()))
+        units = (tuple(self.units or self._own_units()), tuple(self.target_units or ()))
         return Schema(self.names, width, task, classes, targets, self.steps, self.target_max, *units)
 
-
-ARRAYS = ("float32", "float16", "int16")
-TIMED = ("senml", "sparkplug")  # formats whose fields have names and times of their own
-POSITIONAL = "x"
-
-
-def check_codec(stream: StreamConfig) -> None:
-    """Refuse settings that the stream's format has no use for.
-
-    Raises ValueError naming the setting and what to do.
-    """
-    codec = stream.codec
-    if codec in ARRAYS:
-        _check_array(stream)
-    elif stream.byte_order != "little":
-        raise ValueError(f"byte_order is for raw arrays: remove it with codec {codec}")
-    if codec in TIMED:
-        if not stream.names:
-            raise ValueError(f"codec {codec} has named fields: list the names as features")
-        if stream.ts is not None:
-            raise ValueError(f"codec {codec} carries the time itself: remove ts")
-    if codec == "sparkplug" and not all("spBv1.0/" in topic for topic in stream.topics):
-        raise ValueError("codec sparkplug: topic must be of spBv1.0, such as spBv1.0/plant/+/line-1/#")
-    if codec == "csv":
-        _check_columns(stream)
-    elif stream.columns is not None or stream.delimiter != ",":
-        raise ValueError(f"columns and delimiter are for codec csv: remove them with codec {codec}")
-
-
-def _check_array(stream: StreamConfig) -> None:
-    fields = {"label": stream.label, "ts": stream.ts, "id": stream.id, "key": stream.key}
-    for name, value in fields.items():
-        if value is not None and not (name == "key" and value.startswith("topic:")):
-            hint = "use topic:N" if name == "key" else "remove it"
-            raise ValueError(f"codec {stream.codec} has numbers only, no field for {name}: {hint}")
-    if stream.compression == "auto":
-        raise ValueError(
-            f"compression auto cannot be told from raw {stream.codec} numbers: name one, or none"
-        )
-
-
-def _check_columns(stream: StreamConfig) -> None:
-    columns = stream.columns or list(stream.names) or [POSITIONAL]
-    wanted = {**dict.fromkeys(stream.names or (POSITIONAL,), "features")}
-    for name in ("label", "ts", "id", "key"):
-        value = getattr(stream, name)
-        if value is not None and not (name == "key" and value.startswith("topic:")):
-            wanted[value] = name
-    for column, what in wanted.items():
-        if column not in columns:
-            raise ValueError(f"{what}: {column!r} is no column of codec csv: name it in columns")
+    def _own_units(self) -> tuple[str, ...]:
+        """Units that features give by themselves, an empty text for a column without one."""
+        units = [feature.unit or "" for feature in self._features for _ in feature.columns]
+        return (*units, *("" for _ in self._flagged)) if any(units) else ()

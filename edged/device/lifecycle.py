@@ -39,7 +39,7 @@ class Device(Assembly):
         self._plan()
         stream = self.config.stream
         # A message comes once for each filter that covers it: subscribe to none that another covers.
-        filters = widest([*stream.topics, *([stream.label_topic] if stream.label_topic else [])])
+        filters = widest(stream.all_topics)
         self.session.subscribe(filters, 1, self.pipeline.ingestor.receive)
         requests = (self.topics.requests, self.topics.slashed_requests)
         self.session.subscribe(requests, 1, self.inbox.receive, as_published=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
+from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.device.ingest.import_feed import ImportFeed
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.regime_recall import RegimeRecall
@@ -159,10 +159,11 @@ class LivePipeline(Pipeline):
             latencies=latencies,
         )
         notices = IngestNotices(self.schema, host.events, self.clock)
+        admission = AdmissionControl(config.stream.admission_rules(), config.stream.watched)
         decoder = SampleDecoder(
             config.stream,
             sample_codec(config.stream, clock=self.clock, publisher=session),
-            AdmissionControl(config.stream.admission_rules(), self.schema.channels),
+            admission,
             self.clock,
             notices,
         )
@@ -181,6 +182,7 @@ class LivePipeline(Pipeline):
             config,
             self.samples,
             decoder=decoder,
+            joiner=Joiner(config.stream, admission, self.clock, notices),
             serving=self.serving,
             committer=self.committer,
             clock=self.clock,

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from edged.domain.model_files import FLOAT32, Form
 
 if TYPE_CHECKING:
+    from array import array
+
     import numpy as np
     from numpy.typing import NDArray
 
     from edged.domain.commands.delivery_policy import MessageKind
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.federated.messages import Quality
+    from edged.domain.stream.held_labels import HeldLabel
     from edged.domain.stream.imported import ImportProgress
+    from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
     from edged.domain.training.message import Message
@@ -318,6 +322,7 @@ class SampleStore(Protocol):
         quarantined: Sequence[Rejected] = (),
         packets: Iterable[tuple[int, int]] = (),
         opened: OpenWindowChanges | None = None,
+        joined: JoinChanges | None = None,
         imported: ImportProgress | None = None,
     ) -> None:
         """Store a group in one durable transaction; raise StorageError if it failed."""
@@ -333,6 +338,12 @@ class SampleStore(Protocol):
 
     def open_windows(self) -> OpenWindows:
         """What is not yet a sample."""
+
+    def joined_values(self) -> dict[str, array[float]]:
+        """The newest values of every key."""
+
+    def held_labels(self) -> dict[str, HeldLabel]:
+        """The labels that hold."""
 
     def imported(self, file: str) -> ImportProgress | None:
         """How much of a file is stored, by the SHA-256 of its content."""

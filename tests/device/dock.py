@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events, Listener
-from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
+from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.device.ingest.import_feed import ImportFeed
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.errors import StorageError
@@ -123,7 +123,7 @@ class Dock(Supervisor):
         )
         notices = Notices(self)
         codec = sample_codec(self.stream, clock=self.clock)
-        admission = AdmissionControl(self.rules, self.schema.channels)
+        admission = AdmissionControl(self.rules, self.stream.watched)
         decoder = SampleDecoder(self.stream, codec, admission, self.clock, notices)
         self.committer = GroupCommitter(
             config,
@@ -140,6 +140,7 @@ class Dock(Supervisor):
             config,
             self.log,
             decoder=decoder,
+            joiner=Joiner(self.stream, admission, self.clock, notices),
             serving=self,
             committer=self.committer,
             clock=self.clock,

@@ -145,7 +145,7 @@ def test_a_file_that_is_no_such_file_is_told_with_the_place(
 
 def test_rows_that_cannot_be_read_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:
     file = written(tmp_path, "s.jsonl", '{"a":1,"t":1}', "{", '{"a":"hot","t":2}', '{"a":2,"t":"soon"}')
-    counted = LeftOut(total=4)
+    counted = LeftOut()
     with open_source(file, "jsonl") as source:
         roles = find_roles(source, Wanted())
         blocks = list(row_blocks(source, roles, counted))

@@ -196,7 +196,9 @@ class GroupCommitter:
         if not group.stored:
             if not (group.tried and batch is not None and self._is_stored(batch)):
                 group.tried = True
-                self._store.commit(batch, group.updates, group.rejected, group.packets, group.opened)
+                self._store.commit(
+                    batch, group.updates, group.rejected, group.packets, group.opened, group.joined
+                )
             # Known from now on, even if the commit of labels fails and all of them come again.
             packets = batch.packets if batch is not None else []
             self._redelivery.stored([*packets, *group.packets, *(r.packet for r in group.rejected)])

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.config.features import LabelConfig
+from edged.domain.stream.observation import HoldReading, Observation, Seen
 from edged.domain.stream.refusals import RefusalMonitor
-from edged.domain.stream.sample import Reading, Rejected
+from edged.domain.stream.sample import LabelReading, Reading, Rejected
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
 from edged.mqtt.codecs import label_codec
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from edged.domain.stream.admission import AdmissionControl
     from edged.domain.stream.commit_group import CommitGroup
     from edged.domain.stream.redelivery import Packet
-    from edged.domain.stream.sample import Decoded
     from edged.domain.stream.windowing import Windowing
     from edged.mqtt.codecs.compressed import Decoder
 
@@ -43,14 +44,17 @@ class SampleDecoder:
     def __init__(
         self,
         stream: StreamConfig,
-        codec: Decoder[Decoded],
+        codec: Decoder[Reading | Sequence[Seen]],
         admission: AdmissionControl,
         clock: Clock,
         notices: IngestNotices,
     ) -> None:
         self._codec = codec
-        self._label_codec = label_codec(stream) if stream.label_topic else None
-        self._label_filter = stream.label_topic or ""
+        self._watched = stream.watched
+        # Where samples are joined their codec knows the labels, too.
+        own = stream.label if isinstance(stream.label, LabelConfig) and not stream.joined else None
+        self._label_filter = (stream.label_topic if own is None else own.topic) or ""
+        self._label_codec = label_codec(stream) if self._label_filter else None
         self._clock = clock
         self._notices = notices
         self.admission = admission
@@ -61,19 +65,24 @@ class SampleDecoder:
         """Why most messages, or most labels, are refused; None when most are taken."""
         return self.messages.problem or self.labels.problem
 
-    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Decoded | None:
-        """Return the readings of a message; labels, bad ones, and bad messages go to `group`."""
+    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Reading | list[Seen] | None:
+        """Return what a message says; labels of samples, bad ones, and bad messages go to `group`."""
         of_label = self._label_codec is not None and matches(self._label_filter, delivery.topic)
         try:
             if self._label_codec is None or not of_label:
                 found = self._codec.decode(delivery.topic, delivery.payload)
                 self.record(self.messages, None)
-                readings = [found] if isinstance(found, Reading) else found
-                self._look_at_labels(readings, delivery, group)
                 if isinstance(found, Reading):
+                    self._look_at_labels([found], delivery, group)
                     return found if self.admit(found) else None
-                return [reading for reading in found if self.admit(reading)]
-            group.labels.append(self._label_codec.decode(delivery.topic, delivery.payload))
+                self._look_at_labels(found, delivery, group)
+                return [
+                    one for one in found if isinstance(one, LabelReading | HoldReading) or self.admit(one)
+                ]
+            label = self._label_codec.decode(delivery.topic, delivery.payload)
+            if isinstance(label, HoldReading) or (label.key is not None and label.ts is None):
+                return [label]
+            group.labels.append(label)
             group.label_packets.append(packet)
         except Exception as problem:  # whatever a message does to a decoder, the stream goes on
             if not isinstance(problem, RejectedSampleError):
@@ -86,10 +95,12 @@ class SampleDecoder:
             self.record(self.labels if of_label else self.messages, f"{delivery.topic}: {problem.what}")
         return None
 
-    def _look_at_labels(self, readings: Sequence[Reading], delivery: Delivery, group: CommitGroup) -> None:
+    def _look_at_labels(self, found: Sequence[Seen], delivery: Delivery, group: CommitGroup) -> None:
         """Put the labels that the stream does not know into the quarantine: their samples stay."""
-        for reading in readings:
-            if reading.refused_label is not None:
+        for reading in found:
+            if isinstance(reading, LabelReading | HoldReading):
+                self.record(self.labels, None)
+            elif reading.refused_label is not None:
                 now, what = self._clock.now(), reading.refused_label
                 group.rejected.append(Rejected(now, delivery.topic, "label", delivery.payload, what))
                 self.record(self.labels, f"{delivery.topic}: {what}")
@@ -101,7 +112,11 @@ class SampleDecoder:
         if monitor.record(refused):
             self._notices.problem_changed()
 
-    def admit(self, reading: Reading) -> bool:
+    def admit_all(self, found: Sequence[Seen]) -> bool:
+        """Whether all of what came together is let in."""
+        return all(isinstance(one, LabelReading | HoldReading) or self.admit(one) for one in found)
+
+    def admit(self, reading: Reading | Observation) -> bool:
         """Whether a reading is let in; a key that sends too many is reported."""
         if self.admission.admit(reading.key, self._clock.monotonic()):
             return True
@@ -122,6 +137,6 @@ class SampleDecoder:
 
     def watch(self, keys: Sequence[str], x: NDArray[np.float32]) -> None:
         """Look for sensors that have stopped or move again in rows `x` `(n, d)`, one key each."""
-        changes = self.admission.watch(keys, x)
+        changes = self.admission.watch(keys, x[:, : self._watched])
         if changes:
             self._notices.stuck(changes)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from edged.device.ingest.committer import GroupCommitter
     from edged.device.ingest.decoder import SampleDecoder
     from edged.device.ingest.import_feed import ImportFeed
+    from edged.device.ingest.joiner import Joiner
     from edged.domain.protocols import Delivery, SampleSink, SampleStore
     from edged.domain.stream.commit_group import Submission
     from edged.domain.stream.redelivery import Packet
@@ -49,10 +50,11 @@ class Ingestor:
     """The ingest thread and the inbox that the network thread fills.
 
     `config`: the stream, how many messages may be unacknowledged, and how many are committed together.
-    `store` knows the next offset, and the windows that an earlier process left open. `decoder` makes readings
-    of messages. `serving` predicts the samples. `committer` makes samples and labels durable; from then on
-    the broker need not send them again. `clock` tells when samples arrive. `watchdog` is shown that the loop
-    `ingest` works. `imports` are samples that the command `import` has left, stored while no message waits.
+    `store` knows the next offset, and the windows that an earlier process left open. `decoder` tells what
+    messages say, of which `joiner` makes readings. `serving` predicts the samples. `committer` makes samples
+    and labels durable; from then on the broker need not send them again. `clock` tells when samples arrive.
+    `watchdog` is shown that the loop `ingest` works. `imports` are samples that the command
+    `import` has left, stored while no message waits.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Ingestor:
         store: SampleStore,
         *,
         decoder: SampleDecoder,
+        joiner: Joiner,
         serving: SampleSink,
         committer: GroupCommitter,
         clock: Clock,
@@ -80,6 +83,7 @@ class Ingestor:
         forecasts = stream.to_schema().task == "forecast"
         self._forecast = Forecast(stream.forecast_columns, stream.horizon) if forecasts else None
         self.windowing = None if stream.window is None else Windowing(stream.window.rules(), stream.width)
+        self.joiner = joiner
         self._windows_known = False
         self._room = INBOX_FACTOR * config.mqtt.receive_maximum + self._config.commit_rows
         self._next_offset = store.next_offset()
@@ -185,6 +189,7 @@ class Ingestor:
                 deliveries = self._pop_deliveries()
                 self.take_in(deliveries)
             self._take_in_submitted()
+            self._take_in_due()
             importing = self._imports is not None and not self._paused and self._imports.waiting()
             flushed = self._committer.commit_due(at_once=bool(asked) or importing)
             if importing and flushed and not self._stopping:
@@ -194,10 +199,11 @@ class Ingestor:
             self._committer.start_over(deliveries, self._taken)
             self._taken = []
             self._windows_known = False  # those here are ahead of what is stored
+            self.joiner.forget()
         self._flush_requests.finish_turn(asked, flushed=flushed)
 
     def _patience(self) -> float:
-        return min(IDLE_SECONDS, max(0.0, self._committer.due - time.monotonic()))
+        return min(IDLE_SECONDS, max(0.0, self._committer.due - time.monotonic()), self.joiner.due_in())
 
     def _gather(self) -> None:
         """Let a batch gather more messages while they keep coming, for a moment."""
@@ -218,29 +224,30 @@ class Ingestor:
 
     def _take_in_submitted(self) -> None:
         """What came by another way becomes samples like the rest; the broker has no copy of it."""
+        if not self._submitted:
+            return
+        self.joiner.restore(self._store)
         group, readings, received = CommitGroup(), list[Reading](), list[float]()
         self._taken = group.submissions
         while self._submitted and len(readings) < self._config.commit_rows:
             submission = self._submitted.popleft()
             self._taken.append(submission)
-            if not all(self.decoder.admit(reading) for reading in submission.readings):
+            if not self.decoder.admit_all(submission.readings):
                 self._taken.pop().refused(
                     RefusedError("this key exceeds its rate limit", where="stream.key_rate")
                 )
                 continue
+            made = self.joiner.join(submission.readings, submission.received, group)
             submission.placed(self._next_offset + len(readings))
-            readings += submission.readings
-            received += [submission.received] * len(submission.readings)
+            readings += made
+            received += [submission.received] * len(made)
         if self._submitted:
             self._wake.set()
-        if not readings:
-            return
-        self.received += len(readings)
-        now = self._clock.now()
-        ts = self.admission.event_times([reading.ts for reading in readings], now)
-        first, self._next_offset = self._next_offset, self._next_offset + len(readings)
-        group.batches.append(Batch.of(readings, [None] * len(readings), first=first, now=now, ts=ts))
-        self._hand_on(group, np.asarray(received, np.float64))
+        group.joined = self.joiner.changes()
+        if group.submissions:
+            self.received += len(readings)
+            self._put(group, readings, received, [None] * len(readings))
+            self._hand_on(group, np.asarray(received, np.float64))
 
     def _take_in_imported(self) -> None:
         """Store a part of what is imported: everything else is durable, so the next offsets are its own."""
@@ -255,9 +262,21 @@ class Ingestor:
         if self.windowing is not None and not self._windows_known:
             self.windowing.restore(self._store.open_windows())
             self._windows_known = True
+        self.joiner.restore(self._store)
         group, received = self._decode_all(deliveries)
         if group.deliveries:
             self._hand_on(group, received)
+
+    def _take_in_due(self) -> None:
+        """Samples by the clock, whose time has come without a message."""
+        if self._paused or not self.joiner.needed:
+            return
+        self.joiner.restore(self._store)
+        readings = self.joiner.tick()
+        if readings:
+            group = CommitGroup(joined=self.joiner.changes())
+            self._put(group, readings, [time.monotonic()] * len(readings), [None] * len(readings))
+            self._hand_on(group, np.full(len(group.batch or ()), time.monotonic()))
 
     def _hand_on(self, group: CommitGroup, received: NDArray[np.float64]) -> None:
         """Let the committer have a group and serving its samples, which arrived at `received` `(n,)`."""
@@ -281,18 +300,31 @@ class Ingestor:
             if not self._committer.accept(delivery, packet, group):
                 continue
             found = self.decoder.decode(delivery, packet, group)
-            if isinstance(found, Reading):
+            if found and (self.joiner.needed or not isinstance(found, Reading)):
+                told = [found] if isinstance(found, Reading) else found
+                made = self.joiner.join(told, delivery.received, group)
+                group.packets += [packet] if packet[0] else []
+                readings += made
+                received += [delivery.received] * len(made)
+                packets += [None] * len(made)
+            elif isinstance(found, Reading):
                 readings.append(found)
                 received.append(delivery.received)
                 packets.append(packet)
-            elif found:
-                readings += found
-                received += [delivery.received] * len(found)
-                # One message counts once among those that the broker may deliver again.
-                packets += [None] * len(found)
-                group.packets += [packet] if packet[0] else []
+        group.joined = self.joiner.changes()
+        received = self._put(group, readings, received, packets)
+        return group, np.asarray(received, np.float64)
+
+    def _put(
+        self,
+        group: CommitGroup,
+        readings: list[Reading],
+        received: list[float],
+        packets: list[Packet | None],
+    ) -> list[float]:
+        """Put readings, or the windows that they complete, into a group; return when those were received."""
         if not readings:
-            return group, np.empty(0)
+            return []
         now = self._clock.now()
         if self.windowing is not None:
             group.packets += [packet for packet in packets if packet is not None and packet[0]]
@@ -304,4 +336,4 @@ class Ingestor:
         if readings:
             group.batches.append(Batch.of(readings, packets, first=self._next_offset, now=now, ts=ts))
             self._next_offset += len(readings)
-        return group, np.asarray(received, np.float64)
+        return received

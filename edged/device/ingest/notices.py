@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from edged.device.outbound.reporter import EventThrottle
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edged.clock import Clock
     from edged.device.events import Events
+    from edged.domain.stream.joining import SensorAbsence
     from edged.domain.stream.sample import Rejected
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.stuck_sensors import StuckSensor
@@ -44,6 +47,14 @@ class IngestNotices:
                 "sensor_stuck" if change.stuck else "sensor_moves",
                 {"more": max(0, len(changes) - MOST_STUCK), "key": change.key, "features": names},
             )
+
+    def away(self, absence: SensorAbsence, names: Sequence[str]) -> None:
+        """Report sensors whose values stay away, or are back; `names` are those of features of messages."""
+        more = self._throttle.admit("sensor_missing" if absence.away else "sensor_back")
+        if more is not None:
+            features = [names[at] for at in absence.features]
+            event = "sensor_missing" if absence.away else "sensor_back"
+            self._events.event(event, {"more": more, "key": absence.key, "features": features})
 
     def problem_changed(self) -> None:
         """Report that commits fail, or succeed again."""

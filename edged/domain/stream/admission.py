@@ -121,6 +121,15 @@ class AdmissionControl:
             ts[wrong] = now
         return ts
 
+    def event_time(self, ts: float, now: float) -> float:
+        """`event_times` for one message that has a time."""
+        skew, late = self._rules.skew, self._rules.late
+        wrong = (skew is not None and ts > now + skew) or (late is not None and ts < now - late)
+        if not wrong or now < PLAUSIBLE:
+            return ts
+        self.skewed += 1
+        return now
+
     # ---- sensors ---------------------------------------------------------------------------
 
     def watch(self, keys: Sequence[str], x: NDArray[np.float32]) -> list[StuckSensor]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.stream.sample import Batch
 
 if TYPE_CHECKING:
+    from edged.domain.stream.joining import JoinChanges
+    from edged.domain.stream.observation import Seen
     from edged.domain.stream.redelivery import Packet
-    from edged.domain.stream.sample import LabelReading, LabelUpdate, Reading, Rejected
+    from edged.domain.stream.sample import LabelReading, LabelUpdate, Rejected
     from edged.domain.stream.windowing import OpenWindowChanges
     from edged.errors import EdgedError
 
@@ -22,7 +24,8 @@ class CommitGroup:
 
     `deliveries` in the order they came; `batches` the samples among them; `labels` those that came by
     themselves, with `label_packets`; `updates` labels for samples that are known; `rejected` what goes
-    to the quarantine; `opened` what changes about open windows, with the `packets` of all their readings;
+    to the quarantine; `opened` what changes about open windows and `joined` about the values that samples
+    are joined from, with the `packets` of all their messages;
     `submissions` whoever waits for samples that came by another way.
     `tried` tells that its commit has begun; `stored` that all but `labels` is durable.
     """
@@ -35,6 +38,7 @@ class CommitGroup:
     rejected: list[Rejected] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
     opened: OpenWindowChanges | None = None
+    joined: JoinChanges | None = None
     submissions: list[Submission] = field(default_factory=list)
     tried: bool = False
     stored: bool = False
@@ -60,6 +64,10 @@ class CommitGroup:
             self.opened = later.opened
         elif later.opened is not None:
             self.opened.absorb(later.opened)
+        if self.joined is None:
+            self.joined = later.joined
+        elif later.joined is not None:
+            self.joined.absorb(later.joined)
 
 
 class CommitBacklog:
@@ -147,14 +155,14 @@ class CommitBacklog:
 
 @dataclass(eq=False, frozen=True)
 class Submission:
-    """Readings that are taken together or not at all.
+    """Readings, or what messages say, that are taken together or not at all.
 
     `received` is monotonic seconds. The ingest thread calls `placed` with the offset of the first
     sample, before they are predicted, and `stored` once they are on the disk; or `refused`, and not `stored`:
     before `placed` nothing was taken, after it an error that nobody foresaw leaves open what is on the disk.
     """
 
-    readings: list[Reading]
+    readings: Sequence[Seen]
     received: float
     placed: Callable[[int], None]
     stored: Callable[[], None]

@@ -10,14 +10,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from edged.config.features import LabelConfig
 from edged.mqtt.codecs import json
+from edged.mqtt.codecs.labels import LabelTopicCodec
 from edged.mqtt.codecs.objects import ObjectCodec, ObjectLabelCodec
 
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import StreamConfig
     from edged.domain.protocols import MessagePublisher
-    from edged.domain.stream.sample import Decoded, LabelReading
+    from edged.domain.stream.observation import HoldReading
+    from edged.domain.stream.sample import LabelReading
     from edged.mqtt.codecs.compressed import Decoder
 
 T = TypeVar("T")
@@ -33,7 +36,7 @@ _MAPS = ("cbor", "msgpack")  # messages are maps with text keys, as JSON objects
 
 def sample_codec(
     stream: StreamConfig, *, clock: Clock | None = None, publisher: MessagePublisher | None = None
-) -> Decoder[Decoded]:
+) -> Decoder[Any]:
     """The codec of a stream's sample messages; only its own module is imported.
 
     `clock`, the system's when absent, resolves relative times and stamps requests; `publisher` publishes
@@ -46,8 +49,14 @@ def sample_codec(
         more = {"clock": clock}
     elif stream.codec == "sparkplug":
         more = {"clock": clock, "publisher": publisher}
-    codec: Decoder[Decoded]
-    if stream.codec == "json":
+    codec: Decoder[Any]
+    if stream.joined:
+        from edged.mqtt.codecs.joined import JoinedCodec, parse_lenient
+
+        codec = JoinedCodec(
+            stream, parse_lenient if stream.codec == "json" else _module(stream.codec).parser()
+        )
+    elif stream.codec == "json":
         codec = ObjectCodec(stream, json.parse, text=True)
     elif stream.codec in _MAPS:
         codec = ObjectCodec(stream, _module(stream.codec).parser())
@@ -57,13 +66,16 @@ def sample_codec(
     return _inflated(codec, stream)
 
 
-def label_codec(stream: StreamConfig) -> Decoder[LabelReading]:
-    """The codec of messages on `stream.label_topic`: that of the samples where it has fields, else JSON.
+def label_codec(stream: StreamConfig) -> Decoder[LabelReading | HoldReading]:
+    """The codec of labels that come by themselves: that of the samples where it has fields, else JSON.
 
     Raises UnavailableError when a package that the codec needs is not installed.
     """
     parse = _module(stream.codec).parser() if stream.codec in _MAPS else json.parse
-    return _inflated(ObjectLabelCodec(stream, parse), stream)
+    codec: Decoder[Any] = ObjectLabelCodec(stream, parse)
+    if isinstance(stream.label, LabelConfig):
+        codec = LabelTopicCodec(stream, stream.label, parse)
+    return _inflated(codec, stream)
 
 
 def _module(name: str) -> Any:

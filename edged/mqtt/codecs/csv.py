@@ -83,8 +83,8 @@ def columns_of(stream: StreamConfig) -> list[tuple[str, int]]:
     """The columns' names, and how many cells each stands for."""
     names = stream.columns or (list(stream.names) or [POSITIONAL])
     counts = {POSITIONAL: stream.width} if not stream.names else {}
-    if stream.label is not None and stream.resolved_task == "regress":
-        counts[stream.label] = stream.targets
+    if stream.label_path is not None and stream.resolved_task == "regress":
+        counts[stream.label_path] = stream.targets
     return [(name, counts.get(name, 1)) for name in names]
 
 
@@ -92,9 +92,9 @@ def _reader(stream: StreamConfig, name: str) -> Callable[[str], Any]:
     """How a column is read: keys, ids and names of classes are text, whatever they look like."""
     if name == POSITIONAL or name in stream.names:
         return _feature
-    if name in (stream.key, stream.id):
+    if name in (stream.key_spec, stream.id):
         return _text
-    if name == stream.label and isinstance(stream.classes, list):
+    if name == stream.label_path and isinstance(stream.classes, list):
         classes = frozenset(stream.classes)
         return lambda cell: cell if cell in classes else _value(cell)
     return _value

@@ -22,6 +22,7 @@ from edged.mqtt.field_access import (
 
 if TYPE_CHECKING:
     from edged.config import StreamConfig
+    from edged.config.features import FixedKey
 
 POSITIONAL = "x"
 
@@ -42,7 +43,7 @@ class ReadingFields:
         self._key = key_of(stream.key)
         self._ts = None if stream.ts is None else field(stream.ts)
         self._id = None if stream.id is None else field(stream.id)
-        self._label = None if stream.label is None else field(stream.label)
+        self._label = None if stream.label_path is None else field(stream.label_path)
         self._plain = self._ts is None and self._id is None and self._label is None
         self._parse_label = stream.to_schema().parse_label
 
@@ -58,14 +59,14 @@ class ReadingFields:
         key = self._key(topic, message)
         if self._plain:
             return Reading(key, values, ts)
-        label, refused = _optional(self._label, message), None
+        label, refused = optional(self._label, message), None
         if label is not None:
             try:
                 label = self._parse_label(label)
             except RejectedSampleError as problem:
                 label, refused = None, problem.what
-        at = ts if self._ts is None else _time_at(self._ts, message)
-        return Reading(key, values, at, label, _id_at(self._id, message), refused)
+        at = ts if self._ts is None else time_at(self._ts, message)
+        return Reading(key, values, at, label, id_at(self._id, message), refused)
 
 
 class ObjectCodec:
@@ -94,10 +95,10 @@ class ObjectLabelCodec:
     def __init__(self, stream: StreamConfig, parse: Parse) -> None:
         self._largest = stream.max_payload
         self._parse = parse
-        self._name = "label" if stream.label is None else stream.label.rpartition(".")[2]
+        self._name = "label" if stream.label_path is None else stream.label_path.rpartition(".")[2]
         self._by_time = stream.join == "key_time"
-        from_topic = stream.key is not None and stream.key.startswith("topic:")
-        self._topic_key = key_of(stream.key) if from_topic else None
+        from_topic = (stream.key_spec or "").startswith("topic:")
+        self._topic_key = key_of(stream.key_spec) if from_topic else None
         self._label, self._id, self._ts = field(self._name), field("id"), field("ts")
         self._key = field("key")
         self._parse_label = stream.to_schema().parse_label
@@ -108,21 +109,21 @@ class ObjectLabelCodec:
         Raises RejectedSampleError with its reason; the message can never become a label.
         """
         message = self._parse(payload, self._largest)
-        value = _optional(self._label, message)
+        value = optional(self._label, message)
         if value is None:
             raise missing(self._name, message)
         label = self._parse_label(value)
-        key, ts = self._key_at(topic, message), _time_at(self._ts, message)
+        key, ts = self._key_at(topic, message), time_at(self._ts, message)
         if self._by_time and key is not None and ts is not None:
             return LabelReading(label, key=key, ts=ts)
-        sample_id = _id_at(self._id, message)
+        sample_id = id_at(self._id, message)
         if sample_id is None:
             name = "ts" if self._by_time and key is not None else "key" if self._by_time else "id"
             raise missing(name, message)
         return LabelReading(label, id=sample_id)
 
     def _key_at(self, topic: str, message: dict[str, Any]) -> str | None:
-        value = _optional(self._key, message)
+        value = optional(self._key, message)
         if value is not None:
             return parse_key(value)
         return None if self._topic_key is None else self._topic_key(topic, message)
@@ -141,10 +142,13 @@ def the_object(message: Any) -> dict[str, Any]:
     return message
 
 
-def key_of(spec: str | None) -> KeyOf:
-    """How the key is found: the whole topic, one level of it, or a field."""
+def key_of(spec: str | FixedKey | None) -> KeyOf:
+    """How the key is found: the whole topic, one level of it, a field, or a text for all."""
     if spec is None:
         return _whole_topic
+    if not isinstance(spec, str):
+        fixed = spec.fixed
+        return lambda _, __: fixed
     if spec.startswith("topic:"):
         return topic_level(spec)
     getter = field(spec)
@@ -155,16 +159,19 @@ def _whole_topic(topic: str, _: Any) -> str:
     return topic if len(topic) <= 256 else parse_key(topic)
 
 
-def _optional(getter: Getter | None, message: dict[str, Any]) -> Any:
+def optional(getter: Getter | None, message: dict[str, Any]) -> Any:
+    """The value at a path; None where it is missing, or no path is given."""
     value = None if getter is None else getter(message)
     return None if value is MISSING else value
 
 
-def _time_at(getter: Getter | None, message: dict[str, Any]) -> float | None:
-    value = _optional(getter, message)
+def time_at(getter: Getter | None, message: dict[str, Any]) -> float | None:
+    """The time at a path in Unix seconds; None without one. RejectedSampleError with reason `timestamp`."""
+    value = optional(getter, message)
     return None if value is None else parse_time(value)
 
 
-def _id_at(getter: Getter | None, message: dict[str, Any]) -> str | None:
-    value = _optional(getter, message)
+def id_at(getter: Getter | None, message: dict[str, Any]) -> str | None:
+    """The sender's id at a path; None without one. RejectedSampleError with reason `id`."""
+    value = optional(getter, message)
     return None if value is None else parse_id(value)

@@ -85,7 +85,9 @@ class SparkplugCodec:
         self._key_is_topic = stream.key is None
         self._id = stream.id
         self._features = frozenset(stream.names)
-        self._wanted = self._features | {name for name in (stream.label, stream.key, stream.id) if name}
+        self._wanted = self._features | {
+            name for name in (stream.label_path, stream.key_spec, stream.id) if name
+        }
         self._births: OrderedDict[tuple[str, str, str], _Birth] = OrderedDict()
         self._nodes: OrderedDict[tuple[str, str], _Node] = OrderedDict()
 

@@ -5,24 +5,30 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.config.features import FixedKey
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.windowing import Windowing
-from edged.errors import ConfigError, RejectedSampleError
-from edged.storage.recordings.formats import open_source, readable
-from edged.storage.recordings.npz_file import read_npz
-from edged.storage.recordings.rows import LeftOut, Roles, RowBlock, Wanted, find_roles, row_blocks, text
+from edged.errors import ConfigError
+from edged.storage.recordings.formats import format_of, open_source, readable
+from edged.storage.recordings.joined_rows import JoinedRows
+from edged.storage.recordings.label_cells import LabelCells
+from edged.storage.recordings.npz_file import NpzSource, read_npz
+from edged.storage.recordings.reading import read_stream
+from edged.storage.recordings.recording import Recording, check_rows
+from edged.storage.recordings.rows import LeftOut, Roles, RowBlock, Wanted, find_roles, row_blocks
 
 if TYPE_CHECKING:
     from edged.config import StreamConfig
-    from edged.domain.stream.sample import LabelValue
     from edged.domain.stream.windowing import WindowRules
+    from edged.storage.recordings.rows import Source
 
 LONGEST_KEY, LONGEST_ID = 256, 128  # as in messages
 _ROWS = 8192
@@ -32,22 +38,22 @@ class History:
     """Reads files of rows for one stream.
 
     Rows of which no sample can be made are counted in `left_out`, labels that the stream does not know in
-    `refused`: their samples come without. `now` (Unix seconds) is the time of samples in files without times.
+    `refused`: their samples come without. `now` (Unix seconds) is the time of samples in files without times,
+    `spacing` seconds apart where they are joined.
     """
 
-    def __init__(self, stream: StreamConfig, now: float) -> None:
-        self._stream, self._now = stream, now
+    def __init__(self, stream: StreamConfig, now: float, spacing: float = 0.0) -> None:
+        self._stream, self._now, self._spacing = stream, now, spacing
         self._schema = stream.to_schema()
-        self._classes = frozenset(self._schema.classes)
-        self._labels: dict[tuple[type, str], LabelValue | None] = {}
-        self.left_out, self.refused = LeftOut(), LeftOut()
+        self._labels = LabelCells(self._schema)
+        self.left_out, self.refused = LeftOut(), self._labels.refused
         self.unit = "row"
 
     def wanted(self) -> Wanted:
         """Which columns are looked for: the paths in the stream's messages are their names."""
         stream = self._stream
-        key = None if (stream.key or "").startswith("topic:") else stream.key
-        return Wanted(tuple((name,) for name in stream.names), stream.label, key, stream.ts, stream.id)
+        key = None if (stream.key_spec or "").startswith("topic:") else stream.key_spec
+        return Wanted(tuple((name,) for name in stream.names), stream.label_path, key, stream.ts, stream.id)
 
     def batches(self, path: Path, known: str) -> Iterator[Batch]:
         """The samples of a file in the format `known`, in its order; their offsets count from 0.
@@ -57,7 +63,7 @@ class History:
         times that it does not have.
         """
         with readable(path):
-            batches = self._npz_batches(path) if known == "npz" else self._row_batches(path, known)
+            batches = self.readings(path, known)
             if self._stream.window is not None:
                 batches = self._windows(batches, self._stream.window.rules())
             if self._schema.task == "forecast":
@@ -70,23 +76,47 @@ class History:
 
     # ---- rows to readings ----------------------------------------------------------------------
 
+    def readings(self, path: Path, known: str) -> Iterator[Batch]:
+        """The readings of a file, joined where samples are; windows are not cut yet."""
+        if self._stream.joined:
+            return self._joined_batches(path, known)
+        return self._npz_batches(path) if known == "npz" else self._row_batches(path, known)
+
+    def _joined_batches(self, path: Path, known: str) -> Iterator[Batch]:
+        joined = JoinedRows(
+            self._stream, self._labels, self.left_out,
+            default_key=self._default_key(), start=self._now, spacing=self._spacing,
+        )  # fmt: skip
+        with self._npz_source(path) if known == "npz" else open_source(path, known) as source:
+            self.unit = source.unit
+            readings = joined.readings(source, self.wanted())
+            while part := list(islice(readings, _ROWS)):
+                yield self._of(part)
+
+    def _npz_source(self, path: Path) -> AbstractContextManager[Source]:
+        recorded, names = read_npz(path, "key"), [feature.name for feature in self._stream.measured]
+        if not recorded.names:
+            self._check(recorded.x.shape[1], len(names), times=True)
+        return nullcontext(NpzSource(recorded, recorded.names or names))
+
     def _row_batches(self, path: Path, known: str) -> Iterator[Batch]:
         with open_source(path, known) as source:
             roles, self.unit = find_roles(source, self.wanted()), source.unit
-            self._check(len(roles.features), times="time" in roles.others)
+            self._check(len(roles.features), self._stream.width, times="time" in roles.others)
             for block in row_blocks(source, roles, self.left_out):
                 yield self._batch(block)
 
     def _batch(self, block: RowBlock) -> Batch:
         n, x = len(block), block.x
         keys = block.keys or [self._default_key()] * n
-        self.left_out.total += n
         keep = self.left_out.check(x, block.numbers)
         for i, key in enumerate(keys if block.keys else ()):
             if keep[i] and not 0 < len(key) <= LONGEST_KEY:
                 self.left_out.add(f"a key that does not have 1 to {LONGEST_KEY} characters", block.numbers[i])
                 keep[i] = False
-        labels = [self._label(cell, row) for cell, row in zip(block.labels, block.numbers, strict=False)]
+        labels = [
+            self._labels.label(cell, row) for cell, row in zip(block.labels, block.numbers, strict=False)
+        ]
         ts = np.array(block.times) if block.times else np.full(n, self._now)
         ids = [name if name is None or len(name) <= LONGEST_ID else None for name in block.ids]
         batch = Batch(np.arange(n), keys, ts, np.full(n, self._now), x, labels or [None] * n, ids)
@@ -94,8 +124,9 @@ class History:
 
     def _npz_batches(self, path: Path) -> Iterator[Batch]:
         recorded = read_npz(path, "key")
-        self._check(recorded.x.shape[1], times=recorded.t is not None)
+        self._check(recorded.x.shape[1], self._stream.width, times=recorded.t is not None)
         roles = Roles((), {})
+        self.left_out.total = len(recorded)
         y: list[Any] = [None] * len(recorded) if recorded.y is None else recorded.y.tolist()
         if recorded.classes:
             y = [None if math.isnan(label) else recorded.classes[int(label)] for label in y]
@@ -107,11 +138,11 @@ class History:
             block.times = [] if recorded.t is None else recorded.t[part].tolist()
             yield self._batch(block)
 
-    def _check(self, width: int, *, times: bool) -> None:
+    def _check(self, width: int, expected: int, *, times: bool) -> None:
         stream = self._stream
-        if width != stream.width:
+        if width != expected:
             raise ConfigError(
-                f"has {width} columns of features, the stream {stream.width}",
+                f"has {width} columns of features, the stream {expected}",
                 remedy="name the columns in stream.features",
             )
         if stream.window is not None and stream.window.rate is not None and not times:
@@ -122,39 +153,14 @@ class History:
     def _default_key(self) -> str:
         """The key that the messages of one topic have; of several topics nobody knows which it was."""
         stream = self._stream
+        if isinstance(stream.key, FixedKey):
+            return stream.key.fixed
         topics = [topic for topic in stream.topics if not {"+", "#"} & {*topic}]
         if len(topics) != 1 or len(stream.topics) != 1:
             return "stream"
-        level = (stream.key or "").removeprefix("topic:")
+        level = (stream.key_spec or "").removeprefix("topic:")
         levels = topics[0].split("/")
         return levels[int(level)] if level.isdecimal() and int(level) < len(levels) else topics[0]
-
-    def _label(self, cell: Any, row: int) -> LabelValue | None:
-        """A label as messages have it: a name of a class, or a number, also one that is written as text."""
-        if self._schema.task in ("reconstruct", "forecast"):
-            return None
-        told = text(cell)
-        if not told or told.lower() == "nan":
-            return None
-        self.refused.total += 1
-        try:
-            return self._labels[type(cell), told]
-        except KeyError:
-            label = self._parsed(cell, told, row)
-            if len(self._labels) < _ROWS and label is not None:
-                self._labels[type(cell), told] = label
-            return label
-
-    def _parsed(self, cell: Any, told: str, row: int) -> LabelValue | None:
-        value = told if isinstance(cell, str) else cell
-        if value is told and told not in self._classes:
-            with suppress(ValueError):
-                value = float(told)
-        try:
-            return self._schema.parse_label(value)
-        except RejectedSampleError as problem:
-            self.refused.add(f"an unknown value ({problem.what})", row)
-            return None
 
     # ---- readings to samples -------------------------------------------------------------------
 
@@ -202,4 +208,32 @@ def _kept(batch: Batch, keep: Sequence[bool]) -> Batch:
         batch.x[rows],
         [batch.labels[i] for i in rows],
         [batch.ids[i] for i in rows] if batch.ids else [],
+    )
+
+
+def read_recording(path: Path, stream: StreamConfig) -> Recording:
+    """Read a recorded stream for its configuration; where samples are joined, they are joined already.
+
+    Raises as `read_stream`.
+    """
+    if not stream.joined:
+        return read_stream(path, features=stream.names, label=stream.label_path)
+    history, schema = History(stream, 0.0, spacing=1.0), stream.to_schema()
+    with readable(path):
+        batches = list(history.readings(path, format_of(path)))
+        check_rows(sum(map(len, batches)))
+    batch = Batch.joined(batches)
+    nothing = np.nan if schema.targets == 1 else (np.nan,) * schema.targets
+    known = any(label is not None for label in batch.labels)
+    labels = np.array([nothing if label is None else label for label in batch.labels], np.float64)
+    told = [history.left_out.line(history.unit), history.refused.line(history.unit, "labels")]
+    return Recording(
+        batch.x,
+        labels if known else None,
+        batch.ts,
+        batch.keys,
+        stream.names,
+        schema.classes,
+        stream.names,
+        "; ".join(line for line in told if line),
     )

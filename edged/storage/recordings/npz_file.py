@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,3 +125,27 @@ def _feature_names(names: NDArray[Any] | None, width: int) -> tuple[str, ...]:
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+class NpzSource:
+    """The rows of a recording in memory; `names` are those of its features. See `rows.Source`."""
+
+    unit, content = "row", "a row"
+
+    def __init__(self, recorded: Recording, names: Sequence[str]) -> None:
+        columns: dict[str, list[Any]] = dict(zip(names, recorded.x.T.tolist(), strict=True))
+        self.features = tuple(columns)
+        if recorded.y is not None:
+            y = recorded.y.tolist()
+            known = recorded.classes
+            columns["label"] = y if not known else [known[int(v)] if v >= 0 else None for v in y]
+        if recorded.t is not None:
+            columns["time"] = recorded.t.tolist()
+        if recorded.key is not None:
+            columns["key"] = recorded.key
+        self._columns, self.names = columns, tuple(columns)
+        self.first = {name: cells[0] for name, cells in columns.items()}
+
+    def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Each row's number, from 0, and its cells of `columns`."""
+        yield from enumerate(zip(*(self._columns[name] for name in columns), strict=True))

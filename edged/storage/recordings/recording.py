@@ -25,6 +25,7 @@ class Recording:
     None. `names` the `d` feature names, empty where the file has none. `classes` the text labels in
     sorted order, empty where labels are numbers: `classes[int(y[i])]` is the label of sample i.
     `columns` are all names in the file, also of what was passed over; of an npz its arrays.
+    `omitted` says which rows of the file are not even here, and why.
     """
 
     x: NDArray[np.float32]
@@ -34,6 +35,7 @@ class Recording:
     names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    omitted: str = ""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -55,7 +57,7 @@ class Recording:
         """Return how many rows can be no samples, and why; None when all can."""
         counted = LeftOut(total=len(self))
         counted.check(self.x, range(len(self)))
-        return counted.line()
+        return "; ".join(filter(None, (self.omitted, counted.line()))) or None
 
 
 def check_rows(n: int) -> None:

@@ -269,6 +269,8 @@ def row_blocks(source: Source, roles: Roles, left_out: LeftOut | None = None) ->
     """
     block, width, time = RowBlock(roles), len(roles.features), roles.position("time")
     for row, cells in source.rows(roles.columns):
+        if left_out is not None:
+            left_out.total += 1
         if cells is None:
             problem = ConfigError(f"is not {source.content}", where=f"{source.unit} {row}")
         else:
@@ -286,7 +288,6 @@ def row_blocks(source: Source, roles: Roles, left_out: LeftOut | None = None) ->
         if left_out is None:
             raise problem
         place = problem.where.partition(", ")[2]
-        left_out.total += 1
         left_out.add(f"a cell in {place} that cannot be read" if place else "malformed content", row)
     if block:
         yield block

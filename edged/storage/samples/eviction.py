@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edged.storage.files.database import PAGE_SIZE, WAL_BYTES, file_pages, used_pages
-from edged.storage.samples import open_windows, quarantine
+from edged.storage.samples import joined_values, open_windows, quarantine
 
 if TYPE_CHECKING:
     import sqlite3
@@ -77,6 +77,7 @@ class Eviction:
             bool(self._aged(db, 1, now))
             or quarantine.any_before(db, before)
             or open_windows.any_before(db, before)
+            or joined_values.any_before(db, before)
         )
 
     def expire(self, db: sqlite3.Connection, tally: SampleCounts, now: float, rows: int) -> int:
@@ -86,6 +87,7 @@ class Eviction:
         before = self._before(self._max_age, now)
         quarantine.drop_before(db, before)
         open_windows.drop_before(db, before)
+        joined_values.drop_before(db, before)
         old = self._aged(db, rows, now)
         gone = self._delete(db, tally, old, protected=self._spare_replay)
         if old and not self._spare_replay:

@@ -19,7 +19,7 @@ from edged.clock import Ages
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import database
-from edged.storage.samples import erasure, eviction, imports, open_windows, quarantine
+from edged.storage.samples import erasure, eviction, imports, joined_values, open_windows, quarantine
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.checksum import CHECKED, is_whole, provide_checksum
 from edged.storage.samples.eviction import Eviction
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.domain.stream.imported import ImportProgress
+    from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindowChanges
@@ -186,6 +187,7 @@ class SampleLog(JoiningReader):
         quarantined: Sequence[Rejected] = (),
         packets: Iterable[tuple[int, int]] = (),
         opened: OpenWindowChanges | None = None,
+        joined: JoinChanges | None = None,
         imported: ImportProgress | None = None,
     ) -> None:
         """Store everything in one transaction; on the disk when this returns.
@@ -198,7 +200,8 @@ class SampleLog(JoiningReader):
         replaces the first and leaves its position in label order; one that was contradicted more than
         `relabels` times is withdrawn. `quarantined` messages were refused. `packets` are those of this call's
         other messages (labels, readings of windows), for `recent_packets`. `opened` is what changes about
-        windows that are not yet samples. `imported` is how far the file is of which these samples are.
+        windows that are not yet samples, `joined` about the values that samples are joined from.
+        `imported` is how far the file is of which these samples are.
 
         Raises StorageError when nothing at all was stored: the messages must not be acknowledged.
         """
@@ -206,11 +209,13 @@ class SampleLog(JoiningReader):
             with self._lock:
                 self._wal.keep_short(self._db)
                 with self._writing() as (tally, evicting):
-                    self._make_room(tally, evicting, samples, quarantined, opened)
+                    self._make_room(tally, evicting, samples, quarantined, opened, joined)
                     if samples is not None and len(samples):
                         self._insert(samples, tally)
                     if opened is not None:
                         open_windows.write(self._db, opened)
+                    if joined is not None:
+                        joined_values.write(self._db, joined)
                     if imported is not None:
                         imports.write(self._db, imported)
                     if labels:
@@ -346,6 +351,7 @@ class SampleLog(JoiningReader):
         samples: Batch | None,
         quarantined: Sequence[Rejected],
         opened: OpenWindowChanges | None,
+        joined: JoinChanges | None,
     ) -> None:
         rows, need = 0, 0
         if samples is not None and len(samples):
@@ -356,6 +362,8 @@ class SampleLog(JoiningReader):
             evicting.expire(self._db, tally, float(samples.ingested[-1]), max(2 * rows, 500))
         if opened is not None:
             need += open_windows.need_bytes(opened, self._schema.channels)
+        if joined is not None:
+            need += joined_values.need_bytes(joined)
         kept = quarantined[-self._limits.quarantine_rows :]
         need += sum(min(len(r.payload), quarantine.PAYLOAD_BYTES) + 256 for r in kept)
         evicting.make_room(self._db, tally, need, max(2 * rows, 500))

@@ -20,15 +20,17 @@ from edged.domain.training.caches import codes_of
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files.database import file_bytes, json_list, snapshot
-from edged.storage.samples import imports, open_windows, quarantine
+from edged.storage.samples import imports, joined_values, open_windows, quarantine
 from edged.storage.samples.checksum import CHECKED, is_whole
 from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
     import sqlite3
+    from array import array
 
     from numpy.typing import NDArray
 
+    from edged.domain.stream.held_labels import HeldLabel
     from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindows
@@ -176,6 +178,16 @@ class WindowReader:
                 raise CorruptError(
                     f"an open window is damaged: {problem}", where=str(self._path)
                 ) from problem
+
+    def joined_values(self) -> dict[str, array[float]]:
+        """Read the newest values of every key, as `Joining` stores them."""
+        with self._reading():
+            return joined_values.read_states(self._db)
+
+    def held_labels(self) -> dict[str, HeldLabel]:
+        """Read the labels that hold."""
+        with self._reading():
+            return joined_values.read_held(self._db)
 
     def imported(self, file: str) -> ImportProgress | None:
         """Read how much is stored of a file, by the SHA-256 of its content; None for an unknown one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.samples import imports, open_windows
+from edged.storage.samples import imports, joined_values, open_windows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -60,6 +60,7 @@ MIGRATIONS: Migrations = (
         "ALTER TABLE samples ADD COLUMN checksum INTEGER",
         "ALTER TABLE tally ADD COLUMN checksum INTEGER",
     ),
+    joined_values.TABLES,
     imports.TABLES,
 )
 

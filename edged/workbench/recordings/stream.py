@@ -174,7 +174,7 @@ def _targets(
                 future[line[-1 - horizon]] = recorded.x[i, columns]
         return future, None
     if recorded.y is None:
-        raise _no_labels(recorded, config.stream.label)
+        raise _no_labels(recorded, config.stream.label_path)
     y = np.asarray(_by_name(recorded, recorded.y, schema), np.float32).reshape(len(recorded.x), -1)
     if schema.target_max is not None:
         y = np.minimum(y, np.float32(schema.target_max))

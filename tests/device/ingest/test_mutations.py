@@ -15,7 +15,7 @@ import pytest
 from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events
-from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, SampleDecoder
+from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import sample_codec
@@ -26,8 +26,9 @@ from tests.mutations import Mutations
 if TYPE_CHECKING:
     from edged.domain.protocols import Delivery
     from edged.domain.stream.commit_group import CommitGroup
+    from edged.domain.stream.observation import Seen
     from edged.domain.stream.redelivery import Packet
-    from edged.domain.stream.sample import Batch, Decoded
+    from edged.domain.stream.sample import Batch, Reading
 
 GROUP = 500
 SLOWEST = 200e-6  # seconds of one payload, 99 of 100
@@ -85,8 +86,8 @@ class Way(Connection, Sink):
             notices=notices, clock=clock, watchdog=watchdog(),
         )  # fmt: skip
         self.ingestor = Ingestor(
-            config, self.log, decoder=decoder, serving=self, committer=self.committer,
-            clock=clock, watchdog=watchdog(),
+            config, self.log, decoder=decoder, joiner=Joiner(stream, admission, clock, notices), serving=self,
+            committer=self.committer, clock=clock, watchdog=watchdog(),
         )  # fmt: skip
 
     def work(self, deliveries: list[ReceivedMessage]) -> None:
@@ -109,7 +110,7 @@ class Timed(SampleDecoder):
         super().__init__(*partners)
         self._seconds = seconds
 
-    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Decoded | None:
+    def decode(self, delivery: Delivery, packet: Packet, group: CommitGroup) -> Reading | list[Seen] | None:
         started = time.thread_time_ns()
         try:
             return super().decode(delivery, packet, group)

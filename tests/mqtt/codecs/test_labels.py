@@ -16,7 +16,9 @@ from edged.mqtt.codecs import label_codec
 def decode(message: Any, topic: str = "labels/press-7", **stream: Any) -> LabelReading:
     config = StreamConfig(**{"features": 2, "classes": ["ok", "worn"], "label_topic": "labels/#", **stream})
     payload = message if isinstance(message, bytes) else json.dumps(message).encode()
-    return label_codec(config).decode(topic, payload)
+    found = label_codec(config).decode(topic, payload)
+    assert isinstance(found, LabelReading)
+    return found
 
 
 def reason(message: Any, **stream: Any) -> str:

@@ -1,0 +1,125 @@
+"""Features that come from messages of their own, how a sample is made of them, and labels that come alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from edged.config.values import Duration, Filter, Section, number_or_names
+from edged.domain.stream.feature_rules import FeatureRule
+
+_YAML_WORDS = {True: ("true", "on", "yes"), False: ("false", "off", "no")}
+
+
+def _words(value: Any) -> Any:
+    """Keys as lower-case words; YAML has read `on`, `yes` and `true` as one value before this sees them."""
+    if not isinstance(value, dict):
+        return value
+    words: dict[str, Any] = {}
+    for key, number in value.items():
+        names = _YAML_WORDS[key] if isinstance(key, bool) else (str(key).lower(),)
+        words |= dict.fromkeys(names, number)
+    return words
+
+
+class FeatureConfig(Section):
+    """One feature: where its value comes from, and what is made of it."""
+
+    name: str = Field(min_length=1, max_length=256, description="its name in the sample")
+    topic: Filter | None = Field(
+        None, description="topic filter of the messages that bring it; stream.topic when absent"
+    )
+    path: str | None = Field(
+        None,
+        min_length=1,
+        description="JSON path of the value; when absent its name, on a topic of its own the whole payload",
+    )
+    key: str | None = Field(
+        None, description="as stream.key, for the messages that bring it; stream.key when absent"
+    )
+    values: Annotated[dict[str, float], BeforeValidator(_words)] | None = Field(
+        None, min_length=1, description="numbers for words, whatever their case, such as {open: 1, closed: 0}"
+    )
+    max_age: Duration | None = Field(
+        None, gt=0, description="an older value counts as missing; never too old when absent"
+    )
+    unit: str | None = Field(None, description="its unit: a bundle that was made for another is refused")
+    time: Literal["hour_of_day", "day_of_week"] | None = Field(
+        None, description="not from a message, but from the sample's local time: two columns, sine and cosine"
+    )
+    change: Literal["difference", "rate", "log"] | None = Field(
+        None,
+        description="difference: to the value in the key's previous sample; rate: that for each second; log:"
+        " natural logarithm, missing for numbers that have none",
+    )
+
+    @model_validator(mode="after")
+    def _of_messages_or_of_time(self) -> FeatureConfig:
+        given = [key for key in ("topic", "path", "key", "values", "max_age", "change") if getattr(self, key)]
+        if self.time is not None and given:
+            raise ValueError(f"{self.name} is made from the time, no message brings it: remove {given[0]}")
+        return self
+
+    @property
+    def field_path(self) -> str | None:
+        """JSON path of the value; None where the payload is the value."""
+        return self.path or (self.name if self.topic is None else None)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers that it puts into a sample."""
+        return (self.name,) if self.time is None else (f"{self.name}.sin", f"{self.name}.cos")
+
+    def rule(self) -> FeatureRule:
+        """What a sample is told of it."""
+        return FeatureRule(self.name, self.time, self.max_age, self.change)
+
+
+class MissingConfig(Section):
+    """What stands in a sample for a value that is missing: absent, null, `unavailable`, NaN or too old."""
+
+    fill: Literal["last", "mean"] = Field(
+        "last", description="the key's last value, or the mean of all its values"
+    )
+    flags: bool = Field(
+        False,
+        description="one more column for each feature of messages, NAME.missing: 1 where its value is filled"
+        " in; samples then begin before every feature has come",
+    )
+
+
+class FixedKey(Section):
+    """One key for all messages of the stream."""
+
+    fixed: str = Field(min_length=1, max_length=256, description="the key")
+
+
+class LabelConfig(Section):
+    """Labels that come in messages of their own, or that hold until they change."""
+
+    topic: Filter | None = Field(None, description="topic filter of the labels; stream.topic when absent")
+    path: str | None = Field(
+        None, min_length=1, description="JSON path of the label; the whole payload, such as worn, when absent"
+    )
+    key: str | None = Field(None, description="as stream.key, for labels; stream.key when absent")
+    hold: bool = Field(
+        False,
+        description="it counts for every sample of its key until another one comes; a word that is no class,"
+        " of off, none, null, unknown and unavailable, ends it. Else it is for the sample nearest in time",
+    )
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> LabelConfig:
+        if self.topic is None and self.path is None:
+            raise ValueError("a label needs topic, or path for one in the messages of stream.topic")
+        return self
+
+
+def number_or_features(value: Any) -> Any:
+    """Let a number or a list of names and mappings pass; no name twice."""
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        names = [item.get("name") if isinstance(item, dict) else item for item in value]
+        number_or_names([name for name in names if name is not None] or ["x"])
+        return value
+    return number_or_names(value)

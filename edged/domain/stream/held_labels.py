@@ -1,0 +1,70 @@
+"""Labels that hold: each counts for all samples of its key from its time on, until the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edged.domain.stream.observation import HoldReading
+    from edged.domain.stream.sample import LabelValue, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLabel:
+    """A label, and since when it holds (Unix seconds)."""
+
+    label: LabelValue
+    since: float
+
+
+class HeldLabels:
+    """The labels that hold now, by key.
+
+    >>> from edged.domain.stream.observation import HoldReading
+    >>> from edged.domain.stream.sample import Reading
+    >>> held = HeldLabels()
+    >>> held.hold(HoldReading("pump", 1.0), 10.0)
+    >>> held.labelled(Reading("pump", [0.5]), 11.0).label, held.labelled(Reading("pump", [0.5]), 9.0).label
+    (1.0, None)
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, HeldLabel] = {}
+        self._changed: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def __getitem__(self, key: str) -> HeldLabel | None:
+        return self._held.get(key)
+
+    def restore(self, stored: Mapping[str, HeldLabel]) -> None:
+        """Go on from what was stored; what is here is forgotten."""
+        self._held, self._changed = dict(stored), set()
+
+    def hold(self, reading: HoldReading, ts: float) -> None:
+        """Let a label hold from `ts` on, or end what holds; ignored when that began after `ts`."""
+        key = reading.key
+        held = self._held.get(key)
+        if held is not None and ts < held.since:
+            return
+        self._changed.add(key)
+        if reading.label is None:
+            self._held.pop(key, None)
+        else:
+            self._held[key] = HeldLabel(reading.label, ts)
+
+    def labelled(self, reading: Reading, ts: float) -> Reading:
+        """A reading of the event time `ts` with the label that held then, unless it has its own."""
+        held = self._held.get(reading.key)
+        if held is None or reading.label is not None or ts < held.since:
+            return reading
+        return replace(reading, label=held.label)
+
+    def changes(self) -> dict[str, HeldLabel | None]:
+        """What has changed since the last call; None for what holds no longer."""
+        changed, self._changed = self._changed, set()
+        return {key: self._held.get(key) for key in changed}

@@ -30,7 +30,7 @@ from edged.domain.stream.running_statistics import RunningMoments
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import MEASURING
-from edged.storage.recordings import read_stream
+from edged.storage.recordings import read_recording, read_stream
 
 if TYPE_CHECKING:
     import onnx
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from edged.bundles.graph.naming import Naming
     from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.losses.objective import Given, LossHead
+    from edged.config import StreamConfig
     from edged.storage.recordings import Recording
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
@@ -166,7 +167,7 @@ def build_from_file(
     label_smoothing: float = 0.0,
     library: Path | None = None,
     naming: Naming = NAMELESS,
-    label: str | None = None,
+    stream: StreamConfig | None = None,
     checkpoint: str = "full",
     sequence: int | None = None,
 ) -> dict[str, Any]:
@@ -177,9 +178,9 @@ def build_from_file(
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits. Inputs of more axes than (batch, n)
     are left as they are, with a note. With None a network of `edged model new`
-    is standardised; any other may be trained already, and is left as it is. Of a csv the features of `naming`
-    are read, where it has names, and the column `label`. `sequence` is the length of the axis, besides the
-    batch, that the inputs leave open.
+    is standardised; any other may be trained already, and is left as it is. Of a file of rows the features of
+    `naming` are read, where it has names, and the label of `stream`; samples that it joins are joined.
+    `sequence` is the length of the axis, besides the batch, that the inputs leave open.
 
     Raises EdgedError with one line on what cannot be built and why.
     """
@@ -192,7 +193,7 @@ def build_from_file(
     if standardise and (rank := len(shape_of(given.graph.input[0]))) != 2:
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")
-    recorded = None if data is None else read_stream(data, features=naming.features, label=label)
+    recorded = None if data is None else _recorded(data, stream, naming.features)
     if recorded is not None and (left_out := recorded.left_out()) is not None:
         notes.append(left_out)
         recorded = recorded.finite()
@@ -238,6 +239,12 @@ def _read(model: Path, sequence: int | None, notes: list[str]) -> onnx.ModelProt
     if sequence is not None:
         fix_sequence(given, sequence, notes.append)
     return given
+
+
+def _recorded(data: Path, stream: StreamConfig | None, features: Sequence[str]) -> Recording:
+    if stream is not None and stream.joined:
+        return read_recording(data, stream)
+    return read_stream(data, features=features, label=None if stream is None else stream.label_path)
 
 
 def _statistics(

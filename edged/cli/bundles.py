@@ -120,7 +120,7 @@ def artifacts_build(
         class_weights=class_weights, ignore_index=ignore_index, label_smoothing=label_smoothing,
         checkpoint=checkpoint, library=library, sequence=sequence,
         naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
-        label=None if stream is None else stream.label_path,
+        stream=stream,
     )  # fmt: skip
     print_json(values) if as_json else output.show_bundle(values)
 

@@ -27,7 +27,7 @@ from edged.cli.ingest import ingest
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.recipes import recipe_app
-from edged.cli.state import audit, backup, restore, weights_app
+from edged.cli.state import audit, backup, import_data, restore, weights_app
 from edged.errors import ConfigError, EdgedError, from_system
 
 app = typer.Typer(
@@ -194,7 +194,7 @@ def train(
 @app.command()
 def evaluate(
     configs: Annotated[list[Path], Argument(metavar="CONFIG...", help="one, or several to compare")],
-    data: Annotated[Path, Option(help="recorded stream, .npz or .csv[.gz]")],
+    data: Annotated[Path, Option(help="recorded stream: .npz, .csv, .parquet, .jsonl, .lp or .db")],
     several: Annotated[bool, Option("--compare", help="compare configurations with the first")] = False,
     out: Annotated[
         Path | None, Option("-o", help="keep state, report.html and report.json in this directory")
@@ -314,6 +314,7 @@ def wipe(
 app.command("audit")(audit)
 app.command("backup")(backup)
 app.command("restore")(restore)
+app.command("import")(import_data)
 app.command("ctl")(ctl)
 app.command("ingest")(ingest)
 

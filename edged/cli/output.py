@@ -316,6 +316,18 @@ class ReplayProgress(Bars):
         self._progress.update(self._task, total=total, completed=position, note=f"model {version}")
 
 
+class ImportBar(Bars):
+    """How many samples of a file are stored; how many there are nobody knows before its end."""
+
+    def __init__(self) -> None:
+        super().__init__("importing", "{task.fields[note]}", "{task.completed:,} samples")
+        self._task = self._progress.add_task("", total=None, note="")
+
+    def update(self, file: str, stored: int) -> None:
+        """Show a file and how many of its samples are stored."""
+        self._progress.update(self._task, completed=stored, note=escape(file))
+
+
 class RecipeProgress(Bars):
     """A bar over all trainings, and one for each that is going on."""
 
@@ -376,3 +388,16 @@ def show_recipes(report: Mapping[str, Any], page: Path) -> None:
     say(f"report: {page}")
     if report["written"]:
         say(f"written: {report['written']['config']}, {report['written']['bundle']}")
+
+
+def show_import(told: Mapping[str, Any]) -> None:
+    """Print the result of `edged import`."""
+    for file in told["files"]:
+        before = ": was imported before" if file["before"] else ""
+        out.print(
+            f"{file['file']}: {file['samples']:,} samples{before}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        show_warnings(file)

@@ -22,7 +22,7 @@ recipe_app = typer.Typer(
 @recipe_app.command("run")
 def recipe_run(
     recipes: Annotated[Path, Argument(metavar="RECIPE.yaml", help="what to train")],
-    data: Annotated[Path, Option(help="recorded stream, .npz or .csv[.gz]")],
+    data: Annotated[Path, Option(help="recorded stream: .npz, .csv, .parquet, .jsonl, .lp or .db")],
     folder: Annotated[Path, Option("-o", help="directory for report.html and report.json")],
     jobs: Annotated[int | None, Option(min=1, help="trainings at a time; a core each")] = None,
     write: Annotated[

@@ -1,4 +1,4 @@
-"""`edged audit`, `edged backup` and `edged restore`."""
+"""`edged audit`, `edged backup`, `edged restore` and `edged import`."""
 
 from __future__ import annotations
 
@@ -66,6 +66,31 @@ def restore(
 
     told = put_back(loader.load(config), file, replace=replace, keys=key or ())
     print_json(told) if as_json else output.show_pairs("restored", told)
+
+
+def import_data(
+    config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
+    files: Annotated[list[Path], Argument(metavar="FILE...", help="recorded data, oldest first")],
+    known: Annotated[
+        str | None,
+        Option(
+            "--format",
+            help="csv, parquet, jsonl, influx (line protocol), homeassistant (recorder), npz; by the names of"
+            " files when absent",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring recorded data with its labels, times and keys into the device's log; the daemon may run.
+
+    After a kill the same command continues. A file that was imported before changes nothing.
+    """
+    from edged.config import loader
+    from edged.device.admin.importing import import_files
+
+    with output.ImportBar() as bar:
+        told = import_files(loader.load(config), files, known, bar.update)
+    print_json(told) if as_json else output.show_import(told)
 
 
 weights_app = typer.Typer(help="Updates of weights that were received over MQTT.", no_args_is_help=True)

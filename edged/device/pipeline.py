@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
+from edged.device.ingest.import_feed import ImportFeed
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
@@ -186,6 +187,7 @@ class LivePipeline(Pipeline):
             committer=self.committer,
             clock=self.clock,
             watchdog=watchdog,
+            imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
         )
 
 

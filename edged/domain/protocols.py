@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.federated.messages import Quality
     from edged.domain.stream.held_labels import HeldLabel
+    from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
@@ -322,6 +323,7 @@ class SampleStore(Protocol):
         packets: Iterable[tuple[int, int]] = (),
         opened: OpenWindowChanges | None = None,
         joined: JoinChanges | None = None,
+        imported: ImportProgress | None = None,
     ) -> None:
         """Store a group in one durable transaction; raise StorageError if it failed."""
 
@@ -342,6 +344,9 @@ class SampleStore(Protocol):
 
     def held_labels(self) -> dict[str, HeldLabel]:
         """The labels that hold."""
+
+    def imported(self, file: str) -> ImportProgress | None:
+        """How much of a file is stored, by the SHA-256 of its content."""
 
     def evict(self, now: float) -> int:
         """Keep the store within its bounds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events, Listener
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
+from edged.device.ingest.import_feed import ImportFeed
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.errors import StorageError
 from edged.mqtt.client.message import ReceivedMessage
@@ -103,6 +104,7 @@ class Dock(Supervisor):
         self.problems: list[str | None] = []
         self.order: list[str] = []
         self.notices: list[tuple[str, dict[str, Any]]] = []
+        self.audited: list[dict[str, Any]] = []
         self.clock, self.rules = VirtualClock(1000.0), AdmissionRules()
         self.max_age: float | None = None
         self.in_flight = MqttConfig().receive_maximum
@@ -143,7 +145,15 @@ class Dock(Supervisor):
             committer=self.committer,
             clock=self.clock,
             watchdog=watchdog(),
+            imports=ImportFeed(self.config.dir, self.log, self, self, self.clock),
         )
+
+    def turn(self) -> None:
+        """One turn of the ingest thread."""
+        self.ingestor._turn(woken=True)  # noqa: SLF001  how much it does at a time is what is tested
+
+    def record_audit(self, entry: Mapping[str, Any]) -> None:
+        self.audited.append(dict(entry))
 
     def work(self, deliveries: Sequence[Any]) -> None:
         """Take in messages as the ingest thread does, and commit them without delay."""

@@ -258,7 +258,7 @@ def test_a_bad_gzip(tmp_path: Path, damage: str) -> None:
 def test_files_that_are_not_there_or_not_streams(tmp_path: Path) -> None:
     assert "no such file" in refusal(tmp_path / "absent.npz")
     assert "no such file" in refusal(tmp_path / "absent.csv.gz")
-    assert "give an .npz" in refusal(tmp_path / "stream.parquet")
+    assert "give an .npz" in refusal(tmp_path / "stream.xlsx")
     folder = tmp_path / "folder.csv"
     folder.mkdir()
     assert "cannot be read" in refusal(folder)

@@ -37,6 +37,7 @@ from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
 from edged.storage.samples.erasure import erase_files, erase_members
+from edged.storage.samples.import_chunks import FOLDER as IMPORTS
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -49,7 +50,7 @@ UNFINISHED = ("interrupted", "stopped")
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
-    ".restor*", ".replaced",
+    "imports", ".restor*", ".replaced",
 )  # fmt: skip
 
 
@@ -135,7 +136,7 @@ def train_once(
     """
     clock = SystemClock()
     with ExitStack() as stack:
-        stack.enter_context(_lock(config.storage.dir, "train"))
+        stack.enter_context(lock_state(config.storage.dir, "train"))
         config = with_bundle(config)
         registry = Registry.open(config.storage.dir)
         stack.callback(registry.close)
@@ -183,7 +184,8 @@ def _interrupted(registry: Registry) -> bool:
     return bool(runs) and runs[0].outcome in UNFINISHED
 
 
-def _lock(state: Path, command: str | None = None) -> DirectoryLock:
+def lock_state(state: Path, command: str | None = None) -> DirectoryLock:
+    """Lock a state directory; RefusedError while a daemon runs, or after a restore that was cut off."""
     pid = DirectoryLock.holder(state)
     if pid is not None:
         raise RefusedError(
@@ -219,7 +221,7 @@ def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(
             "the labels of this stream are its samples", where="--labels", remedy="name --samples"
         )
-    with _lock(state):
+    with lock_state(state):
         audit = AuditLog(state)
         audit.append(local_entry("wipe", {"what": list(what)}, "executing"))
         gone = _erase(config, state, what)
@@ -276,7 +278,8 @@ def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
     if (state / "samples.db").exists():
         with open_samples(config) as log:
             gone = log.erase(samples=samples, labels=True, alone=True)
-    erase_files([state / "candidates"])  # they and models hold inputs to compare outputs on
+    # Candidates and models hold inputs to compare outputs on.
+    erase_files([state / "candidates", state / IMPORTS])
     for model in sorted((state / "models").glob("[0-9]*")):
         erase_members(model, "probe_*.npy")
     return gone
@@ -315,7 +318,7 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
         raise ConfigError(
             f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
         )
-    with _lock(state, action), Registry.open(state) as registry:
+    with lock_state(state, action), Registry.open(state) as registry:
         try:
             before = {"pinned": registry.pinned()}
             done = _change_models(config, registry, action, version)

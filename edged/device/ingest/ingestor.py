@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.ingest.committer import GroupCommitter
     from edged.device.ingest.decoder import SampleDecoder
+    from edged.device.ingest.import_feed import ImportFeed
     from edged.device.ingest.joiner import Joiner
     from edged.domain.protocols import Delivery, SampleSink, SampleStore
     from edged.domain.stream.commit_group import Submission
@@ -52,7 +53,8 @@ class Ingestor:
     `store` knows the next offset, and the windows that an earlier process left open. `decoder` tells what
     messages say, of which `joiner` makes readings. `serving` predicts the samples. `committer` makes samples
     and labels durable; from then on the broker need not send them again. `clock` tells when samples arrive.
-    `watchdog` is shown that the loop `ingest` works.
+    `watchdog` is shown that the loop `ingest` works. `imports` are samples that the command
+    `import` has left, stored while no message waits.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Ingestor:
         committer: GroupCommitter,
         clock: Clock,
         watchdog: Watchdog,
+        imports: ImportFeed | None = None,
     ) -> None:
         stream = config.stream
         self._config = config.storage
@@ -76,6 +79,7 @@ class Ingestor:
         self._committer = committer
         self._clock = clock
         self._watchdog = watchdog
+        self._imports = imports
         forecasts = stream.to_schema().task == "forecast"
         self._forecast = Forecast(stream.forecast_columns, stream.horizon) if forecasts else None
         self.windowing = None if stream.window is None else Windowing(stream.window.rules(), stream.width)
@@ -186,7 +190,10 @@ class Ingestor:
                 self.take_in(deliveries)
             self._take_in_submitted()
             self._take_in_due()
-            flushed = self._committer.commit_due(at_once=bool(asked))
+            importing = self._imports is not None and not self._paused and self._imports.waiting()
+            flushed = self._committer.commit_due(at_once=bool(asked) or importing)
+            if importing and flushed and not self._stopping:
+                self._take_in_imported()
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._committer.start_over(deliveries, self._taken)
@@ -244,6 +251,13 @@ class Ingestor:
             self.received += len(readings)
             received = self._put(group, readings, received, [None] * len(readings))
             self._hand_on(group, np.asarray(received, np.float64))
+
+    def _take_in_imported(self) -> None:
+        """Store a part of what is imported: everything else is durable, so the next offsets are its own."""
+        if self._imports is not None:
+            before, self._next_offset = self._next_offset, self._imports.store_next(self._next_offset)
+            if self._next_offset > before:
+                self._wake.set()
 
     def take_in(self, deliveries: Sequence[Delivery]) -> None:
         """Decode messages, and hand them on for prediction and for the next commit."""

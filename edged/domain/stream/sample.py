@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +101,10 @@ class Batch:
             [name for batch in batches for name in batch.ids],
             [packet for batch in batches for packet in batch.packets],
         )
+
+    def part(self, start: int, stop: int) -> Batch:
+        """The samples from position `start` to before `stop`."""
+        return Batch(*(getattr(self, column.name)[start:stop] for column in fields(self)))
 
 
 @dataclass(frozen=True)

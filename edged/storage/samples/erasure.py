@@ -55,6 +55,7 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
         gone["samples"], gone["labels"] = tally.rows, labelled
         db.execute("DELETE FROM samples")
         db.execute("DELETE FROM packets")
+        db.execute("DELETE FROM imports")
         tally.evicted += tally.rows
         tally.rows = tally.holdout_labels = 0
     elif labels:

@@ -19,7 +19,7 @@ from edged.clock import Ages
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import database
-from edged.storage.samples import erasure, eviction, joined_values, open_windows, quarantine
+from edged.storage.samples import erasure, eviction, imports, joined_values, open_windows, quarantine
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.checksum import CHECKED, is_whole, provide_checksum
 from edged.storage.samples.eviction import Eviction
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.clock import Clock
+    from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.domain.stream.schema import Schema
@@ -187,6 +188,7 @@ class SampleLog(JoiningReader):
         packets: Iterable[tuple[int, int]] = (),
         opened: OpenWindowChanges | None = None,
         joined: JoinChanges | None = None,
+        imported: ImportProgress | None = None,
     ) -> None:
         """Store everything in one transaction; on the disk when this returns.
 
@@ -199,6 +201,7 @@ class SampleLog(JoiningReader):
         `relabels` times is withdrawn. `quarantined` messages were refused. `packets` are those of this call's
         other messages (labels, readings of windows), for `recent_packets`. `opened` is what changes about
         windows that are not yet samples, `joined` about the values that samples are joined from.
+        `imported` is how far the file is of which these samples are.
 
         Raises StorageError when nothing at all was stored: the messages must not be acknowledged.
         """
@@ -213,6 +216,8 @@ class SampleLog(JoiningReader):
                         open_windows.write(self._db, opened)
                     if joined is not None:
                         joined_values.write(self._db, joined)
+                    if imported is not None:
+                        imports.write(self._db, imported)
                     if labels:
                         values = encoded([label.label for label in labels], self._schema)
                         labelling.apply(self._db, labels, values, tally, self._limits.relabels)

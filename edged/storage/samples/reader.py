@@ -20,7 +20,7 @@ from edged.domain.training.caches import codes_of
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files.database import file_bytes, json_list, snapshot
-from edged.storage.samples import joined_values, open_windows, quarantine
+from edged.storage.samples import imports, joined_values, open_windows, quarantine
 from edged.storage.samples.checksum import CHECKED, is_whole
 from edged.storage.samples.tables import SampleCounts
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.stream.held_labels import HeldLabel
+    from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindows
 
@@ -187,6 +188,11 @@ class WindowReader:
         """Read the labels that hold."""
         with self._reading():
             return joined_values.read_held(self._db)
+
+    def imported(self, file: str) -> ImportProgress | None:
+        """Read how much is stored of a file, by the SHA-256 of its content; None for an unknown one."""
+        with self._reading():
+            return imports.read(self._db, file)
 
     def counters(self) -> Counters:
         """Read all counters, at one moment."""

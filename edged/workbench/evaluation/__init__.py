@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.messages.encoding import json_ready
-from edged.storage.recordings import read_stream
+from edged.storage.recordings import read_recording
 from edged.workbench.evaluation.compare import EvaluationOutcome, compare, comparison_page
 from edged.workbench.evaluation.history import history
 from edged.workbench.evaluation.replay import Replay
@@ -77,9 +77,7 @@ def _evaluate(
     name: str, config: Config, data: Path, options: LabelOptions, out: Path | None, on_progress: Progress
 ) -> EvaluationOutcome:
     started = time.monotonic()
-    stream = shape_stream(
-        read_stream(data, features=config.stream.names, label=config.stream.label_path), config, options
-    )
+    stream = shape_stream(read_recording(data, config.stream), config, options)
     with tempfile.TemporaryDirectory(prefix="edged-evaluate-") as temporary:
         replay = Replay(config, stream, options, out or Path(temporary), on_progress)
         replay.run()

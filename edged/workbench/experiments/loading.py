@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from edged.config import Config, DeviceConfig
 from edged.config.loader import all_problems, read_yaml
 from edged.errors import ConfigError
-from edged.storage.recordings import read_stream
+from edged.storage.recordings import read_recording
 from edged.workbench.experiments.config import RecipeFile
 from edged.workbench.experiments.grid import Recipe, expand
 from edged.workbench.recordings.stream import LabelOptions, Stream, shape_stream
@@ -65,7 +65,7 @@ def load_stream(file: RecipeFile, data: Path) -> tuple[Stream, Split]:
     Raises ConfigError when the two do not fit each other, or a part would be too small.
     """
     config = Config(device=DeviceConfig(id=file.name), stream=file.stream)
-    recorded = read_stream(data, features=config.stream.names, label=config.stream.label_path)
+    recorded = read_recording(data, config.stream)
     stream = shape_stream(recorded, config, LabelOptions())
     if file.judged_by == "auroc" and stream.truth is None:
         raise ConfigError(

@@ -17,6 +17,7 @@ import numpy as np
 from edged.domain.stream.commit_delay import FlushRequests
 from edged.domain.stream.commit_group import CommitGroup
 from edged.domain.stream.forecast import Forecast
+from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.redelivery import checksum
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.windowing import Windowing
@@ -118,7 +119,7 @@ class Ingestor:
         """
         if self._committer.problem is not None:
             raise StorageError(self._committer.problem)
-        if self.windowing is not None:
+        if self.windowing is not None and not all(isinstance(r, HoldReading) for r in submission.readings):
             raise RefusedError("samples are windows of readings", remedy="send readings to the broker")
         if self._paused or self._stopping:
             raise RefusedError("ingest is paused", remedy="send the command resume")

@@ -103,8 +103,8 @@ class Joiner:
     def changes(self) -> JoinChanges | None:
         """What has changed since the last call; None for nothing."""
         states = {} if self.joining is None else self.joining.changes().states
-        held = self.held.changes()
-        return JoinChanges(states, held, self._clock.now()) if states or held else None
+        held, said = self.held.changes(), self.held.said()
+        return JoinChanges(states, held, self._clock.now(), said) if states or held else None
 
     def _labelled(self, readings: list[Reading]) -> list[Reading]:
         return [self.held.labelled(one, one.ts or 0.0) for one in readings] if self.held else readings

@@ -19,6 +19,8 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "pause": ("what",),
     "resume": ("what",),
     "wipe": ("what",),
+    "label": ("from", "to", "hold"),
+    "label.undo": ("number",),
     "logs.level": ("level",),
     "weights.apply": ("mix",),
     "model.install": ("sha256",),
@@ -27,6 +29,8 @@ SHOWN: dict[str, tuple[str, ...]] = {
 """Fields of requests that an entry repeats, by command; of `config.set` it repeats all."""
 
 RESULTS = ("run", "from", "to", "version", "pinned", "paused", "generation")
+LABELS = ("number", "labelled", "held", "undone", "kept", "gone", "before", "after")
+"""Fields of answers that an entry repeats, and those of commands about labels."""
 
 
 def command_entry(
@@ -38,6 +42,7 @@ def command_entry(
     """
     signer, data = request.get(SIGNER), answer.get("data", {})
     names = tuple(request) if name == "config.set" else SHOWN.get(name, ())
+    told = LABELS if name in ("label", "label.undo") else RESULTS
     asked = {field: request[field] for field in names if field in request and field not in ENVELOPE}
     return {
         "ts": ts,
@@ -47,5 +52,5 @@ def command_entry(
         "who": {"via": via} if signer is None else {"via": via, "key": signer},
         "state": answer["state"],
         "request": asked,
-        "result": {field: data[field] for field in RESULTS if field in data},
+        "result": {field: data[field] for field in told if field in data},
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.samples import joined_values, open_windows
+from edged.storage.samples import joined_values, label_actions, open_windows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -61,6 +61,7 @@ MIGRATIONS: Migrations = (
         "ALTER TABLE tally ADD COLUMN checksum INTEGER",
     ),
     joined_values.TABLES,
+    label_actions.TABLES,
 )
 
 

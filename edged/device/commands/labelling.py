@@ -159,9 +159,12 @@ class LabelCommands:
             ) from problem
 
     def _key(self, request: dict[str, Any]) -> str:
-        key: str | None = request.get("key") or self._pipeline.samples.only_key()
+        key: str | None = request.get("key")
         if key is None:
-            raise ConfigError("which one? Not all samples have the same", where="key", remedy="name it")
+            self._pipeline.ingestor.flush()
+            key = self._pipeline.samples.only_key()
+        if key is None:
+            raise ConfigError("none is named, and the samples do not all have the same", where="key")
         return key
 
     def _learn(self, updates: list[LabelUpdate]) -> None:

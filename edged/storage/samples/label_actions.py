@@ -79,11 +79,9 @@ def record_held(db: sqlite3.Connection, change: HeldChange) -> None:
             action = LabelAction(0, change.command, change.ts, None, "held", change.key)
             action.held, action.now_held = _held(change.before), _held(change.after)
             add(db, action)
-        return
-    action = find(db, "WHERE number = ?", change.undoes)
-    if action is not None:
-        action.undone_by = change.command
-        write(db, action)
+    elif (undone := find(db, "WHERE number = ?", change.undoes)) is not None:
+        undone.undone_by = change.command
+        write(db, undone)
 
 
 def held_label(stored: tuple[list[float], float] | None) -> HeldLabel | None:

@@ -196,20 +196,23 @@ class LabelHistory:
         Raises RefusedError when a later action has labelled samples of it again.
         """
         action = self.newest(number)
-        with self._log.changing(0) as (db, _):
-            for _, rows in self._parts(db, action.number):
+        below: int | None = None
+        while below != 0:  # part by part: ingest goes on in between
+            with self._log.looking() as db:
+                below, rows = self._newest_part(db, action.number, below)
                 later = db.execute(_LATER, (json_list([row[0] for row in rows]), action.number)).fetchone()
-                if later is not None:
-                    raise RefusedError(
-                        f"{later[0]} has labelled samples of {action.number} again",
-                        where="number", remedy=f"undo {later[0]} first",
-                    )  # fmt: skip
-            action.undone_by, action.open = command, True
+            if later is not None:
+                raise RefusedError(
+                    f"{later[0]} has labelled samples of {action.number} again",
+                    where="number", remedy=f"undo {later[0]} first",
+                )  # fmt: skip
+        action.undone_by, action.open = command, True
+        with self._log.changing(0) as (db, _):
             write(db, action)
         return action
 
     def _undo_part(self, db: sqlite3.Connection, tally: SampleCounts, action: LabelAction) -> list[int]:
-        part, before = next(iter(self._parts(db, action.number, limit=1)), (None, []))
+        part, before = self._newest_part(db, action.number)
         now = {row[0]: row for row in db.execute(_OF_OFFSETS, (json_list([row[0] for row in before]),))}
         back = [row for row in before if row[0] in now and now[row[0]][3] == action.ts]
         action.back += len(back)
@@ -219,16 +222,19 @@ class LabelHistory:
         states: list[_Label] = [(self._stored(y), seq, ts, changes) for _, y, seq, ts, changes in back]
         _replace(db, tally, [now[row[0]] for row in back], states)
         db.execute("DELETE FROM labels_before WHERE part = ?", (part,))
-        action.open = part is not None
+        action.open = part > 0
         write(db, action)
         return [row[0] for row in before]
 
-    def _parts(self, db: sqlite3.Connection, number: int, limit: int = -1) -> list[tuple[int, list[Any]]]:
+    @staticmethod
+    def _newest_part(db: sqlite3.Connection, number: int, below: int | None = None) -> tuple[int, list[Any]]:
+        """The newest part of an action, or the next one before another; 0 and no rows after the last."""
         found = db.execute(
-            "SELECT part, rows FROM labels_before WHERE number = ? ORDER BY part DESC LIMIT ?",
-            (number, limit),
-        ).fetchall()
-        return [(part, unpacked(rows)) for part, rows in found]
+            "SELECT part, rows FROM labels_before WHERE number = ?1 AND (?2 IS NULL OR part < ?2)"
+            " ORDER BY part DESC LIMIT 1",
+            (number, below),
+        ).fetchone()
+        return (0, []) if found is None else (found[0], unpacked(found[1]))
 
     # ---- labels in the log --------------------------------------------------------------------
 

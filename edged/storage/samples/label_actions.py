@@ -24,13 +24,15 @@ log = get_logger("edged.samples")
 
 # label_actions.state  JSON of the fields of LabelAction that are no columns.
 # undone_by            the command that undid it, or is at it.
+# oldest               when the first of these samples came: with `storage.max_age` they go with it.
 # labels_before.rows   zlib of JSON, columns: offset, y (hexadecimal for several targets), label_seq,
 #                      label_ts and changes of samples as they were.
 TABLES = (
     """CREATE TABLE label_actions (
         number INTEGER PRIMARY KEY AUTOINCREMENT, command TEXT NOT NULL UNIQUE, ts REAL NOT NULL,
         undone_by TEXT, state TEXT NOT NULL, checksum INTEGER NOT NULL)""",
-    "CREATE TABLE labels_before (part INTEGER PRIMARY KEY, number INTEGER NOT NULL, rows BLOB NOT NULL)",
+    """CREATE TABLE labels_before (
+        part INTEGER PRIMARY KEY, number INTEGER NOT NULL, oldest REAL NOT NULL, rows BLOB NOT NULL)""",
     "CREATE INDEX label_parts ON labels_before(number)",
 )
 KEPT = 100  # actions that can be undone
@@ -93,13 +95,17 @@ def held_label(stored: tuple[list[float], float] | None) -> HeldLabel | None:
 
 
 def drop_before(db: sqlite3.Connection, moment: float) -> None:
-    """Forget what was said before this moment (Unix seconds)."""
+    """Forget what was said before this moment (Unix seconds), and labels of samples that came before it."""
     drop(db, "ts < ?", moment)
+    db.execute("DELETE FROM labels_before WHERE oldest < ?", (moment,))
 
 
 def any_before(db: sqlite3.Connection, moment: float) -> bool:
-    """Whether something was said before this moment (Unix seconds)."""
-    return bool(db.execute("SELECT 1 FROM label_actions WHERE ts < ? LIMIT 1", (moment,)).fetchone())
+    """Whether something is here that `drop_before` would forget."""
+    return any(
+        db.execute(f"SELECT 1 FROM {table} WHERE {column} < ? LIMIT 1", (moment,)).fetchone()  # noqa: S608  constants
+        for table, column in (("label_actions", "ts"), ("labels_before", "oldest"))
+    )
 
 
 def clear(db: sqlite3.Connection) -> None:

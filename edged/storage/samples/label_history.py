@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PART = 1000  # samples in one transaction
 _ROW_BYTES = 16  # about what the label of before takes of one
 
-_COLUMNS = "offset, y, label_seq, label_ts, changes, holdout"
+_COLUMNS = "offset, y, label_seq, label_ts, changes, holdout, ingested"
 _OF_INTERVAL = f"""SELECT {_COLUMNS}, ts FROM samples
     WHERE key = ? AND (ts, offset) > (?, ?) AND ts <= ? AND offset < ? ORDER BY ts, offset LIMIT ?"""
 _OF_OFFSETS = f"SELECT {_COLUMNS} FROM samples WHERE offset IN (SELECT value FROM json_each(?))"
@@ -167,10 +167,12 @@ class LabelHistory:
             if y is not None and seq is None:
                 position, tally.next_seq = tally.next_seq, tally.next_seq + 1
             states.append((y, position, action.ts, None))
-        db.execute(
-            "INSERT INTO labels_before (number, rows) VALUES (?, ?)",
-            (action.number, packed([(row[0], text_of(row[1]), *row[2:5]) for row in rows])),
-        )
+        if rows:
+            before = packed([(row[0], text_of(row[1]), *row[2:5]) for row in rows])
+            db.execute(
+                "INSERT INTO labels_before (number, oldest, rows) VALUES (?, ?, ?)",
+                (action.number, min(row[6] for row in rows), before),
+            )
         action.rows += len(rows)
         action.had += sum(row[2] is not None for row in rows)
         _replace(db, tally, rows, states)
@@ -217,8 +219,8 @@ class LabelHistory:
         back = [row for row in before if row[0] in now and now[row[0]][3] == action.ts]
         action.back += len(back)
         action.back_had += sum(row[2] is not None for row in back)
-        action.gone += sum(row[0] not in now for row in before)
-        action.kept += len(before) - len(back) - sum(row[0] not in now for row in before)
+        action.kept += sum(row[0] in now for row in before) - len(back)
+        action.gone = action.rows - action.back - action.kept
         states: list[_Label] = [(self._stored(y), seq, ts, changes) for _, y, seq, ts, changes in back]
         _replace(db, tally, [now[row[0]] for row in back], states)
         db.execute("DELETE FROM labels_before WHERE part = ?", (part,))
@@ -249,7 +251,9 @@ def _replace(
     db: sqlite3.Connection, tally: SampleCounts, rows: Sequence[Any], states: Sequence[_Label]
 ) -> None:
     """Give samples, as they are now, other labels. A sample that lost its label to contradictions had one."""
-    for (_, _, seq, _, changes, holdout), (_, position, _, contradictions) in zip(rows, states, strict=True):
+    for (_, _, seq, _, changes, holdout, _), (_, position, _, contradictions) in zip(
+        rows, states, strict=True
+    ):
         tally.labels += (position is not None or contradictions is not None) - (
             seq is not None or changes is not None
         )

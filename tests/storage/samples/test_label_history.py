@@ -264,6 +264,23 @@ def test_the_history_is_bounded_in_number_and_bytes(log: SampleLog) -> None:
         undo(small, KEPT + 20)
 
 
+def test_nothing_of_it_outlives_the_age_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_history, "PART", 5)
+    with open_log(tmp_path, max_age=100.0) as log:
+        log.commit(batch(1, 50))
+        history = history_of(log)
+        action = history.begin_interval("it", "m0", START, START + 50, 1.0, START + 60)
+        finish(history, action)
+        log.evict(START + 100 + 12)
+        done = undo(history)
+        assert (done.back, done.kept) == (35, 0), "in parts of five"
+        assert done.gone == 15
+        log.evict(START + 161)
+        with log.looking() as db:
+            assert db.execute("SELECT count(*) FROM label_actions").fetchone() == (0,)
+            assert db.execute("SELECT count(*) FROM labels_before").fetchone() == (0,)
+
+
 def test_a_wipe_leaves_nothing_of_it(log: SampleLog) -> None:
     log.commit(batch(1, 10, labelled=True))
     history = history_of(log)

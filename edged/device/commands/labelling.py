@@ -104,8 +104,8 @@ class LabelCommands:
         sample_id, key, ts = entry.get("id"), entry.get("key"), entry.get("ts")
         if isinstance(sample_id, str | int):
             return LabelReading(label, id=str(sample_id))
-        if isinstance(key, str) and isinstance(ts, int | float):
-            return LabelReading(label, key=key, ts=float(ts))
+        if isinstance(key, str) and ts is not None:
+            return LabelReading(label, key=key, ts=self._time(entry, "ts"))
         raise ConfigError("no sample is named", where=where, remedy="give id, or key and ts (Unix seconds)")
 
     def _label_of(self, value: Any, where: str) -> LabelValue:
@@ -154,9 +154,7 @@ class LabelCommands:
         try:
             return parse_time(request.get(name))
         except RejectedSampleError as problem:
-            raise ConfigError(
-                problem.what, where=name, remedy="give from and to, Unix or ISO 8601"
-            ) from problem
+            raise ConfigError(problem.what, where=name, remedy="give Unix seconds or ISO 8601") from problem
 
     def _key(self, request: dict[str, Any]) -> str:
         key: str | None = request.get("key")

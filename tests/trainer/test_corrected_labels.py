@@ -1,4 +1,4 @@
-"""A trainer that stays in memory learns from labels as people have corrected them, not from those of before."""
+"""A trainer that stays in memory learns from labels as people have corrected them."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.domain.stream.commit_group import Submission
 from edged.domain.stream.held_labels import HeldChange
@@ -14,7 +15,7 @@ from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading, LabelUpdate
 from edged.errors import ConfigError, RefusedError, RejectedSampleError, StorageError
 from edged.mqtt.codecs.labels import ends, label_of
-from edged.mqtt.field_access import parse_time
+from edged.mqtt.field_access import parse_key, parse_time
 from edged.storage.samples.label_actions import held_label
 from edged.storage.samples.label_history import LabelHistory
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from edged.errors import EdgedError
     from edged.storage.samples.label_actions import LabelAction
 
+_T = TypeVar("_T")
 HISTORY_SHARE = 16  # this part of `storage.max_bytes` may be labels of before
 PAUSE = 0.002  # seconds between two parts of an interval, in which ingest commits
 HOLD_SECONDS = 10.0  # that a label that holds may take to be on the disk
@@ -101,11 +103,11 @@ class LabelCommands:
         if entry.get("label") is None:
             raise ConfigError("no label", where=where, remedy='send {"id": …, "label": …}')
         label = self._label_of(entry["label"], where)
-        sample_id, key, ts = entry.get("id"), entry.get("key"), entry.get("ts")
+        sample_id = entry.get("id")
         if isinstance(sample_id, str | int):
             return LabelReading(label, id=str(sample_id))
-        if isinstance(key, str) and ts is not None:
-            return LabelReading(label, key=key, ts=self._time(entry, "ts"))
+        if entry.get("key") is not None and entry.get("ts") is not None:
+            return LabelReading(label, key=_read(parse_key, entry, "key"), ts=_read(parse_time, entry, "ts"))
         raise ConfigError("no sample is named", where=where, remedy="give id, or key and ts (Unix seconds)")
 
     def _label_of(self, value: Any, where: str) -> LabelValue:
@@ -130,7 +132,7 @@ class LabelCommands:
     # ---- an interval -----------------------------------------------------------------------
 
     def _label_interval(self, request: dict[str, Any], command: str) -> LabelAction:
-        first, last = (self._time(request, name) for name in ("from", "to"))
+        first, last = (_read(parse_time, request, name) for name in ("from", "to"))
         if first > last:
             raise ConfigError(f"it is after to ({last:.3f})", where="from")
         if "label" not in request:
@@ -149,18 +151,11 @@ class LabelCommands:
         self._pipeline.worker.wake()
         return action
 
-    @staticmethod
-    def _time(request: dict[str, Any], name: str) -> float:
-        try:
-            return parse_time(request.get(name))
-        except RejectedSampleError as problem:
-            raise ConfigError(problem.what, where=name, remedy="give Unix seconds or ISO 8601") from problem
-
     def _key(self, request: dict[str, Any]) -> str:
-        key: str | None = request.get("key")
-        if key is None:
-            self._pipeline.ingestor.flush()
-            key = self._pipeline.samples.only_key()
+        if request.get("key") is not None:
+            return _read(parse_key, request, "key")
+        self._pipeline.ingestor.flush()
+        key = self._pipeline.samples.only_key()
         if key is None:
             raise ConfigError("none is named, and the samples do not all have the same", where="key")
         return key
@@ -252,6 +247,14 @@ class LabelCommands:
                 )
         told = self._held(action)
         return {"number": action.number, "undone": 1, "before": told["after"], "after": told["before"]}
+
+
+def _read(parse: Callable[[Any], _T], request: dict[str, Any], name: str) -> _T:
+    """A field of a request, read as fields of messages are."""
+    try:
+        return parse(request.get(name))
+    except RejectedSampleError as problem:
+        raise ConfigError(problem.what, where=name) from problem
 
 
 def _cleared(action: LabelAction) -> bool:

@@ -82,7 +82,7 @@ REQUESTS: dict[str, Schema] = {
         fields(
             label=ANYTHING,
             labels=listed(OBJECT),
-            key=about("not needed where all samples have the same", TEXT),
+            key=about("not needed where all samples have the same", ANYTHING),
             from_=about("Unix seconds, milliseconds or ISO 8601", ANYTHING),
             to=about("the same; a sample of this very moment is labelled, too", ANYTHING),
             hold=about("the label counts from now on, until another; without a label it ends", FLAG),

@@ -132,6 +132,9 @@ def test_what_people_say_is_stored_learned_audited_and_taken_back(broker: Broker
             answer = ask(listener, "label", **odd)
             assert (answer["status"], what in answer["error"]) == ("error", True), answer
         assert "nothing is here" in ask(listener, "label.undo")["error"]
+        pump(listener, range(2), "7")
+        assert data(listener, "label", key=7, ts=START + 1, label="ok")["labelled"] == 1
+        assert data(listener, "label", **{"from": START, "to": START, "key": 7, "label": 1})["labelled"] == 1
         assert "response/label.undo" in conform(listener)
     said = [e for e in log_of(device) if e["what"] == "command"]
     assert [e["command"] for e in said if e["state"] == "successful"][:2] == ["label", "label"]

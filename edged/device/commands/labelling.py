@@ -16,6 +16,7 @@ from edged.domain.stream.sample import LabelReading, LabelUpdate
 from edged.errors import ConfigError, RefusedError, RejectedSampleError, StorageError
 from edged.mqtt.codecs.labels import ends, label_of
 from edged.mqtt.field_access import parse_key, parse_time
+from edged.storage.journal.journal import CommandRecord
 from edged.storage.samples.label_actions import held_label
 from edged.storage.samples.label_history import LabelHistory
 
@@ -62,9 +63,7 @@ class LabelCommands:
         """
         if self._pipeline.schema.labels_itself:
             raise RefusedError("the labels of this stream are its samples", where="label")
-        self._history.complete()
-        command = task.key or secrets.token_hex(8)
-        done = self._history.find(command)
+        command, done = self._begin(task)
         if request.get("hold"):
             return self._held(done or self._hold(request, command))
         if "from" in request or "to" in request:
@@ -74,6 +73,15 @@ class LabelCommands:
     def resume(self, request: dict[str, Any], task: Task) -> None:
         """Finish and answer the command `label` that the end of the daemon cut off."""
         task.done(self.label(request, task))
+
+    def _begin(self, task: Task) -> tuple[str, LabelAction | None]:
+        """The name of a command in the history, and what it had done before it was cut off."""
+        self._history.complete()
+        command = task.key or secrets.token_hex(8)
+        if isinstance(task.sender, CommandRecord):
+            return command, self._history.find(command)
+        self._history.release(command)
+        return command, None
 
     def _label_samples(
         self, request: dict[str, Any], command: str, done: LabelAction | None
@@ -210,9 +218,8 @@ class LabelCommands:
 
         Raises RefusedError when there is none, or its samples or key have been labelled again since.
         """
-        self._history.complete()
-        command, number = task.key or secrets.token_hex(8), request.get("number")
-        action = self._history.find(command) or self._history.newest(number)
+        command, done = self._begin(task)
+        action = done or self._history.newest(request.get("number"))
         if action.kind == "held":
             return self._undo_held(action, command)
         if action.undone_by is None:

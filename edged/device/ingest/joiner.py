@@ -57,7 +57,7 @@ class Joiner:
                 self.joining.restore(store.joined_values(), self._clock.monotonic())
 
     def forget(self) -> None:
-        """What is here is ahead of what is stored: restore it before the next message."""
+        """What is here is not what is stored: restore it before the next message."""
         self._restored = False
 
     def join(self, found: Sequence[Seen], received: float, group: CommitGroup) -> list[Reading]:

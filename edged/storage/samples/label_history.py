@@ -66,6 +66,18 @@ class LabelHistory:
         """The action that a command has done or undone; None without one."""
         return self._one("WHERE command = ?1 OR undone_by = ?1", command)
 
+    def release(self, command: str) -> None:
+        """Let a command have a name that an earlier one had, which nobody asks for any more."""
+        if self.find(command) is not None:
+            with self._log.changing(0) as (db, _):
+                db.execute(
+                    "UPDATE label_actions SET"
+                    " command = CASE command WHEN ?1 THEN 'before ' || number ELSE command END,"
+                    " undone_by = CASE undone_by WHEN ?1 THEN 'before' ELSE undone_by END"
+                    " WHERE command = ?1 OR undone_by = ?1",
+                    (command,),
+                )
+
     def newest(self, number: int | None = None) -> LabelAction:
         """The newest action that is not undone, or the one of this number.
 

@@ -169,6 +169,20 @@ def test_a_label_holds_from_the_command_on(broker: Broker, tmp_path: Path) -> No
     assert counted(device) == {None: 3 + 2 + 7, 1.0: 4 + 6, 0.0: 5}
 
 
+@pytest.mark.slow
+def test_a_wipe_ends_what_holds_and_leaves_nothing_to_undo(broker: Broker, tmp_path: Path) -> None:
+    device = Device(tmp_path, broker.port, PUMPS, training=RESTS)
+    with running(device, broker.port) as listener:
+        pump(listener, range(3))
+        data(listener, "label", **{"from": START, "to": START + 1, "label": "ok"})
+        data(listener, "label", key="p1", label="worn", hold=True)
+        data(listener, "wipe", confirm="rig", what=["labels"])
+        assert "nothing is here" in ask(listener, "label.undo")["error"]
+        listener.send("sensors/p1", {"x": [1, 2]})
+        listener.wait(lambda: len(listener.messages["predictions"]) > 3)
+    assert counted(device) == {None: 4}
+
+
 def counted(device: Device) -> dict[float | None, int]:
     """How many samples have which label."""
     with (

@@ -127,6 +127,20 @@ def test_undo_does_not_touch_a_label_that_came_since(tmp_path: Path) -> None:
         assert numbers(dock) == [("it", None)]
 
 
+def test_what_was_erased_holds_no_longer(dock: Dock) -> None:
+    hold(dock, 1.0, "it")
+    dock.close()
+    dock.open()
+    with running(dock) as ingestor:
+        ingestor.receive(delivery(1))
+        ingestor.flush()
+        dock.log.erase(labels=True)
+        ingestor.forget()
+        ingestor.receive(delivery(2))
+    assert labels(dock) == [1.0, None]
+    assert (dock.log.held_labels(), numbers(dock)) == ({}, [])
+
+
 def test_a_command_counts_though_a_label_of_later_holds(tmp_path: Path) -> None:
     with closing(Dock(tmp_path, BY_TOPIC | {"ts": "ts"})) as dock:
         dock.work([delivery(1, "labels/m1", payload=b'{"label": "ok", "ts": 1500}')])

@@ -249,6 +249,17 @@ def test_an_earlier_one_is_undone_only_where_no_later_one_stands_on_it(log: Samp
     assert history.newest().number == apart.number
 
 
+def test_a_name_may_come_again(log: SampleLog) -> None:
+    log.commit(batch(1, 10))
+    history = history_of(log)
+    for _ in range(3):
+        history.release("a")
+        first = between(history, 1, 5, 1.0, name="a")
+        history.release("back")
+        assert undo(history, name="back").number == first.number
+    assert labels(log) == {}
+
+
 def test_the_history_is_bounded_in_number_and_bytes(log: SampleLog) -> None:
     log.commit(batch(1, 3 * KEPT, labels=[0.25] * (3 * KEPT)))
     history = history_of(log)

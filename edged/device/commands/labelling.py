@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 HISTORY_SHARE = 16  # this part of `storage.max_bytes` may be labels of before
-PAUSE = 0.002  # seconds between two parts of an interval, in which ingest commits
 HOLD_SECONDS = 10.0  # that a label that holds may take to be on the disk
 
 
@@ -155,7 +154,6 @@ class LabelCommands:
             offsets = self._history.go_on(action)
             if label is not None and offsets:
                 self._learn([LabelUpdate(offset, label, now) for offset in offsets])
-            time.sleep(PAUSE)
         self._pipeline.worker.wake()
         return action
 
@@ -226,7 +224,6 @@ class LabelCommands:
             action = self._history.begin_undo(action.number, command)
         while action.open:
             self._history.go_on(action)
-            time.sleep(PAUSE)
         self._pipeline.worker.wake()
         before, after = (0 if _cleared(action) else action.back), action.back_had
         return {

@@ -9,6 +9,7 @@ what a power cut has interrupted.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from edged.storage.samples.tables import SampleCounts
 
 PART = 1000  # samples in one transaction
+PAUSE = 0.002  # seconds after it, in which ingest commits
 _ROW_BYTES = 16  # about what the label of before takes of one
 
 _COLUMNS = "offset, y, label_seq, label_ts, changes, holdout, ingested"
@@ -137,6 +139,7 @@ class LabelHistory:
 
     def go_on(self, action: LabelAction) -> list[int]:
         """Label or undo the next part of an open action; offsets of its samples, none when it is done."""
+        time.sleep(PAUSE)
         with self._log.changing(_ROW_BYTES * PART) as (db, tally):
             if find(db, "WHERE number = ?", action.number) is None:
                 action.open = False  # all labels were wiped meanwhile
@@ -211,7 +214,8 @@ class LabelHistory:
         """
         action = self.newest(number)
         below: int | None = None
-        while below != 0:  # part by part: ingest goes on in between
+        while below != 0:
+            time.sleep(PAUSE)
             with self._log.looking() as db:
                 below, rows = self._newest_part(db, action.number, below)
                 later = db.execute(_LATER, (json_list([row[0] for row in rows]), action.number)).fetchone()

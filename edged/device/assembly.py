@@ -246,7 +246,7 @@ class Assembly:
         settings = SettingsCommands(self.settings, events)
         queries = QueryCommands(pipeline, self.status, self.session)
         transfers = TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout)
-        keys = KeyCommands(config, self.first.trust)
+        keys, labels = KeyCommands(config, self.first.trust), LabelCommands(pipeline)
         handlers: dict[str, Handler] = {
             "train": Handler(training.train, "later", resume=training.resume),
             "cancel": Handler(training.cancel),
@@ -261,7 +261,8 @@ class Assembly:
             "unpin": Handler(models.unpin),
             "evaluate": Handler(models.evaluate, "aside"),
             "export": Handler(models.export, "aside"),
-            "label": Handler(LabelCommands(pipeline).label),
+            "label": Handler(labels.label, "known", resume=labels.resume),
+            "label.undo": Handler(labels.undo, "known", resume=labels.resume_undo),
             "wipe": Handler(WipeCommands(pipeline, self.outbound, events).wipe, "aside"),
             "config.get": Handler(settings.get),
             "config.set": Handler(settings.set),

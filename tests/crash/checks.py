@@ -18,9 +18,10 @@ from edged.storage.files.checksummed_json import read_sealed
 from edged.storage.journal.audit_log import AuditLog, read_audit
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
+from edged.storage.samples.label_history import LabelHistory
 from tests.crash.learning import Desk
 from tests.crash.rig import opened
-from tests.crash.workloads import content, opened_outbox
+from tests.crash.workloads import SAID, SIZE, content, opened_outbox
 from tests.device.gates import Gate
 from tests.device.learning_rig import batch
 from tests.device.linear import classes, inputs
@@ -63,6 +64,44 @@ def check_samples(state: OpenState, numbers: list[int]) -> None:
     counters = state.samples.counters()
     assert counters.rows == counters.samples, "the counts do not agree"
     assert counters.samples >= len(numbers)
+
+
+# ---- labels that people give ------------------------------------------------------------------
+
+
+def check_labels(root: Path, bundle: Path, promises: Promises) -> None:
+    """Each command is there with all that it did, or it is not; those that were answered are."""
+    state = opened(root, bundle)
+    try:
+        log = state.samples
+        history = LabelHistory(log, state.config.stream.to_schema(), 1 << 20)
+        history.complete()
+        known = [name for name in SAID if history.find(name) is not None]
+        assert known == list(SAID[: len(known)]), known
+        said = [name.replace("_", " ") for name in promised(promises, "said")]
+        assert set(said) <= set(known), f"lost: {set(said) - set(known)}"
+        old, middle, new = EXPECTED[known[-1] if known else ""]
+        expected = dict(
+            zip(range(1, 1 + 3 * SIZE), [old] * SIZE + [middle] * SIZE + [new] * SIZE, strict=True)
+        )
+        with log.looking() as db:
+            stored = db.execute("SELECT offset, y, holdout AND label_seq IS NOT NULL FROM samples").fetchall()
+        acknowledged = {int(name[1:]) for name in promised(promises, "acknowledged")}
+        assert acknowledged <= {row[0] for row in stored}, "acknowledged samples lost"
+        assert {offset: y for offset, y, _ in stored} == {row[0]: expected[row[0]] for row in stored}
+        counters = log.counters()
+        assert counters.holdout_labels == sum(row[2] for row in stored)
+        assert counters.labels == sum(row[1] is not None for row in stored)
+        assert bool(log.held_labels()) == ("hold" in known)
+    finally:
+        state.close()
+
+
+EXPECTED: dict[str, tuple[float | None, float | None, float | None]] = {
+    "": (0.0, 0.0, 0.0), "a": (0.0, 1.0, 1.0), "b": (None, None, 1.0), "undo b": (0.0, 1.0, 1.0),
+    "hold": (0.0, 1.0, 1.0), "undo a": (0.0, 0.0, 0.0),
+}  # fmt: skip
+"""Labels of the three batches after each command."""
 
 
 # ---- checkpoints -----------------------------------------------------------------------------
@@ -214,4 +253,5 @@ CHECKS: dict[str, Check] = {
     "train": check_train,
     "audit": check_audit,
     "outbox": check_outbox,
+    "labels": check_labels,
 }

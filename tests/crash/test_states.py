@@ -32,9 +32,11 @@ MISTAKES = [
     ("train", "forgets"),
     ("audit", "content"),
     ("outbox", "normal"),
+    ("labels", "normal"),
 ]
 
-OTHERS = [("ingest", 15), ("checkpoints", 60), ("models", 15), ("train", 20), ("audit", 60), ("outbox", 60)]
+OTHERS = [("ingest", 15), ("checkpoints", 60), ("models", 15), ("train", 20), ("audit", 60), ("outbox", 60),
+          ("labels", 15)]  # fmt: skip
 
 
 class Laboratory:

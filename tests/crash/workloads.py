@@ -18,6 +18,8 @@ import numpy as np
 
 from edged.clock import VirtualClock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
+from edged.domain.stream.held_labels import HeldChange, HeldLabel
+from edged.domain.stream.joining import JoinChanges
 from edged.errors import StorageError
 from edged.storage.files.atomic import Disk, make_directory, publish_file
 from edged.storage.files.checksummed_json import seal as seal_json
@@ -27,6 +29,8 @@ from edged.storage.models.records import Reign
 from edged.storage.models.registry import Registry
 from edged.storage.outbox.queue import DATABASE as OUTBOX
 from edged.storage.outbox.queue import Outbox
+from edged.storage.samples import label_history
+from edged.storage.samples.label_history import LabelHistory
 from tests.crash.learning import Desk
 from tests.crash.rig import STREAM, opened, tell
 from tests.device.dock import Dock, delivery
@@ -84,6 +88,51 @@ def ingest(root: Path, bundle: Path, mistake: str) -> None:
             persistently(partial(dock.work, arrived))
             first += SIZE
         dock.close()
+
+
+# ---- labels that people give ------------------------------------------------------------------
+
+SAID = ("a", "b", "undo b", "hold", "undo a")
+
+
+def labels(root: Path, bundle: Path, mistake: str) -> None:
+    """Intervals in parts of 5 samples, a label that holds, and their undoing, with restarts between."""
+    state = persistently(partial(opened, root, bundle))
+    folder = state.config.storage.dir
+    state.close(how=None)
+    label_history.PART = 5
+    dock = persistently(partial(AcknowledgingDock, folder, STREAM))
+    settings(dock, "FULL")
+    for first in (1, 1 + SIZE, 1 + 2 * SIZE):
+        dock.clock.advance_to(1000.0 + first)
+        arrived = [delivery(n, x=[n, 0.5, 0.25], y="no", id=f"s{n}") for n in range(first, first + SIZE)]
+        persistently(partial(dock.work, arrived))
+    for name in SAID:
+        dock.close()
+        persistently(dock.open)
+        settings(dock, "NORMAL" if mistake == "normal" else "FULL")
+        history = LabelHistory(dock.log, dock.schema, 1 << 20)
+        persistently(history.complete)
+        if history.find(name) is None:
+            persistently(partial(say, dock, history, name))
+        persistently(history.complete)
+        tell("said", name.replace(" ", "_"))
+    dock.close()
+
+
+def say(dock: Dock, history: LabelHistory, name: str) -> None:
+    """One of the commands, up to its first transaction."""
+    key = str(dock.log.only_key())
+    if name == "a":
+        history.begin_interval(name, key, 1001.0 + SIZE, 1100.0, 1.0, 2000.0)
+    elif name == "b":
+        history.begin_interval(name, key, 1000.0, 1001.0 + SIZE, None, 2000.0)
+    elif name == "hold":
+        held = HeldLabel(1.0, 2000.0)
+        change = HeldChange(name, key, 2000.0, None, held)
+        dock.log.commit(None, joined=JoinChanges(held={key: held}, said=[change]))
+    else:
+        history.begin_undo(1 if name == "undo a" else 2, name)
 
 
 # ---- checkpoints -----------------------------------------------------------------------------
@@ -247,7 +296,7 @@ def opened_outbox(folder: Path) -> Outbox:
 
 WORKLOADS = {
     "ingest": ingest, "checkpoints": checkpoints, "models": models, "train": train, "audit": audit,
-    "outbox": outbox,
+    "outbox": outbox, "labels": labels,
 }  # fmt: skip
 
 if __name__ == "__main__":

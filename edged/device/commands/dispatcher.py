@@ -183,7 +183,8 @@ class CommandDispatcher:
         if handler.kind == "later":
             self._attempt(task, partial(handler.carry_out, own, task), partial(self._reporter.accept, task))
         else:
-            self._attempt(task, partial(handler.carry_out, own), task.done)
+            known = (task,) if handler.kind == "known" else ()
+            self._attempt(task, partial(handler.carry_out, own, *known), task.done)
 
     def _attempt(self, task: Task, act: Callable[[], Request], then: Callable[[Request], None]) -> None:
         """Call a handler; its data goes to `then`, its error ends the task."""

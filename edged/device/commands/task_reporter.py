@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.commands.audit import CHANGES, command_entry
+from edged.domain.commands.audit import ABOUT_LABELS, CHANGES, command_entry
 from edged.domain.commands.rules import Answer, Request, answer_of
 from edged.domain.commands.tasks import Kind, Sender, Task
 from edged.domain.messages.requests import READS
@@ -77,7 +77,8 @@ class TaskReporter:
         """Record how a task ended, and publish it if the answer can be told from the first one."""
         self._running.remove(task)
         known = {} if isinstance(outcome, EdgedError) else outcome
-        change = {name: known.pop(name) for name in CHANGES if name in known}
+        apart = () if task.name in ABOUT_LABELS else CHANGES
+        change = {name: known.pop(name) for name in apart if name in known}
         state, answer = self._answers.conclude(task.name, task.request, outcome)
         ended = self._clock.now()
         via, entry = getattr(task.sender, "via", "mqtt"), None

@@ -79,6 +79,8 @@ class WipeCommands:
         gone = pipeline.worker.erase(
             state, samples="samples" in what, labels="labels" in what, checkpoints="checkpoints" in what
         )
+        if "samples" in what or "labels" in what:
+            pipeline.ingestor.forget()
         if "models" in what:
             pipeline.registry.unpin_all()
             pipeline.rollout.begin_anew("wiped")

@@ -17,6 +17,7 @@ import numpy as np
 from edged.domain.stream.commit_delay import FlushRequests
 from edged.domain.stream.commit_group import CommitGroup
 from edged.domain.stream.forecast import Forecast
+from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.redelivery import checksum
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.windowing import Windowing
@@ -94,6 +95,7 @@ class Ingestor:
         self._flush_requests = FlushRequests()
         self._stopping = False
         self._paused = False
+        self._forgetting = False
         self._thread = threading.Thread(target=self._loop, name="ingest", daemon=True)
         self.received = 0
         self.overrun = 0
@@ -140,6 +142,14 @@ class Ingestor:
         flood, those that wait behind `storage.commit_rows` others are not in it.
         """
         return not self._thread.is_alive() or self._flush_requests.wait(self._wake.set, timeout)
+
+    def forget(self) -> None:
+        """Go on from what is stored of unfinished samples and labels that hold, after some was erased.
+
+        Call from any other thread.
+        """
+        self._forgetting = True
+        self.flush()
 
     def pause(self) -> None:
         """Stop accepting messages: the broker keeps those that are not acknowledged, and all later ones."""
@@ -194,13 +204,19 @@ class Ingestor:
             flushed = self._committer.commit_due(at_once=bool(asked) or importing)
             if importing and flushed and not self._stopping:
                 self._take_in_imported()
+            if flushed and self._forgetting:
+                self._restore_next()
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
             self._committer.start_over(deliveries, self._taken)
             self._taken = []
-            self._windows_known = False  # those here are ahead of what is stored
-            self.joiner.forget()
+            self._restore_next()
         self._flush_requests.finish_turn(asked, flushed=flushed)
+
+    def _restore_next(self) -> None:
+        """What is here is not what is stored: go on from that with the next message."""
+        self._windows_known = self._forgetting = False
+        self.joiner.forget()
 
     def _patience(self) -> float:
         return min(IDLE_SECONDS, max(0.0, self._committer.due - time.monotonic()), self.joiner.due_in())

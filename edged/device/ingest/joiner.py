@@ -57,7 +57,7 @@ class Joiner:
                 self.joining.restore(store.joined_values(), self._clock.monotonic())
 
     def forget(self) -> None:
-        """What is here is ahead of what is stored: restore it before the next message."""
+        """What is here is not what is stored: restore it before the next message."""
         self._restored = False
 
     def join(self, found: Sequence[Seen], received: float, group: CommitGroup) -> list[Reading]:
@@ -103,8 +103,8 @@ class Joiner:
     def changes(self) -> JoinChanges | None:
         """What has changed since the last call; None for nothing."""
         states = {} if self.joining is None else self.joining.changes().states
-        held = self.held.changes()
-        return JoinChanges(states, held, self._clock.now()) if states or held else None
+        held, said = self.held.changes(), self.held.said()
+        return JoinChanges(states, held, self._clock.now(), said) if states or held else None
 
     def _labelled(self, readings: list[Reading]) -> list[Reading]:
         return [self.held.labelled(one, one.ts or 0.0) for one in readings] if self.held else readings

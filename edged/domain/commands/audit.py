@@ -19,6 +19,8 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "pause": ("what",),
     "resume": ("what",),
     "wipe": ("what",),
+    "label": ("from", "to", "hold"),
+    "label.undo": ("number",),
     "logs.level": ("level",),
     "weights.apply": ("mix",),
     "model.install": ("sha256",),
@@ -30,8 +32,11 @@ RESULTS = (
     "run", "from", "to", "version", "pinned", "paused", "generation", "samples", "labels", "models",
     "checkpoints", "files",
 )  # fmt: skip
+LABELS = ("number", "labelled", "held", "undone", "kept", "gone", "before", "after")
+"""Fields of answers that an entry repeats, and those of commands about labels."""
 CHANGES = ("before", "after")
 """Fields that a handler returns for the entry alone: what a command that changes settings changed."""
+ABOUT_LABELS = ("label", "label.undo")
 
 
 def command_entry(
@@ -43,6 +48,7 @@ def command_entry(
     """
     signer, data = request.get(SIGNER), answer.get("data", {})
     names = tuple(request) if name == "config.set" else SHOWN.get(name, ())
+    told = LABELS if name in ABOUT_LABELS else RESULTS
     asked = {field: request[field] for field in names if field in request and field not in ENVELOPE}
     return {
         "ts": ts,
@@ -52,5 +58,5 @@ def command_entry(
         "who": {"via": via} if signer is None else {"via": via, "key": signer},
         "state": answer["state"],
         "request": asked,
-        "result": {field: data[field] for field in RESULTS if field in data},
+        "result": {field: data[field] for field in told if field in data},
     }

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from edged.errors import EdgedError
 
 
-Kind = Literal["now", "aside", "later"]
+Kind = Literal["now", "known", "aside", "later"]
 """How a command is executed; see `Handler`."""
 
 
@@ -112,12 +112,13 @@ class Handler(NamedTuple):
     Attributes
     ----------
     carry_out
-        Takes the request's own fields. With `now` it returns the data of the answer. With `aside` and
-        `later` it takes a Task, too: `aside` runs on the thread of commands that take long and returns the
-        data of the last answer; `later` returns the data of the first one, and another part ends the task.
-        `before` and `after` in the data of an ended command are for the audit log, not for the answer.
+        Takes the request's own fields. With `now` it returns the data of the answer; with all others it
+        takes a Task, too. `known` is `now` for what must know its task; `aside` runs on the thread of
+        commands that take long and returns the data of the last answer; `later` returns the data of the first
+        one, and another part ends the task. `before` and `after` in the data of an ended command that changes
+        settings are for the audit log, not for the answer.
     kind
-        One of these three.
+        One of these four.
     resume
         Continues a command that the end of the daemon interrupted; without it such a command fails.
     """

@@ -77,8 +77,20 @@ REQUESTS: dict[str, Schema] = {
         fields(version=VERSION, rows={"type": "integer", "minimum": 1, "maximum": 100_000}),
     ),
     "label": about(
-        "stores labels: `id` and `label`, or `key`, `ts` and `label`, or a list of such as `labels`",
-        {"type": "object", "properties": {"label": ANYTHING, "labels": listed(OBJECT)}},
+        "stores labels: `id` and `label`, or `key`, `ts` and `label`, or a list of such as `labels`; of all"
+        " samples of `key` `from` a time `to` another, null for none; or, with `hold`, of those that come",
+        fields(
+            label=ANYTHING,
+            labels=listed(OBJECT),
+            key=about("not needed where all samples have the same", ANYTHING),
+            from_=about("Unix seconds, milliseconds or ISO 8601", ANYTHING),
+            to=about("the same; a sample of this very moment is labelled, too", ANYTHING),
+            hold=about("the label counts from now on, until another; without a label it ends", FLAG),
+        ) | {"additionalProperties": True},
+    ),
+    "label.undo": about(
+        "takes back what the last command `label` did, or the one whose answer had that `number`",
+        fields(number={"type": "integer", "minimum": 1}),
     ),
     "accept": about("alarms that stand are the new normal", fields(key=TEXT)),
     "weights.get": about(

@@ -37,6 +37,7 @@ SETTINGS = every(
     needs_restart=about("what waits for the next start of the daemon", listed(TEXT)),
 )
 AUDIT_HEAD = about("where the audit log ends: the last entry and its hash", or_null(OBJECT))
+SO_MANY = fields(more=True, **each(COUNT, "labelled", "unlabelled"), held=FLAG)
 # The first of two answers has nothing else.
 ACCEPTED = {"state": one_of("accepted")}
 
@@ -92,7 +93,16 @@ ANSWERS: dict[str, Schema] = {
     "export": every(ACCEPTED | {
         "version": VERSION, "file": about("within the state directory", TEXT), "bytes": COUNT, "sha256": TEXT,
     }),
-    "label": every(labelled=COUNT, unknown=COUNT),
+    "label": fields(
+        "number", "before", "after", more=True, **each(COUNT, "labelled", "unknown"),
+        number=about("to undo it", COUNT), held=about("whether a label holds now", FLAG),
+        before=SO_MANY, after=SO_MANY,
+    ),
+    "label.undo": fields(
+        "number", "undone", "before", "after", more=True, **each(COUNT, "number", "undone"),
+        kept=about("labelled again since", COUNT), gone=about("evicted since", COUNT),
+        before=SO_MANY, after=SO_MANY,
+    ),
     "wipe": every(ACCEPTED | each(COUNT, "samples", "labels", "quarantined", "models", "files") | {
         "checkpoints": about("files", COUNT),
     }),

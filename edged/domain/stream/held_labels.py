@@ -20,6 +20,22 @@ class HeldLabel:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class HeldChange:
+    """What a command changes about the label that holds of a key.
+
+    `before` and `after` it, at `ts` (Unix seconds); None for no label. `undoes` is the number of the change
+    that it takes back.
+    """
+
+    command: str
+    key: str
+    ts: float
+    before: HeldLabel | None
+    after: HeldLabel | None
+    undoes: int | None = None
+
+
 class HeldLabels:
     """The labels that hold now, by key.
 
@@ -34,6 +50,7 @@ class HeldLabels:
     def __init__(self) -> None:
         self._held: dict[str, HeldLabel] = {}
         self._changed: set[str] = set()
+        self._said: list[HeldChange] = []
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -43,19 +60,34 @@ class HeldLabels:
 
     def restore(self, stored: Mapping[str, HeldLabel]) -> None:
         """Go on from what was stored; what is here is forgotten."""
-        self._held, self._changed = dict(stored), set()
+        self._held, self._changed, self._said = dict(stored), set(), []
 
     def hold(self, reading: HoldReading, ts: float) -> None:
-        """Let a label hold from `ts` on, or end what holds; ignored when that began after `ts`."""
-        key = reading.key
-        held = self._held.get(key)
-        if held is not None and ts < held.since:
+        """Let a label hold from `ts` on, or end what holds; ignored when that began after `ts`.
+
+        What a command says is never ignored. It takes a change back only while that is the newest.
+        """
+        held, undoing = self._held.get(reading.key), reading.undoing
+        if undoing is not None:
+            if held == undoing.before:
+                self._set(reading.key, undoing.after)
+                self._said.append(undoing)
             return
+        if held is not None and ts < held.since:
+            if reading.command is None:
+                return
+            ts = held.since
+        after = None if reading.label is None else HeldLabel(reading.label, ts)
+        self._set(reading.key, after)
+        if reading.command is not None:
+            self._said.append(HeldChange(reading.command, reading.key, ts, held, after))
+
+    def _set(self, key: str, held: HeldLabel | None) -> None:
         self._changed.add(key)
-        if reading.label is None:
+        if held is None:
             self._held.pop(key, None)
         else:
-            self._held[key] = HeldLabel(reading.label, ts)
+            self._held[key] = held
 
     def labelled(self, reading: Reading, ts: float) -> Reading:
         """A reading of the event time `ts` with the label that held then, unless it has its own."""
@@ -63,6 +95,11 @@ class HeldLabels:
         if held is None or reading.label is not None or ts < held.since:
             return reading
         return replace(reading, label=held.label)
+
+    def said(self) -> list[HeldChange]:
+        """What commands have changed since the last call."""
+        said, self._said = self._said, []
+        return said
 
     def changes(self) -> dict[str, HeldLabel | None]:
         """What has changed since the last call; None for what holds no longer."""

@@ -19,7 +19,7 @@ from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
     from edged.domain.stream.feature_rules import FeatureRule, JoinRules
-    from edged.domain.stream.held_labels import HeldLabel
+    from edged.domain.stream.held_labels import HeldChange, HeldLabel
     from edged.domain.stream.observation import Observation
     from edged.domain.stream.sample import LabelValue
 
@@ -53,18 +53,20 @@ class JoinChanges:
     """What has changed: to be stored with what changed it. Storing the same twice is the same as once.
 
     `states` of keys as numbers, None for a key that is forgotten; `held` labels, None for one that ended;
-    `now` when, in Unix seconds.
+    `now` when, in Unix seconds; `said` what commands have changed of `held`.
     """
 
     states: dict[str, array[float] | None] = field(default_factory=dict)
     held: dict[str, HeldLabel | None] = field(default_factory=dict)
     now: float = 0.0
+    said: list[HeldChange] = field(default_factory=list)
 
     def absorb(self, later: JoinChanges) -> None:
         """Take in what changed afterwards."""
         self.states |= later.states
         self.held |= later.held
         self.now = later.now
+        self.said += later.said
 
 
 class Joining:

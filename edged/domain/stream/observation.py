@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edged.domain.stream.sample import LabelReading, Reading
 
 if TYPE_CHECKING:
+    from edged.domain.stream.held_labels import HeldChange
     from edged.domain.stream.sample import LabelValue
 
 
@@ -29,11 +30,16 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class HoldReading:
-    """A label that holds for all samples of a key from `ts` on, until the next; None ends it."""
+    """A label that holds for all samples of a key from `ts` on, until the next; None ends it.
+
+    `command` says so, where that can be undone; `undoing` is a change that a command takes back instead.
+    """
 
     key: str
     label: LabelValue | None
     ts: float | None = None
+    command: str | None = None
+    undoing: HeldChange | None = None
 
 
 Seen = Reading | Observation | LabelReading | HoldReading

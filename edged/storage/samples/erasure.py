@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from edged.errors import StorageError
 from edged.storage.files import atomic, database
 from edged.storage.files.checksummed_json import seal
-from edged.storage.samples import joined_values, open_windows
+from edged.storage.samples import joined_values, label_actions, open_windows
 from edged.storage.samples.checksum import checksum_with
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
     if samples or labels:
         open_windows.clear(db, labels_only=not samples)
         joined_values.clear(db, labels_only=not samples)
+        label_actions.clear(db)
     if samples:
         gone["samples"], gone["labels"] = tally.rows, labelled
         db.execute("DELETE FROM samples")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edged.storage.files.database import PAGE_SIZE, WAL_BYTES, file_pages, used_pages
-from edged.storage.samples import joined_values, open_windows, quarantine
+from edged.storage.samples import joined_values, label_actions, open_windows, quarantine
 
 if TYPE_CHECKING:
     import sqlite3
@@ -78,6 +78,7 @@ class Eviction:
             or quarantine.any_before(db, before)
             or open_windows.any_before(db, before)
             or joined_values.any_before(db, before)
+            or label_actions.any_before(db, before)
         )
 
     def expire(self, db: sqlite3.Connection, tally: SampleCounts, now: float, rows: int) -> int:
@@ -88,6 +89,7 @@ class Eviction:
         quarantine.drop_before(db, before)
         open_windows.drop_before(db, before)
         joined_values.drop_before(db, before)
+        label_actions.drop_before(db, before)
         old = self._aged(db, rows, now)
         gone = self._delete(db, tally, old, protected=self._spare_replay)
         if old and not self._spare_replay:

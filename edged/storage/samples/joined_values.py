@@ -14,6 +14,7 @@ import numpy as np
 
 from edged.domain.stream.held_labels import HeldLabel
 from edged.errors import CorruptError
+from edged.storage.samples.label_actions import record_held
 
 if TYPE_CHECKING:
     import sqlite3
@@ -50,6 +51,8 @@ def write(db: sqlite3.Connection, changes: JoinChanges) -> None:
             if held is not None
         ],
     )
+    for change in changes.said:
+        record_held(db, change)
 
 
 def read_states(db: sqlite3.Connection) -> dict[str, array[float]]:

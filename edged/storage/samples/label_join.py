@@ -91,8 +91,8 @@ class JoiningReader(WindowReader):
         By the sender's id the newest sample is meant; else the id may be that of a prediction. By time it is
         the nearest sample of the key within the tolerance.
         """
-        if not self._times_indexed and any(r.key is not None and r.ts is not None for r in readings):
-            self._index_times()
+        if any(r.key is not None and r.ts is not None for r in readings):
+            self.index_times()
         with self._reading():
             first = self._db.execute("SELECT min(offset) FROM samples").fetchone()[0] or 0
             last = SampleCounts.read(self._db).next_offset - 1
@@ -108,12 +108,22 @@ class JoiningReader(WindowReader):
             return by_time(self._db, reading.key, reading.ts, self._tolerance)
         return None
 
-    def _index_times(self) -> None:
-        if self._writes:
+    def index_times(self) -> None:
+        """Have an index over key and time, unless this log only reads."""
+        if self._writes and not self._times_indexed:
             with self._lock, transaction(self._db, self._path):
                 # About a second for a million rows.
                 self._db.execute("CREATE INDEX IF NOT EXISTS sample_times ON samples(key, ts)")
         self._times_indexed = True
+
+    def only_key(self) -> str | None:
+        """The key of all samples; None when there are several, or no samples."""
+        self.index_times()
+        with self._reading():
+            first, last = self._db.execute(
+                "SELECT (SELECT min(key) FROM samples), (SELECT max(key) FROM samples)"
+            ).fetchone()
+        return str(first) if first is not None and first == last else None
 
     def holds(self, offsets: Sequence[int]) -> set[int]:
         """Those of the offsets whose samples are still here."""

@@ -328,6 +328,21 @@ class SampleLog(JoiningReader):
             return labelling.include(self._db, key, first, tally)
 
     @contextmanager
+    def looking(self) -> Iterator[sqlite3.Connection]:
+        """Read tables at one moment."""
+        with self._reading():
+            yield self._db
+
+    @contextmanager
+    def changing(self, need: int) -> Iterator[tuple[sqlite3.Connection, SampleCounts]]:
+        """Change labels in a transaction of its own, with room for about `need` bytes; the counts, too."""
+        with self._lock:
+            self._wal.keep_short(self._db)
+            with self._writing() as (tally, evicting):
+                evicting.make_room(self._db, tally, need, 500)
+                yield self._db, tally
+
+    @contextmanager
     def _writing(self) -> Iterator[tuple[SampleCounts, Eviction]]:
         """Open a transaction that keeps the counts exact."""
         evicting = self._evicting

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.samples import imports, joined_values, open_windows
+from edged.storage.samples import imports, joined_values, label_actions, open_windows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -62,6 +62,7 @@ MIGRATIONS: Migrations = (
     ),
     joined_values.TABLES,
     imports.TABLES,
+    label_actions.TABLES,
 )
 
 

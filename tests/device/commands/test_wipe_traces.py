@@ -78,6 +78,9 @@ def fill(listener: Listener, device: Device, traces: Traces) -> None:
     traces.send(listener)
     listener.wait(lambda: len(listener.messages["predictions"]) >= ROWS, PATIENCE)
     assert listener.request("label", id=traces.ids[3], label=1)["status"] == "ok"
+    assert listener.request("label", key=traces.keys[1], label=1, hold=True)["status"] == "ok"
+    first_to_last = {"from": 0, "to": "2100-01-01T00:00:00Z", "key": traces.keys[2]}
+    assert listener.request("label", **first_to_last, label=0)["status"] == "ok"
     assert listener.request("train", transaction="t", steps=20)["status"] == "ok"
     listener.wait(lambda: listener.events("training_finished"), PATIENCE)
     device.stop()

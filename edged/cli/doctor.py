@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -15,11 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged import logs
+from edged.clock import SystemClock
 from edged.config import loader
+from edged.device.admin.arrivals import Arrivals
 from edged.device.commands.keys import counting
 from edged.device.startup.bootstrap import with_own_keys
 from edged.domain.messages.requests import READS
 from edged.domain.model_files import INT8
+from edged.domain.nearest import one_of
+from edged.domain.stream.refusals import ENOUGH
 from edged.engines import candidates, open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api
@@ -28,9 +31,10 @@ from edged.errors import ConfigError, EdgedError, UnavailableError
 from edged.host.cpu_affinity import for_training, usable
 from edged.host.time_sync import synchronised
 from edged.host.vitals import VitalsReader
-from edged.mqtt.client.session import Session
 from edged.mqtt.codecs import sample_codec
+from edged.mqtt.observer import observe
 from edged.mqtt.sparkplug.payload import SparkplugWire
+from edged.mqtt.topics import widest
 from edged.signing import Keys
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundle_archive import as_folder
@@ -40,13 +44,13 @@ from edged.storage.samples.log import SampleLog
 from edged.trainer.engine_selection import choose
 
 if TYPE_CHECKING:
-    from edged.config import Config, MqttConfig
+    from edged.config import Config
     from edged.storage.models.bundles import Bundle
 
 Level = Literal["ok", "warning", "error"]
 
 EARLIEST_YEAR = 2026
-CONNECT_SECONDS = 8.0
+LISTEN_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -73,15 +77,19 @@ def _error(what: str, result: str, remedy: str = "") -> CheckResult:
     return CheckResult(what, "error", result, remedy)
 
 
-def examine(path: Path) -> list[CheckResult]:
-    """Look at everything; nothing is changed but a file written to and removed from the state directory."""
+def examine(path: Path, seconds: float = LISTEN_SECONDS) -> list[CheckResult]:
+    """Look at everything, and listen to the broker for some seconds.
+
+    Nothing is changed but a file written to and removed from the state directory.
+    """
     try:
         config = loader.load(path)
     except EdgedError as problem:
         return [_error("configuration", problem.line())]
     findings = [_ok("configuration", str(path))]
-    for look in (_runtime, _formats, _web, _keys, _bundle, _state, _clock, _board, _broker):
+    for look in (_runtime, _formats, _web, _keys, _bundle, _state, _clock, _board):
         findings.extend(look(config))
+    findings.extend(_broker(config, seconds))
     return findings
 
 
@@ -308,43 +316,62 @@ def _board(config: Config) -> Iterator[CheckResult]:
     yield _ok("processors", f"{len(cpus)} to use{where}")
 
 
-def _broker(config: Config) -> Iterator[CheckResult]:
+def _broker(config: Config, seconds: float) -> Iterator[CheckResult]:
+    """Whether the broker lets us in; then what comes there for some seconds."""
     mqtt = config.mqtt
     where = mqtt.host if mqtt.host.startswith("/") else f"{mqtt.host}:{mqtt.port}"
-    try:
-        _knock(mqtt)
-    except OSError as problem:
-        remedy = "start the broker or correct mqtt.host and mqtt.port"
-        yield _error("broker", f"{where}: {problem.strerror or problem}", remedy)
-        return
     pid = DirectoryLock.holder(config.storage.dir)
-    if pid is not None:
+    named = mqtt.username is not None or (mqtt.tls is not None and mqtt.tls.cert_file is not None)
+    if pid is not None and named:
         # A broker may go by the user's name alone: a second connection would end the daemon's session there.
-        yield _ok("broker", f"{where} listens; `edged status` tells whether process {pid} is connected")
-    elif _accepted(config):
-        yield _ok("broker", f"{where} takes our connection")
-    else:
-        remedy = "see the line above, and mqtt.username, password_file, tls and protocol"
-        yield _error("broker", f"{where} answers, but does not accept us", remedy)
-
-
-def _knock(mqtt: MqttConfig) -> None:
-    """Connect and hang up; OSError where nobody listens."""
-    if not mqtt.host.startswith("/"):
-        socket.create_connection((mqtt.host, mqtt.port), timeout=5).close()
+        yield _ok("broker", f"{where}: `edged status` tells whether process {pid} is connected")
         return
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(5)
-        probe.connect(mqtt.host)
+    logs.configure("error", "auto")
+    try:
+        arrivals = Arrivals(config, SystemClock())
+        for message in observe(mqtt, widest(list(arrivals.topics)), seconds):
+            arrivals.add(message)
+        arrivals.end()
+    except EdgedError as problem:
+        yield _error("broker", f"{problem.where}: {problem.what}", problem.remedy)
+        return
+    yield _ok("broker", f"{where} takes our connection")
+    if seconds:
+        yield from _arrivals(arrivals, seconds)
 
 
-def _accepted(config: Config) -> bool:
-    """Whether the broker lets us in; under a name of our own, and no session is left behind."""
-    logs.configure("warning", "auto")
-    session = Session(
-        config.mqtt.model_copy(update={"session_expiry": 0.0}), client_id=f"edged-doctor-{os.getpid()}"
-    )
-    session.start()
-    accepted = session.wait_ready(CONNECT_SECONDS)
-    session.stop()
-    return accepted
+def _arrivals(arrivals: Arrivals, seconds: float) -> Iterator[CheckResult]:
+    """What came beside what the configuration expects."""
+    for name, count in arrivals.topics.items():
+        if not count.messages and name == arrivals.label_topic:
+            yield _ok("labels", f"none came on {name} in {seconds:g} s")
+            continue
+        if not count.messages:
+            remedy = f"compare with `mosquitto_sub -v -t '{name}'`; --seconds listens longer"
+            yield CheckResult("messages", "warning", f"nothing came on {name} in {seconds:g} s", remedy)
+            continue
+        refused = count.refused.total()
+        told = f"{count.messages:,} came on {name} in {seconds:g} s"
+        if not refused:
+            yield _ok("messages", told)
+            continue
+        why, often = count.refused.most_common(1)[0]
+        level: Level = "error" if refused >= max(ENOUGH, count.messages) else "warning"
+        remedy = "correct the stream's keys, or what is sent"
+        yield CheckResult(
+            "messages", level, f"{told}, {refused:,} would be refused, {often:,} of them: {why}", remedy
+        )
+    if arrivals.samples:
+        labelled = f", {arrivals.labelled:,} with a label" if arrivals.labelled else ""
+        yield _ok("samples", f"{arrivals.samples:,} in {seconds:g} s{labelled}")
+    elif awaited := arrivals.awaited:
+        what = f"none in {seconds:g} s: no value of {one_of(awaited)}"
+        remedy = "missing: {fill: last, flags: true} makes samples without them; --seconds listens longer"
+        yield CheckResult("samples", "warning", what, remedy)
+    if arrivals.held:
+        yield _ok("labels", f"{arrivals.held:,} came, each for the samples of its key from then on")
+    if arrivals.labels:
+        found, came = arrivals.joined(), len(arrivals.labels)
+        remedy = "" if found == came else "see stream.join, and the ids, keys and times in the labels"
+        told = f"{came:,} came, {found:,} would find a sample"
+        yield CheckResult("labels", "warning" if remedy else "ok", told, remedy)

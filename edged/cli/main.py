@@ -24,6 +24,7 @@ from edged.cli.bundles import artifacts_app, keys_app, model_app
 from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
 from edged.cli.ingest import ingest
+from edged.cli.init import init
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.recipes import recipe_app
@@ -268,11 +269,20 @@ def demo(
 
 
 @app.command()
-def doctor(config: ConfigPath, as_json: AsJson = False) -> None:
-    """Preflight: packages, engine, bundle, disk, clock, broker, permissions."""
+def doctor(
+    config: ConfigPath,
+    seconds: Annotated[
+        float, Option(min=0, max=3600, help="how long to listen for messages and labels")
+    ] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Preflight: packages, engine, bundle, disk, clock, broker; and what comes on the topics.
+
+    It listens as a client of its own and says how many messages would be samples, and why others would not.
+    """
     from edged.cli.doctor import examine
 
-    findings = examine(config)
+    findings = examine(config, seconds)
     print_json([f.as_dict() for f in findings]) if as_json else output.show_findings(findings)
     if any(f.level == "error" for f in findings):
         raise typer.Exit(1)
@@ -311,6 +321,7 @@ def wipe(
     print_json(gone) if as_json else output.show_pairs("erased", gone)
 
 
+app.command("init")(init)
 app.command("audit")(audit)
 app.command("backup")(backup)
 app.command("restore")(restore)

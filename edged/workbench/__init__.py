@@ -1,1 +1,1 @@
-"""Work off the device: evaluation, experiments, recordings, demo."""
+"""Work off the device: evaluation, experiments, recordings, demo, proposals."""

@@ -48,6 +48,7 @@ ALSO = {
     "wipe": ["--samples", "--yes"],
     "artifacts params": ["--get", "layer1.bias"],
     "demo": ["--seconds", "10"],
+    "init": ["--yes", "--broker", "localhost:1"],
     "fleet sim": ["--devices", "2", "--rounds", "1"],
     "fleet ui": ["--broker", "mqtts://localhost:1", "--listen", "127.0.0.1:0"],
 }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -17,11 +20,13 @@ from edged.bundles.graph.templates import mlp
 from edged.cli.doctor import CheckResult, examine
 from edged.config import loader
 from edged.device.startup.bootstrap import with_bundle
+from edged.domain.stream.sample import Batch, Reading
 from edged.lazy_imports import hidden
 from edged.signing import new_pair
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundles import Bundle, seal
 from edged.storage.models.trust import Trust
+from edged.storage.samples.log import SampleLog
 from edged.workbench.demo.broker import free_port
 from tests.commands import edged, write_config
 from tests.installed import ENGINES, needs_native
@@ -50,13 +55,20 @@ def configured(folder: Path, port: int = 1, **sections: Any) -> Path:
     return write_config(folder, STREAM, mqtt={"host": "127.0.0.1", "port": port}, **sections)
 
 
+def keep(broker: Broker, topic: str, payload: bytes) -> None:
+    """Publish a message that the broker retains."""
+    publish = ["mosquitto_pub", "-p", str(broker.port), "-q", "1", "-r", "-t", topic, "-s"]
+    subprocess.run(publish, input=payload, check=True, timeout=30)
+
+
 def test_a_device_in_good_order_has_nothing_but_ok(broker: Broker, bundle: Path, tmp_path: Path) -> None:
     path = configured(tmp_path, broker.port, model={"bundle": str(bundle)}, storage={"max_bytes": "1MiB"})
-    findings = examine(path)
+    keep(broker, "sensors/a", b'{"x": [1, 2, 3, 4]}')
+    findings = examine(path, 0.5)
     assert {f.level for f in findings} == {"ok"}
     assert [f.what for f in findings] == [
         "configuration", "onnxruntime", "bundle", "operators", "engine", "state directory", "disk", "clock",
-        "processors", "broker",
+        "processors", "broker", "messages", "samples",
     ]  # fmt: skip
     assert not [f for f in findings if f.remedy]
     assert list((tmp_path / "state").iterdir()) == [], "nothing is left behind"
@@ -237,7 +249,8 @@ def test_a_running_daemon_is_not_thrown_out_by_the_examination(
 
     This broker lets nobody in: whoever tried would say so.
     """
-    path = configured(tmp_path, make_broker("allow_anonymous false").port)
+    port = make_broker("allow_anonymous false").port
+    path = write_config(tmp_path, STREAM, mqtt={"host": "127.0.0.1", "port": port, "username": "press"})
     assert finding(path, "broker").level == "error"
     with DirectoryLock(tmp_path / "state"):
         found = finding(path, "broker")
@@ -258,6 +271,7 @@ def test_two_builds_of_onnxruntime_in_one_environment(tmp_path: Path) -> None:
 
 
 def test_the_exit_code_tells_whether_there_was_an_error(broker: Broker, tmp_path: Path) -> None:
+    keep(broker, "sensors/a", b'{"x": [1, 2, 3, 4]}')
     good = edged("doctor", configured(tmp_path, broker.port, storage={"max_bytes": "1MiB"}), "--json")
     assert (good.code, {f["level"] for f in good.json}) == (0, {"ok"})
     bad = edged("doctor", configured(tmp_path, free_port()))
@@ -307,3 +321,86 @@ def test_a_fleet_whose_models_cannot_be_served_is_named(bundle: Path, tmp_path: 
     for adopt, levels in ((True, ["warning"]), (False, [])):
         path = configured(tmp_path, model=model, fleet={"name": "plant", "adopt": adopt})
         assert [line.level for line in examine(path) if line.what == "fleet"] == levels
+
+
+# ---- what comes on the topics --------------------------------------------------------------
+
+
+def live(path: Path) -> list[tuple[str, str, str]]:
+    """The findings about messages, samples and labels: what, level, result."""
+    return [
+        (f.what, f.level, f.result) for f in examine(path, 0.5) if f.what in ("messages", "samples", "labels")
+    ]
+
+
+def test_messages_that_would_be_refused_are_told_in_the_words_of_ingest(
+    broker: Broker, tmp_path: Path
+) -> None:
+    stream = {"features": ["temp", "flow"], "classes": ["ok", "worn"], "label": "state"}
+    path = write_config(tmp_path, stream, mqtt={"host": "127.0.0.1", "port": broker.port})
+    for i, payload in enumerate((b'{"Temp": 1}', b'{"temp": 1}', b"on", b'{"temp": 1, "flow": "x"}')):
+        keep(broker, f"sensors/{i}", payload)
+    ((what, level, result),) = live(path)
+    assert (what, level) == ("messages", "error")
+    assert result.startswith("4 came on sensors/# in 0.5 s, 4 would be refused")
+    assert "field 'temp' is missing: the message has Temp; did you mean Temp?" in result
+    keep(broker, "sensors/4", b'{"temp": 1, "flow": 2, "state": "worn"}')
+    keep(broker, "sensors/5", b'{"temp": 1, "flow": 2, "state": "broken"}')
+    (_, level, result), *rest = live(path)
+    assert (level, result.startswith("6 came on sensors/# in 0.5 s, 5 would be refused")) == ("warning", True)
+    assert rest == [("samples", "ok", "2 in 0.5 s, 1 with a label")]
+
+
+def test_silence_is_told_and_is_no_error(broker: Broker, tmp_path: Path) -> None:
+    answer = edged("doctor", configured(tmp_path, broker.port), "--seconds", "0.5")
+    assert answer.code == 0
+    assert "nothing came on sensors/# in 0.5 s" in " ".join(answer.out.split())
+    assert live(configured(tmp_path, broker.port)) == [
+        ("messages", "warning", "nothing came on sensors/# in 0.5 s")
+    ]
+
+
+def test_labels_are_looked_for_among_samples_and_in_the_log(broker: Broker, tmp_path: Path) -> None:
+    stream = STREAM | {"topic": "sensors/#", "id": "id", "label_topic": "labels/#"}
+    path = write_config(tmp_path, stream, mqtt={"host": "127.0.0.1", "port": broker.port})
+    assert ("labels", "ok", "none came on labels/# in 0.5 s") in live(path)
+    keep(broker, "sensors/a", b'{"id": "1", "x": [1, 2, 3, 4]}')
+    for i in (1, 2):
+        keep(broker, f"labels/{i}", b'{"id": "%d", "label": 1}' % i)
+    assert live(path)[-1] == ("labels", "warning", "2 came, 1 would find a sample")
+    schema = loader.load(path).stream.to_schema()
+    (tmp_path / "state").mkdir(exist_ok=True)
+    log = SampleLog.open(tmp_path / "state" / "samples.db", schema)
+    now = time.time()
+    readings = [Reading("sensors/a", [1.0, 2.0, 3.0, 4.0], id="2")]
+    log.commit(Batch.of(readings, [None], first=log.next_offset(), now=now, ts=np.array([now])), [], [], [])
+    log.close()
+    assert live(path)[-1] == ("labels", "ok", "2 came, 2 would find a sample")
+
+
+def test_joined_topics_say_what_is_still_awaited(broker: Broker, tmp_path: Path) -> None:
+    features = ["temperature", {"name": "room", "topic": "ha/room/state"}]
+    stream = {
+        "topic": "zigbee2mqtt/pump", "key": {"fixed": "pump"}, "features": features,
+        "classes": ["ok", "worn"], "label": {"topic": "labels/pump", "hold": True},
+    }  # fmt: skip
+    path = write_config(tmp_path, stream, mqtt={"host": "127.0.0.1", "port": broker.port})
+    keep(broker, "zigbee2mqtt/pump", b'{"temperature": 21.3}')
+    told = live(path)
+    assert ("messages", "warning", "nothing came on ha/room/state in 0.5 s") in told
+    assert ("samples", "warning", "none in 0.5 s: no value of room") in told
+    keep(broker, "ha/room/state", b"20.5")
+    keep(broker, "labels/pump", b"worn")
+    told = live(path)
+    assert {level for _, level, _ in told} == {"ok"}
+    assert any(what == "samples" and result.startswith("1 in 0.5 s") for what, _, result in told)
+    assert told[-1][2] == "1 came, each for the samples of its key from then on"
+
+
+def test_a_running_daemon_without_a_name_at_the_broker_is_not_in_the_way(
+    broker: Broker, tmp_path: Path
+) -> None:
+    keep(broker, "sensors/a", b'{"x": [1, 2, 3, 4]}')
+    path = configured(tmp_path, broker.port)
+    with DirectoryLock(tmp_path / "state"):
+        assert ("samples", "ok", "1 in 0.5 s") in live(path)

@@ -1,0 +1,273 @@
+"""A proposed stream: which features, which key, when a sample is made, how it is labelled. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from edged.workbench.proposal.machines import LABEL_DOMAINS, Candidate, Machine, place
+from edged.workbench.proposal.survey import ENOUGH, MOST_WORDS, Topic
+
+BY_HAND = ("normal", "fault")
+"""Classes for labels that nobody has given yet."""
+
+_KEY = re.compile(
+    r"(.*\.)?(key|device|sensor|machine|asset|host|node|station|unit|deveui)(_?(id|name))?", re.IGNORECASE
+)
+_TIME = re.compile(r"(.*\.)?(timestamp|time|ts|t|datetime|last_seen|date)", re.IGNORECASE)
+_UNIX = 1e9
+_AGES = (60, 300, 900, 3600, 6 * 3600, 24 * 3600)
+_BEATS = 10  # messages that may fail to come before a value counts as missing
+_STEADY_REPEATS = 0.2  # share of messages that say nothing new: such a sensor reports by the clock
+_CLOCK = "1min"
+
+Learning = Literal["field", "hand", "normal"]
+
+
+class Entry(NamedTuple):
+    """One key of the stream with its value, and why it is proposed."""
+
+    key: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How the model learns: from the field `candidate`, from labels given by hand, or what is normal.
+
+    Without `classes` a field's label is a number.
+    """
+
+    learning: Learning
+    classes: tuple[str, ...] | int = ()
+    candidate: Candidate | None = None
+
+    @classmethod
+    def of(cls, candidate: Candidate) -> Labels:
+        """Labels of a field: its words are the classes, or its numbers where they are few and whole."""
+        known = candidate.field
+        if known.kind == "number" and (not known.whole or len(known.words) > MOST_WORDS):
+            return cls("field", (), candidate)
+        words = sorted(known.words, key=lambda word: (known.kind == "number" and float(word), word))
+        counted = words == [str(i) for i in range(len(words))]
+        return cls("field", len(words) if counted else tuple(words), candidate)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What `edged init` would write; `device` is its id."""
+
+    device: str
+    machine: Machine
+    features: tuple[Candidate, ...]
+    labels: Labels
+
+    @classmethod
+    def of(cls, machine: Machine) -> Draft:
+        """The proposal for a machine: all that is usable, and the field that looks most like a label."""
+        every = machine.candidates()
+        features = [c for c in every if not c.why]
+        arrays = [c for c in features if c.field.kind == "numbers"]
+        found = [c for c in every if c.label and (c.field.kind == "number" or len(c.field.words) > 1)]
+        found.sort(key=lambda c: (not _is_selection(c), c.field.kind != "word"))
+        labels = Labels.of(found[0]) if found else Labels("hand", BY_HAND)
+        return cls(device_id(machine.name), machine, tuple(arrays[:1] or features), labels)
+
+    # ---- what follows from the choice ------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        """The topic of most features; the busiest of several."""
+        live = {topic.name: topic.live for topic in self.machine.topics}
+        places = [c.topic for c in self.features]
+        return max(places, key=lambda name: (places.count(name), live.get(name, 0)))
+
+    @property
+    def left_out(self) -> list[Candidate]:
+        """Fields that are neither features nor the label."""
+        used = {(c.topic, c.path) for c in (*self.features, self.labels.candidate) if c is not None}
+        return [c for c in self.machine.candidates() if (c.topic, c.path) not in used]
+
+    @property
+    def single(self) -> bool:
+        """Whether all features are in the messages of one topic, or of alike topics."""
+        return len({c.topic for c in self.features}) == 1
+
+    @property
+    def array(self) -> Candidate | None:
+        """The array that holds all features, if one does."""
+        return next((c for c in self.features if c.field.kind == "numbers"), None)
+
+    @property
+    def plain(self) -> bool:
+        """Whether every message is a sample as it is: one object with all features, numbers only."""
+        kinds = {c.field.kind for c in self.features}
+        return (
+            self.single
+            and kinds <= {"number", "numbers"}
+            and all(c.whole and c.path and not c.field.quoted for c in self.features)
+            and self._messages(self.topic) >= ENOUGH
+        )
+
+    def _messages(self, name: str) -> int:
+        own = [t for t in self.machine.topics if self.machine.keys or t.name == name]
+        return min((topic.messages for topic in own), default=0)
+
+    def _topic(self, name: str) -> Topic:
+        return next((t for t in self.machine.topics if t.name == name), self.machine.topics[0])
+
+    # ---- the stream's keys -----------------------------------------------------------------
+
+    def before_features(self) -> list[Entry]:
+        """Topic and key."""
+        machine = self.machine
+        told = f"{sum(topic.messages for topic in machine.topics)} messages"
+        if machine.keys:
+            told = f"{len(machine.keys)} alike: {', '.join(machine.keys[:4])}"
+        elif not self.single:
+            told = "read here: features without a topic of their own"
+        elif not machine.live:
+            told += ", all retained"
+        return [Entry("topic", self.topic, told), self._key()]
+
+    def _key(self) -> Entry:
+        machine = self.machine
+        if machine.keys:
+            return Entry("key", f"topic:{machine.level}", "this level of the topic tells them apart")
+        named = [c for c in machine.candidates() if c.topic == self.topic and _KEY.fullmatch(c.name)]
+        several = next((c for c in named if c.whole and len(c.field.words) > 1), None)
+        if self.single and several is not None:
+            return Entry("key", several.path, "the field that says which one a message is about")
+        if self.single and self.plain and machine.level is not None and self.labels.learning != "hand":
+            return Entry("key", f"topic:{machine.level}", f"this level of the topic names it: {machine.name}")
+        return Entry("key", {"fixed": self.device}, "all of this is about one machine")
+
+    def feature_entries(self) -> list[Entry]:
+        """One item of the list of features each, without a key."""
+        return [
+            Entry(
+                "",
+                c.path if self._own(c) else self._mapping(name, c),
+                f"{c.field.kind}, {c.field.shown}",
+            )
+            for name, c in zip(self.names, self.features, strict=True)
+        ]
+
+    def _own(self, candidate: Candidate) -> bool:
+        return candidate.topic == self.topic and bool(candidate.path)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the features: paths in the messages of `topic`, short names of what comes on others."""
+        forms = [[c.path] if self._own(c) else _names(c) for c in self.features]
+        taken = Counter(name.lower() for form in forms for name in dict.fromkeys(form))
+        return [next((n for n in form if taken[n.lower()] == 1), form[-1]) for form in forms]
+
+    def _mapping(self, name: str, candidate: Candidate) -> dict[str, str]:
+        values = {"name": name}
+        if candidate.topic != self.topic or not candidate.path:
+            values["topic"] = candidate.topic
+        if candidate.path:
+            values["path"] = candidate.path
+        age = None if candidate.topic == self.topic else self._max_age(candidate.topic)
+        return values if age is None else values | {"max_age": age}
+
+    def _max_age(self, name: str) -> str | None:
+        """How old a value may be: ten messages late; None for sensors that report changes only."""
+        topic = self._topic(name)
+        if topic.interval is None or topic.live < ENOUGH or topic.repeats < _STEADY_REPEATS * topic.live:
+            return None
+        age = next((age for age in _AGES if age >= _BEATS * topic.interval), _AGES[-1])
+        return f"{age // 3600}h" if age >= 3600 else f"{age // 60}min"
+
+    def after_features(self) -> list[Entry]:
+        """When a sample is made, what is done about gaps, the time, and how labels come."""
+        entries = [] if self.single else [self._sample()]
+        if not self.plain:
+            lacking = [name for name, c in zip(self.names, self.features, strict=True) if not c.whole]
+            why = f"not every message has {', '.join(lacking[:3])}" if lacking else "sensors fail at times"
+            why = why if self.single else "each topic brings some of the values"
+            told = f"{why}: the newest value counts, and the network is told"
+            entries.append(Entry("missing", {"fill": "last", "flags": True}, told))
+        return entries + self._time() + self._labels()
+
+    def _sample(self) -> Entry:
+        topic = self._topic(self.topic)
+        if topic.interval is None:
+            return Entry("sample", _CLOCK, "by the clock: these sensors report changes only")
+        pairs = zip(self.names, self.features, strict=True)
+        own = [(not c.whole, name) for name, c in pairs if c.topic == self.topic]
+        told = "one sample each time that the busiest topic brings this value"
+        return Entry("sample", min(own, key=lambda one: one[0])[1], told)
+
+    def _time(self) -> list[Entry]:
+        # Labels by hand hold from their arrival on, by another clock than the sensor's.
+        if not self.single or self.labels.learning == "hand":
+            return []
+        there = [c for c in self.machine.candidates() if c.topic == self.topic and c.whole and c.why]
+        for c in there:
+            unix = c.field.kind == "number" and c.field.low > _UNIX
+            if _TIME.fullmatch(c.name) and (unix or (c.field.kind == "time" and c.field.zoned)):
+                return [Entry("ts", c.path, "when it was measured")]
+        return []
+
+    def _labels(self) -> list[Entry]:
+        labels, candidate = self.labels, self.labels.candidate
+        if labels.learning == "normal":
+            return [
+                Entry("target", "reconstruct", "no labels: it learns what is normal, and tells of the rest")
+            ]
+        classes = labels.classes if isinstance(labels.classes, int) else list(labels.classes)
+        told = "what a label can be: add words that are still to come"
+        entries = [Entry("classes", classes, told)] if classes else []
+        if candidate is None:
+            told = f"given by hand, each holds until the next: {self.label_command}"
+            value = {"topic": self.label_topic, "hold": True}
+            if not self._one_key:
+                value = {"topic": "labels/+", "key": "topic:1", "hold": True}
+            return [*entries, Entry("label", value, told)]
+        if candidate.topic == self.topic and candidate.path:
+            return [*entries, Entry("label", candidate.path, f"in the message: {candidate.field.shown}")]
+        path = {"path": candidate.path} if candidate.path else {}
+        value = {"topic": candidate.topic, **path, "hold": True}
+        return [*entries, Entry("label", value, "what it says holds until it says something else")]
+
+    @property
+    def _one_key(self) -> bool:
+        return isinstance(self._key().value, dict)
+
+    @property
+    def label_command(self) -> str:
+        """How a person gives a label."""
+        classes = self.labels.classes
+        topic = self.label_topic if self._one_key else f"labels/{(*self.machine.keys, 'KEY')[0]}"
+        return f"mosquitto_pub -t {topic} -m {1 if isinstance(classes, int) else classes[-1]}"
+
+    @property
+    def label_topic(self) -> str:
+        """Where labels are given by hand."""
+        return f"labels/{self.device}"
+
+
+def _names(candidate: Candidate) -> list[str]:
+    """Names for a feature, shortest first."""
+    topic, path = candidate.topic, candidate.path
+    short = path.rpartition(".")[2].lower() or candidate.name
+    longer = [f"{place(topic, bare=not path)[0]}_{short}", f"{topic}_{path}"]
+    return [short, *(re.sub(r"[^\w.-]+", "_", name).strip("_") for name in longer)]
+
+
+def _is_selection(candidate: Candidate) -> bool:
+    return bool(LABEL_DOMAINS & set(candidate.topic.split("/")))
+
+
+def device_id(name: str) -> str:
+    """A name that a device may have.
+
+    >>> device_id("Küche/Fenster 2")
+    'K-che-Fenster-2'
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-_.")[:63] or "device"

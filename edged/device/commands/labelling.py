@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.domain.stream.commit_group import Submission
 from edged.domain.stream.held_labels import HeldChange
+from edged.domain.stream.label_words import ends, label_of
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading, LabelUpdate
 from edged.errors import ConfigError, RefusedError, RejectedSampleError, StorageError
-from edged.mqtt.codecs.labels import ends, label_of
 from edged.mqtt.field_access import parse_key, parse_time
 from edged.storage.journal.journal import CommandRecord
 from edged.storage.samples.label_actions import held_label

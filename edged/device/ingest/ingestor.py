@@ -17,7 +17,6 @@ import numpy as np
 from edged.domain.stream.commit_delay import FlushRequests
 from edged.domain.stream.commit_group import CommitGroup
 from edged.domain.stream.forecast import Forecast
-from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.redelivery import checksum
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.windowing import Windowing

@@ -40,7 +40,10 @@ def say(dock: Dock, *readings: HoldReading) -> list[EdgedError]:
                 problems.append(problem)
                 done.set()
 
-            ingestor.submit(Submission([reading], dock.clock.monotonic(), lambda _: None, done.set, refused))
+            def stored(_: int, done: threading.Event = done) -> None:
+                done.set()
+
+            ingestor.submit(Submission([reading], dock.clock.monotonic(), None, stored, refused))
             assert done.wait(20)
     return problems
 

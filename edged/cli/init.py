@@ -20,7 +20,7 @@ from edged.errors import ConfigError, EdgedError
 
 if TYPE_CHECKING:
     from edged.workbench.proposal.draft import Draft, Labels
-    from edged.workbench.proposal.machines import Candidate, Machine
+    from edged.workbench.proposal.machines import Machine, ProposedField
     from edged.workbench.proposal.survey import Survey
 
 FILE = "edged.yaml"
@@ -249,7 +249,7 @@ def _ask_labels(draft: Draft) -> Labels:
     return Labels("hand", _ask_classes(BY_HAND))
 
 
-def _can_label(candidate: Candidate) -> bool:
+def _can_label(candidate: ProposedField) -> bool:
     from edged.workbench.proposal.machines import A_WORD
 
     return candidate.label or candidate.why == A_WORD

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from edged.config.features import LabelConfig
 from edged.device.events import Events
 from edged.device.ingest import IngestNotices, Joiner, SampleDecoder
+from edged.domain.commits.commit_group import CommitGroup
 from edged.domain.stream.admission import AdmissionControl
-from edged.domain.stream.commit_group import CommitGroup
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading, Reading
 from edged.mqtt.codecs import sample_codec

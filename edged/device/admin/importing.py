@@ -22,7 +22,7 @@ from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.registry import Registry
 from edged.storage.recordings import FORMATS, format_of
 from edged.storage.recordings.formats import readable
-from edged.storage.recordings.history import History
+from edged.storage.recordings.history import FileReader
 from edged.storage.samples.import_chunks import ImportChunks
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _described(path: Path, given: str | None, config: Config) -> ImportFile:
 
 
 def _imported(config: Config, file: ImportFile, on_progress: Progress) -> dict[str, Any]:
-    history = History(config.stream, SystemClock().now())
+    history = FileReader(config.stream, SystemClock().now())
     while True:
         try:
             if DirectoryLock.holder(config.storage.dir) is None:
@@ -103,7 +103,7 @@ def _imported(config: Config, file: ImportFile, on_progress: Progress) -> dict[s
                 before, stored = _hand_over(config, file, history, on_progress)
         except DaemonEndedError:
             _await_restart(config.storage.dir)
-            history = History(config.stream, SystemClock().now())
+            history = FileReader(config.stream, SystemClock().now())
             continue
         break
     warnings = [history.left_out.line(history.unit), history.refused.line(history.unit, "labels")]
@@ -136,7 +136,7 @@ def _known(samples: SampleLog, file: ImportFile) -> ImportProgress:
     return stored
 
 
-def _batches(file: ImportFile, history: History, stored: int) -> Iterator[Batch]:
+def _batches(file: ImportFile, history: FileReader, stored: int) -> Iterator[Batch]:
     """The samples of a file that are not stored yet: what comes before them is read again."""
     for batch in history.batches(file.path, file.format):
         skipped = min(len(batch), max(0, stored - int(batch.offsets[0])))
@@ -152,7 +152,7 @@ def _entry(file: ImportFile, samples: int) -> dict[str, Any]:
 # ---- without a daemon ------------------------------------------------------------------------
 
 
-def _store(config: Config, file: ImportFile, history: History, on_progress: Progress) -> tuple[bool, int]:
+def _store(config: Config, file: ImportFile, history: FileReader, on_progress: Progress) -> tuple[bool, int]:
     """Store a file's samples; whether all were there before, and how many there are."""
     state, clock = config.storage.dir, SystemClock()
     with lock_state(state, "import"), closing(open_samples(config, clock=clock)) as samples:
@@ -173,7 +173,9 @@ def _store(config: Config, file: ImportFile, history: History, on_progress: Prog
 # ---- beside a daemon -------------------------------------------------------------------------
 
 
-def _hand_over(config: Config, file: ImportFile, history: History, on_progress: Progress) -> tuple[bool, int]:
+def _hand_over(
+    config: Config, file: ImportFile, history: FileReader, on_progress: Progress
+) -> tuple[bool, int]:
     """Leave a file's samples to the daemon, and wait until it has stored them."""
     state = config.storage.dir
     chunks = ImportChunks.of(state, file.progress.file)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edged.domain.stream.commit_group import Submission
+from edged.domain.commits.commit_group import Submission
 from edged.domain.stream.held_labels import HeldChange
 from edged.domain.stream.label_words import ends, label_of
 from edged.domain.stream.observation import HoldReading

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edged.clock import Ages
-from edged.domain.stream.commit_delay import CommitDelay
-from edged.domain.stream.commit_group import CommitBacklog
-from edged.domain.stream.redelivery import Redelivery
+from edged.domain.commits.commit_delay import CommitDelay
+from edged.domain.commits.commit_group import CommitBacklog
+from edged.domain.commits.redelivery import Redelivery
 from edged.domain.stream.sample import LabelUpdate, Rejected
 from edged.errors import StorageError
 from edged.logs import get_logger
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.ingest.decoder import SampleDecoder
     from edged.device.ingest.notices import IngestNotices
+    from edged.domain.commits.commit_group import CommitGroup, Submission
+    from edged.domain.commits.redelivery import Packet
     from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink, SampleStore
-    from edged.domain.stream.commit_group import CommitGroup, Submission
-    from edged.domain.stream.redelivery import Packet
     from edged.domain.stream.sample import Batch
     from edged.host.systemd import Watchdog
 

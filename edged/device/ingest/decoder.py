@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import StreamConfig
     from edged.device.ingest.notices import IngestNotices
+    from edged.domain.commits.commit_group import CommitGroup
+    from edged.domain.commits.redelivery import Packet
     from edged.domain.protocols import Delivery
     from edged.domain.stream.admission import AdmissionControl
-    from edged.domain.stream.commit_group import CommitGroup
-    from edged.domain.stream.redelivery import Packet
     from edged.domain.stream.windowing import Windowing
     from edged.mqtt.codecs.compressed import Decoder
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.stream.commit_delay import FlushRequests
-from edged.domain.stream.commit_group import CommitGroup
+from edged.domain.commits.commit_delay import FlushRequests
+from edged.domain.commits.commit_group import CommitGroup
+from edged.domain.commits.redelivery import checksum
 from edged.domain.stream.forecast import Forecast
-from edged.domain.stream.redelivery import checksum
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.windowing import Windowing
 from edged.errors import RefusedError, StorageError
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from edged.device.ingest.decoder import SampleDecoder
     from edged.device.ingest.import_feed import ImportFeed
     from edged.device.ingest.joiner import Joiner
+    from edged.domain.commits.commit_group import Submission
+    from edged.domain.commits.redelivery import Packet
     from edged.domain.protocols import Delivery, SampleSink, SampleStore
-    from edged.domain.stream.commit_group import Submission
-    from edged.domain.stream.redelivery import Packet
     from edged.host.systemd import Watchdog
 
 log = get_logger("edged.ingest")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import StreamConfig
     from edged.device.ingest.notices import IngestNotices
+    from edged.domain.commits.commit_group import CommitGroup
     from edged.domain.protocols import SampleStore
     from edged.domain.stream.admission import AdmissionControl
-    from edged.domain.stream.commit_group import CommitGroup
     from edged.domain.stream.observation import Seen
 
 LOOK_SECONDS = 5.0  # between two looks for sensors that stay away

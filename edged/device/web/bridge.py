@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.device.web.http.errors import HttpError
+from edged.domain.commits.commit_group import Submission
 from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
 from edged.domain.judging.predictions import Predictions
-from edged.domain.stream.commit_group import Submission
 from edged.errors import EdgedError, RefusedError
 
 if TYPE_CHECKING:

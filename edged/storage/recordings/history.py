@@ -34,7 +34,7 @@ LONGEST_KEY, LONGEST_ID = 256, 128  # as in messages
 _ROWS = 8192
 
 
-class History:
+class FileReader:
     """Reads files of rows for one stream.
 
     Rows of which no sample can be made are counted in `left_out`, labels that the stream does not know in
@@ -218,7 +218,7 @@ def read_recording(path: Path, stream: StreamConfig) -> Recording:
     """
     if not stream.joined:
         return read_stream(path, features=stream.names, label=stream.label_path)
-    history, schema = History(stream, 0.0, spacing=1.0), stream.to_schema()
+    history, schema = FileReader(stream, 0.0, spacing=1.0), stream.to_schema()
     with readable(path):
         batches = list(history.readings(path, format_of(path)))
         check_rows(sum(map(len, batches)))

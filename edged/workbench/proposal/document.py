@@ -10,7 +10,7 @@ import yaml
 from edged.domain.nearest import one_of
 
 if TYPE_CHECKING:
-    from edged.workbench.proposal.draft import Draft, Entry
+    from edged.workbench.proposal.draft import Draft, DraftLine
 
 COMMENT_AT = 34  # column of the comments, further right only behind a longer line
 
@@ -66,7 +66,7 @@ def _features(draft: Draft) -> list[str]:
     return ["  features:", *items, *told]
 
 
-def _entries(entries: Sequence[Entry]) -> list[str]:
+def _entries(entries: Sequence[DraftLine]) -> list[str]:
     return [_line(2, *entry) for entry in entries]
 
 

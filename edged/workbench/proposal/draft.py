@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from edged.workbench.proposal.machines import LABEL_DOMAINS, Candidate, Machine, place
+from edged.workbench.proposal.machines import LABEL_DOMAINS, Machine, ProposedField, place
 from edged.workbench.proposal.survey import ENOUGH, MOST_WORDS, Topic
 
 BY_HAND = ("normal", "fault")
@@ -26,7 +26,7 @@ _CLOCK = "1min"
 Learning = Literal["field", "hand", "normal"]
 
 
-class Entry(NamedTuple):
+class DraftLine(NamedTuple):
     """One key of the stream with its value, and why it is proposed."""
 
     key: str
@@ -43,10 +43,10 @@ class Labels:
 
     learning: Learning
     classes: tuple[str, ...] | int = ()
-    candidate: Candidate | None = None
+    candidate: ProposedField | None = None
 
     @classmethod
-    def of(cls, candidate: Candidate) -> Labels:
+    def of(cls, candidate: ProposedField) -> Labels:
         """Labels of a field: its words are the classes, or its numbers where they are few and whole."""
         known = candidate.field
         if known.kind == "number" and (not known.whole or len(known.words) > MOST_WORDS):
@@ -62,7 +62,7 @@ class Draft:
 
     device: str
     machine: Machine
-    features: tuple[Candidate, ...]
+    features: tuple[ProposedField, ...]
     labels: Labels
 
     @classmethod
@@ -86,7 +86,7 @@ class Draft:
         return max(places, key=lambda name: (places.count(name), live.get(name, 0)))
 
     @property
-    def left_out(self) -> list[Candidate]:
+    def left_out(self) -> list[ProposedField]:
         """Fields that are neither features nor the label."""
         used = {(c.topic, c.path) for c in (*self.features, self.labels.candidate) if c is not None}
         return [c for c in self.machine.candidates() if (c.topic, c.path) not in used]
@@ -97,7 +97,7 @@ class Draft:
         return len({c.topic for c in self.features}) == 1
 
     @property
-    def array(self) -> Candidate | None:
+    def array(self) -> ProposedField | None:
         """The array that holds all features, if one does."""
         return next((c for c in self.features if c.field.kind == "numbers"), None)
 
@@ -121,7 +121,7 @@ class Draft:
 
     # ---- the stream's keys -----------------------------------------------------------------
 
-    def before_features(self) -> list[Entry]:
+    def before_features(self) -> list[DraftLine]:
         """Topic and key."""
         machine = self.machine
         told = f"{sum(topic.messages for topic in machine.topics)} messages"
@@ -131,24 +131,26 @@ class Draft:
             told = "read here: features without a topic of their own"
         elif not machine.live:
             told += ", all retained"
-        return [Entry("topic", self.topic, told), self._key()]
+        return [DraftLine("topic", self.topic, told), self._key()]
 
-    def _key(self) -> Entry:
+    def _key(self) -> DraftLine:
         machine = self.machine
         if machine.keys:
-            return Entry("key", f"topic:{machine.level}", "this level of the topic tells them apart")
+            return DraftLine("key", f"topic:{machine.level}", "this level of the topic tells them apart")
         named = [c for c in machine.candidates() if c.topic == self.topic and _KEY.fullmatch(c.name)]
         several = next((c for c in named if c.whole and len(c.field.words) > 1), None)
         if self.single and several is not None:
-            return Entry("key", several.path, "the field that says which one a message is about")
+            return DraftLine("key", several.path, "the field that says which one a message is about")
         if self.single and self.plain and machine.level is not None and self.labels.learning != "hand":
-            return Entry("key", f"topic:{machine.level}", f"this level of the topic names it: {machine.name}")
-        return Entry("key", {"fixed": self.device}, "all of this is about one machine")
+            return DraftLine(
+                "key", f"topic:{machine.level}", f"this level of the topic names it: {machine.name}"
+            )
+        return DraftLine("key", {"fixed": self.device}, "all of this is about one machine")
 
-    def feature_entries(self) -> list[Entry]:
+    def feature_entries(self) -> list[DraftLine]:
         """One item of the list of features each, without a key."""
         return [
-            Entry(
+            DraftLine(
                 "",
                 c.path if self._own(c) else self._mapping(name, c),
                 f"{c.field.kind}, {c.field.shown}",
@@ -156,7 +158,7 @@ class Draft:
             for name, c in zip(self.names, self.features, strict=True)
         ]
 
-    def _own(self, candidate: Candidate) -> bool:
+    def _own(self, candidate: ProposedField) -> bool:
         return candidate.topic == self.topic and bool(candidate.path)
 
     @property
@@ -166,7 +168,7 @@ class Draft:
         taken = Counter(name.lower() for form in forms for name in dict.fromkeys(form))
         return [next((n for n in form if taken[n.lower()] == 1), form[-1]) for form in forms]
 
-    def _mapping(self, name: str, candidate: Candidate) -> dict[str, str]:
+    def _mapping(self, name: str, candidate: ProposedField) -> dict[str, str]:
         values = {"name": name}
         if candidate.topic != self.topic or not candidate.path:
             values["topic"] = candidate.topic
@@ -183,7 +185,7 @@ class Draft:
         age = next((age for age in _AGES if age >= _BEATS * topic.interval), _AGES[-1])
         return f"{age // 3600}h" if age >= 3600 else f"{age // 60}min"
 
-    def after_features(self) -> list[Entry]:
+    def after_features(self) -> list[DraftLine]:
         """When a sample is made, what is done about gaps, the time, and how labels come."""
         entries = [] if self.single else [self._sample()]
         if not self.plain:
@@ -191,19 +193,19 @@ class Draft:
             why = f"not every message has {', '.join(lacking[:3])}" if lacking else "sensors fail at times"
             why = why if self.single else "each topic brings some of the values"
             told = f"{why}: the newest value counts, and the network is told"
-            entries.append(Entry("missing", {"fill": "last", "flags": True}, told))
+            entries.append(DraftLine("missing", {"fill": "last", "flags": True}, told))
         return entries + self._time() + self._labels()
 
-    def _sample(self) -> Entry:
+    def _sample(self) -> DraftLine:
         topic = self._topic(self.topic)
         if topic.interval is None:
-            return Entry("sample", _CLOCK, "by the clock: these sensors report changes only")
+            return DraftLine("sample", _CLOCK, "by the clock: these sensors report changes only")
         pairs = zip(self.names, self.features, strict=True)
         own = [(not c.whole, name) for name, c in pairs if c.topic == self.topic]
         told = "one sample each time that the busiest topic brings this value"
-        return Entry("sample", min(own, key=lambda one: one[0])[1], told)
+        return DraftLine("sample", min(own, key=lambda one: one[0])[1], told)
 
-    def _time(self) -> list[Entry]:
+    def _time(self) -> list[DraftLine]:
         # Labels by hand hold from their arrival on, by another clock than the sensor's.
         if not self.single or self.labels.learning == "hand":
             return []
@@ -211,29 +213,31 @@ class Draft:
         for c in there:
             unix = c.field.kind == "number" and c.field.low > _UNIX
             if _TIME.fullmatch(c.name) and (unix or (c.field.kind == "time" and c.field.zoned)):
-                return [Entry("ts", c.path, "when it was measured")]
+                return [DraftLine("ts", c.path, "when it was measured")]
         return []
 
-    def _labels(self) -> list[Entry]:
+    def _labels(self) -> list[DraftLine]:
         labels, candidate = self.labels, self.labels.candidate
         if labels.learning == "normal":
             return [
-                Entry("target", "reconstruct", "no labels: it learns what is normal, and tells of the rest")
+                DraftLine(
+                    "target", "reconstruct", "no labels: it learns what is normal, and tells of the rest"
+                )
             ]
         classes = labels.classes if isinstance(labels.classes, int) else list(labels.classes)
         told = "what a label can be: add words that are still to come"
-        entries = [Entry("classes", classes, told)] if classes else []
+        entries = [DraftLine("classes", classes, told)] if classes else []
         if candidate is None:
             told = f"given by hand, each holds until the next: {self.label_command}"
             value = {"topic": self.label_topic, "hold": True}
             if not self._one_key:
                 value = {"topic": "labels/+", "key": "topic:1", "hold": True}
-            return [*entries, Entry("label", value, told)]
+            return [*entries, DraftLine("label", value, told)]
         if candidate.topic == self.topic and candidate.path:
-            return [*entries, Entry("label", candidate.path, f"in the message: {candidate.field.shown}")]
+            return [*entries, DraftLine("label", candidate.path, f"in the message: {candidate.field.shown}")]
         path = {"path": candidate.path} if candidate.path else {}
         value = {"topic": candidate.topic, **path, "hold": True}
-        return [*entries, Entry("label", value, "what it says holds until it says something else")]
+        return [*entries, DraftLine("label", value, "what it says holds until it says something else")]
 
     @property
     def _one_key(self) -> bool:
@@ -252,7 +256,7 @@ class Draft:
         return f"labels/{self.device}"
 
 
-def _names(candidate: Candidate) -> list[str]:
+def _names(candidate: ProposedField) -> list[str]:
     """Names for a feature, shortest first."""
     topic, path = candidate.topic, candidate.path
     short = path.rpartition(".")[2].lower() or candidate.name
@@ -260,7 +264,7 @@ def _names(candidate: Candidate) -> list[str]:
     return [short, *(re.sub(r"[^\w.-]+", "_", name).strip("_") for name in longer)]
 
 
-def _is_selection(candidate: Candidate) -> bool:
+def _is_selection(candidate: ProposedField) -> bool:
     return bool(LABEL_DOMAINS & set(candidate.topic.split("/")))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from edged.mqtt.topics import matches
-from edged.workbench.proposal.survey import MOST_WORDS, Field, Survey, Topic, merged
+from edged.workbench.proposal.survey import MOST_WORDS, SeenField, Survey, Topic, merged
 
 KNOWN = (
     "zigbee2mqtt/#", "homeassistant/#", "tele/#", "stat/#", "+/status/#", "shellies/#",
@@ -59,14 +59,14 @@ _ALIKE = 0.6  # share of the fields that alike machines have in common
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ProposedField:
     """A field of a topic, or of alike topics: then `topic` is a filter.
 
     `why` says why it is no feature; empty if it is one. `label` tells that it looks like a label.
     """
 
     topic: str
-    field: Field
+    field: SeenField
     name: str
     why: str = ""
     label: bool = False
@@ -103,9 +103,9 @@ class Machine:
     def _place(self, topic: Topic) -> str:
         return _pattern(topic.name, self.level) if self.keys else topic.name
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[ProposedField]:
         """All fields, those of alike machines once, with names that are all different."""
-        found: dict[tuple[str, str], list[tuple[Topic, Field]]] = defaultdict(list)
+        found: dict[tuple[str, str], list[tuple[Topic, SeenField]]] = defaultdict(list)
         for topic in self.topics:
             for known in topic.fields.values():
                 found[self._place(topic), known.path].append((topic, known))
@@ -113,12 +113,12 @@ class Machine:
         names = Counter(one.name for one in every)
         return [one if names[one.name] == 1 else replace(one, name=_longer(one)) for one in every]
 
-    def _candidate(self, where: str, of: Sequence[tuple[Topic, Field]]) -> Candidate:
+    def _candidate(self, where: str, of: Sequence[tuple[Topic, SeenField]]) -> ProposedField:
         topic, known = of[0][0], merged([field for _, field in of])
         name = known.path or _bare_name(where, self.name)
         label = _looks_like_label(name, known, topic)
         whole = all(topic.whole(known.path) for topic, _ in of)
-        return Candidate(where, known, name, _why_not(name, known, label=label), label, whole)
+        return ProposedField(where, known, name, _why_not(name, known, label=label), label, whole)
 
     def rate(self, place: str) -> str:
         """How often messages come on a topic, or on all that a filter of alike machines covers."""
@@ -138,7 +138,7 @@ class Machine:
         return sum((topic.live + 0.1) * features[self._place(topic)] for topic in self.topics)
 
 
-def _looks_like_label(name: str, known: Field, topic: Topic) -> bool:
+def _looks_like_label(name: str, known: SeenField, topic: Topic) -> bool:
     few = 2 <= len(known.words) <= MOST_WORDS
     if known.kind == "word":
         selected = topic.bare and bool(LABEL_DOMAINS & set(topic.name.split("/")[:-1]))
@@ -148,7 +148,7 @@ def _looks_like_label(name: str, known: Field, topic: Topic) -> bool:
     return known.kind in ("number", "on/off") and _CLEAR_LABEL.fullmatch(name) is not None and not axis
 
 
-def _why_not(name: str, known: Field, *, label: bool) -> str:
+def _why_not(name: str, known: SeenField, *, label: bool) -> str:
     """Why a field is no feature; empty where it is one."""
     kind = known.kind
     for pattern, why in _LEFT_OUT:
@@ -172,7 +172,7 @@ def _why_not(name: str, known: Field, *, label: bool) -> str:
     }.get(kind, "text")
 
 
-def _longer(candidate: Candidate) -> str:
+def _longer(candidate: ProposedField) -> str:
     """A name that the same field of another topic does not have."""
     levels = [level for level in candidate.topic.split("/") if level not in (*_TRAILING, "+")]
     return f"{levels[-1]}_{candidate.name}" if candidate.path else "_".join(levels)

@@ -29,7 +29,7 @@ _ZONE = re.compile(r"([Zz]|[+-]\d\d(:?\d\d)?)$")
 
 
 @dataclass
-class Field:
+class SeenField:
     """The values of one field: `seen` of them, `missing` of which say that there is none."""
 
     path: str
@@ -107,11 +107,11 @@ class Field:
         return ", ".join(words) if kind != "time" else ""
 
 
-def merged(fields: Sequence[Field]) -> Field:
+def merged(fields: Sequence[SeenField]) -> SeenField:
     """The values of the same field of several topics together."""
     if len(fields) == 1:
         return fields[0]
-    one = Field(fields[0].path, width=fields[0].width)
+    one = SeenField(fields[0].path, width=fields[0].width)
     for each in fields:
         for name in ("seen", "missing", "rises", "falls", "quoted"):
             setattr(one, name, getattr(one, name) + getattr(each, name))
@@ -134,7 +134,7 @@ class Topic:
     repeats: int = 0  # live messages that say the same as the one before
     first: float = 0.0
     last: float = 0.0
-    fields: dict[str, Field] = field(default_factory=dict)
+    fields: dict[str, SeenField] = field(default_factory=dict)
     _before: bytes | None = None
 
     def add(self, payload: bytes, at: float | None, *, retained: bool = False) -> None:
@@ -154,7 +154,7 @@ class Topic:
             if known is None:
                 if len(self.fields) >= MOST_FIELDS:
                     continue
-                known = self.fields[path] = Field(path)
+                known = self.fields[path] = SeenField(path)
             known.add(value)
 
     @property

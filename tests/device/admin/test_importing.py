@@ -20,7 +20,7 @@ from edged.device.ingest.import_feed import SLICE
 from edged.domain.stream.imported import ImportProgress
 from edged.domain.stream.sample import Batch
 from edged.errors import ConfigError, RefusedError
-from edged.storage.recordings.history import History
+from edged.storage.recordings.history import FileReader
 from edged.storage.samples.import_chunks import ImportChunks
 from tests.commands import COMMAND, edged, write_config
 from tests.device.dock import CLASSIFY, Dock, delivery
@@ -159,7 +159,7 @@ def test_windows_and_forecasts_are_those_of_the_daemon(tmp_path: Path) -> None:
 
 
 def _batches(stream: Any, path: Path) -> Iterator[Any]:
-    return History(stream, START).batches(path, "csv")
+    return FileReader(stream, START).batches(path, "csv")
 
 
 # ---- kill -9 ---------------------------------------------------------------------------------

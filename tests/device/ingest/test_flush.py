@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.domain.stream.commit_group import Submission
+from edged.domain.commits.commit_group import Submission
 from edged.domain.stream.sample import Reading
 from tests.device.dock import delivery, gathering, running
 from tests.running_device import wait_until
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def dock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dock]:
     """Ingest whose samples wait a minute for each other, also when nothing follows at once."""
-    monkeypatch.setattr("edged.domain.stream.commit_delay.QUIET", 60.0)
+    monkeypatch.setattr("edged.domain.commits.commit_delay.QUIET", 60.0)
     with closing(gathering(tmp_path, delay=60.0)) as made:
         yield made
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.domain.stream.commit_group import Submission
+from edged.domain.commits.commit_group import Submission
 from edged.domain.stream.held_labels import HeldChange, HeldLabel
 from edged.domain.stream.observation import HoldReading
 from edged.storage.samples.label_actions import held_label

@@ -24,10 +24,10 @@ from tests.device.partners import Connection, Sink, Supervisor, watchdog
 from tests.mutations import Mutations
 
 if TYPE_CHECKING:
+    from edged.domain.commits.commit_group import CommitGroup
+    from edged.domain.commits.redelivery import Packet
     from edged.domain.protocols import Delivery
-    from edged.domain.stream.commit_group import CommitGroup
     from edged.domain.stream.observation import Seen
-    from edged.domain.stream.redelivery import Packet
     from edged.domain.stream.sample import Batch, Reading
 
 GROUP = 500

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from edged.device.ingest import committer as module
+from edged.domain.commits.commit_group import Submission
 from edged.domain.stream.admission import AdmissionRules
-from edged.domain.stream.commit_group import Submission
 from edged.domain.stream.sample import Reading
 from edged.errors import EdgedError, RefusedError, StorageError
 from tests.device.dock import CLASSIFY, Dock, delivery, running

@@ -13,7 +13,7 @@ from edged.device.web.bridge import PendingRows, ServingBridge
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
-    from edged.domain.stream.commit_group import Submission
+    from edged.domain.commits.commit_group import Submission
 
 
 class Stages:

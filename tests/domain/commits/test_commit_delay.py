@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edged.domain.stream.commit_delay import CHAIN, CommitDelay
+from edged.domain.commits.commit_delay import CHAIN, CommitDelay
 
 
 def commits(times: list[float], delay: float) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from edged.domain.stream.commit_delay import FlushRequests
+from edged.domain.commits.commit_delay import FlushRequests
 
 
 class Loop:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from edged.domain.stream.sample import Batch
 
 if TYPE_CHECKING:
+    from edged.domain.commits.redelivery import Packet
     from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.observation import Seen
-    from edged.domain.stream.redelivery import Packet
     from edged.domain.stream.sample import LabelReading, LabelUpdate, Rejected
     from edged.domain.stream.windowing import OpenWindowChanges
     from edged.errors import EdgedError

@@ -12,7 +12,10 @@ session, the same Receive Maximum), one after the other, in several rounds:
 With `--window N` mosquitto keeps N messages in flight, at MQTT 3.1.1 and at 5: durable samples a second with
 the group commit as it is, beside `storage.commit_delay: 0`.
 
-`python benchmarks/ingest.py [--messages N] [--rounds R] [--window N] [--json] [--out FILE]`
+With `--joined` each message brings 4 of the 16 features, on one of 4 topics, and the daemon makes a sample
+with every message: `joined, with prediction and publishing`.
+
+`python benchmarks/ingest.py [--messages N] [--rounds R] [--window N | --joined] [--json] [--out FILE]`
 """
 
 from __future__ import annotations
@@ -41,12 +44,24 @@ from edged.workbench.demo.broker import EmbeddedBroker, Mosquitto, free_port
 FEATURES = 16
 RECEIVE_MAXIMUM = 2000
 TOPIC = "bench/#"
+TOPICS = 4  # of joined messages
+PART = FEATURES // TOPICS
 BARE5, BARE3, INGEST, DAEMON = (
     "bare paho 5",
     "bare paho 3.1.1",
     "to durable storage",
     "with prediction and publishing",
 )
+
+
+WHOLE = {"topic": TOPIC, "features": FEATURES, "classes": 2, "label": "y"}
+JOINED = {
+    "topic": TOPIC,
+    "key": {"fixed": "bench"},
+    "features": [f"f{n}" for n in range(FEATURES)],
+    "missing": {"flags": True},
+    "target": "reconstruct",
+}
 
 
 def connect_properties() -> Properties:
@@ -83,8 +98,20 @@ def reserve(port: int, client_id: str, protocol: str = "5") -> None:
     one.loop_stop()
 
 
-def fill(port: int, count: int, start: int) -> None:
-    """Publish `count` different samples at QoS 1."""
+def whole(i: int, values: list[float]) -> tuple[str, str]:
+    """Topic and payload of a message that is a sample."""
+    return "bench/a", json.dumps({"x": values, "y": i % 2})
+
+
+def part(i: int, values: list[float]) -> tuple[str, str]:
+    """Topic and payload of a message that brings some features of a sample."""
+    first = PART * (i % TOPICS)
+    return f"bench/{i % TOPICS}", json.dumps({f"f{n}": values[n] for n in range(first, first + PART)})
+
+
+def fill(port: int, count: int, start: int, *, joined: bool = False) -> None:
+    """Publish `count` different messages at QoS 1."""
+    message = part if joined else whole
     rng = np.random.default_rng(start)
     one = client("bench-publisher")
     one.max_inflight_messages_set(1000)
@@ -94,7 +121,7 @@ def fill(port: int, count: int, start: int) -> None:
     info = None
     for i in range(count):
         values = [round(v, 4) for v in rng.normal(size=FEATURES).tolist()]
-        info = one.publish("bench/a", json.dumps({"x": values, "y": i % 2}), qos=1)
+        info = one.publish(*message(i, values), qos=1)
         if i % 1000 == 999:
             info.wait_for_publish(60)
     if info is not None:
@@ -202,14 +229,14 @@ def drain_ingest(port: int, count: int, mqtt_keys: dict[str, Any], storage_keys:
 class Daemon:
     """The real daemon on a state directory that lasts over the rounds."""
 
-    def __init__(self, port: int, folder: Path) -> None:
+    def __init__(self, port: int, folder: Path, *, joined: bool = False) -> None:
         self._port = port
         self._path = folder / "edged.yaml"
         values = {
             "device": {"id": "bench"},
             "mqtt": {"host": "127.0.0.1", "port": port, "client_id": "bench-daemon",
                      "receive_maximum": RECEIVE_MAXIMUM},
-            "stream": {"topic": TOPIC, "features": FEATURES, "classes": 2, "label": "y"},
+            "stream": JOINED if joined else WHOLE,
             "training": {"enabled": False},
             "log": {"level": "error"},
         }  # fmt: skip
@@ -280,18 +307,21 @@ def measure_window(window: int, messages: int, rounds: int) -> list[dict[str, An
     return found
 
 
-def measure(messages: int, rounds: int) -> list[dict[str, Any]]:
-    rates: dict[str, list[float]] = {BARE5: [], BARE3: [], INGEST: [], DAEMON: []}
+def measure(messages: int, rounds: int, *, joined: bool = False) -> list[dict[str, Any]]:
+    served = f"joined, {DAEMON}" if joined else DAEMON
+    names = (BARE5, BARE3, served) if joined else (BARE5, BARE3, INGEST, served)
+    rates: dict[str, list[float]] = {name: [] for name in names}
     with EmbeddedBroker("mosquitto") as broker, tempfile.TemporaryDirectory() as folder:
-        daemon = Daemon(broker.port, Path(folder))
-        for name in ("bench-bare-5", "bench-bare-3", "bench-ingest", "bench-daemon"):
+        daemon = Daemon(broker.port, Path(folder), joined=joined)
+        for name in ("bench-bare-5", "bench-bare-3", "bench-daemon", *(() if joined else ("bench-ingest",))):
             reserve(broker.port, name)
         for number in range(rounds):
-            fill(broker.port, messages, number * messages)
+            fill(broker.port, messages, number * messages, joined=joined)
             rates[BARE5].append(messages / consumer("bare5", broker.port, messages))
             rates[BARE3].append(messages / consumer("bare3", broker.port, messages))
-            rates[INGEST].append(messages / consumer("ingest", broker.port, messages))
-            rates[DAEMON].append(messages / daemon.drain(messages))
+            if not joined:
+                rates[INGEST].append(messages / consumer("ingest", broker.port, messages))
+            rates[served].append(messages / daemon.drain(messages))
             sys.stderr.write(
                 f"round {number + 1}: " + ", ".join(f"{n} {r[-1]:,.0f}/s" for n, r in rates.items()) + "\n"
             )
@@ -320,6 +350,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--consumer", choices=("bare5", "bare3", "ingest"), help=argparse.SUPPRESS)
     parser.add_argument("--window", type=int, help="messages that the broker keeps in flight")
+    parser.add_argument("--joined", action="store_true", help="messages that bring a part of a sample each")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--keys", type=json.loads, default="{}", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -330,7 +361,7 @@ def main() -> None:
     elif args.window:
         finish("ingest", measure_window(args.window, args.messages, args.rounds), args, line)
     else:
-        finish("ingest", measure(args.messages, args.rounds), args, line)
+        finish("ingest", measure(args.messages, args.rounds, joined=args.joined), args, line)
 
 
 if __name__ == "__main__":

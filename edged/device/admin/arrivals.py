@@ -62,7 +62,7 @@ class Arrivals:
         return [] if joining is None else [names[at] for at in sorted(joining.awaiting)]
 
     def add(self, delivery: Delivery) -> None:
-        """Count one message."""
+        """Count one message, and what ingest would make of it."""
         group = CommitGroup()
         found = self._decoder.decode(delivery, (0, 0), group)
         for name, count in self.topics.items():

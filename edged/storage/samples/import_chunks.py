@@ -81,12 +81,12 @@ class ImportChunks:
     # ---- the daemon's side -----------------------------------------------------------------
 
     def progress(self) -> ImportProgress:
-        """What `begin` said."""
+        """Read what `begin` wrote about the file."""
         about = read_sealed(self.folder / BEGIN)
         return ImportProgress(self.folder.name, str(about["options"]), str(about["name"]))
 
     def read_end(self) -> tuple[int, dict[str, Any]] | None:
-        """What `end` said; None while there is more to come."""
+        """Read what `end` wrote; None while more chunks are to come."""
         if not (self.folder / END).exists():
             return None
         values = read_sealed(self.folder / END)

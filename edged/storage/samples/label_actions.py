@@ -109,7 +109,7 @@ def any_before(db: sqlite3.Connection, moment: float) -> bool:
 
 
 def clear(db: sqlite3.Connection) -> None:
-    """Forget all."""
+    """Delete all actions and what they changed."""
     drop(db, "?", 1)
 
 

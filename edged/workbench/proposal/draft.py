@@ -122,7 +122,7 @@ class Draft:
     # ---- the stream's keys -----------------------------------------------------------------
 
     def before_features(self) -> list[DraftLine]:
-        """Topic and key."""
+        """Propose the topic and the key."""
         machine = self.machine
         told = f"{sum(topic.messages for topic in machine.topics)} messages"
         if machine.keys:

@@ -10,12 +10,6 @@ from dataclasses import dataclass, replace
 from edged.mqtt.topics import matches
 from edged.workbench.proposal.survey import MOST_WORDS, SeenField, Survey, Topic, merged
 
-KNOWN = (
-    "zigbee2mqtt/#", "homeassistant/#", "tele/#", "stat/#", "+/status/#", "shellies/#",
-    "+/sensor/+/state", "+/binary_sensor/+/state", "+/switch/+/state",
-)  # fmt: skip
-"""Filters of zigbee2mqtt, Home Assistant's statestream, Tasmota, Shelly and ESPHome."""
-
 LABEL_DOMAINS = frozenset({"input_select", "select"})
 DOMAINS = LABEL_DOMAINS | {
     "sensor", "binary_sensor", "switch", "light", "number", "input_number", "input_boolean", "fan", "cover",

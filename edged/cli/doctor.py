@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edged import logs
 from edged.clock import SystemClock
 from edged.config import loader
 from edged.device.admin.arrivals import Arrivals
@@ -326,7 +325,6 @@ def _broker(config: Config, seconds: float) -> Iterator[CheckResult]:
         # A broker may go by the user's name alone: a second connection would end the daemon's session there.
         yield _ok("broker", f"{where}: `edged status` tells whether process {pid} is connected")
         return
-    logs.configure("error", "auto")
     try:
         arrivals = Arrivals(config, SystemClock())
         for message in observe(mqtt, widest(list(arrivals.topics)), seconds):

@@ -85,7 +85,7 @@ def _mqtt_section(broker: str, password_file: Path | None) -> dict[str, Any]:
     if address.username is not None:
         section["username"] = address.username
     if password_file is not None:
-        section["password_file"] = str(password_file.resolve())
+        section["password_file"] = str(password_file.absolute())
     if address.websocket is not None:
         section |= {"transport": "websockets", "path": address.websocket}
     if address.tls:

@@ -280,8 +280,10 @@ def doctor(
 
     It listens as a client of its own and says how many messages would be samples, and why others would not.
     """
+    from edged import logs
     from edged.cli.doctor import examine
 
+    logs.configure("error", "auto")
     findings = examine(config, seconds)
     print_json([f.as_dict() for f in findings]) if as_json else output.show_findings(findings)
     if any(f.level == "error" for f in findings):

@@ -25,6 +25,7 @@ WRITTEN = {  # by each command that writes a file, or a directory with these nam
     "evaluate": ["report.json"],
     "fleet sim": ["index.html"],
     "fleet ui": ["index.html"],
+    "init": ["edged.yaml"],
     "recipe run": ["report.json"],
 }
 
@@ -115,6 +116,10 @@ def test_nothing_is_overwritten_without_force(command: Command, good: dict[str, 
         file.parent.mkdir(exist_ok=True)
         file.write_text("mine")
     line = command.line(right_paths(command, good) | {name: str(out)})
+    if command.name == "init":
+        seen = tmp_path / "seen.jsonl"
+        seen.write_text("".join(f'{{"temp": {n}.5, "vib": {n % 7}}}\n' for n in range(20)))
+        line += ["--from", str(seen)]  # instead of a broker
     refused = edged(*line)
     assert refused.code == 2, refused
     assert f"edged: {out}: exists already" in refused.err

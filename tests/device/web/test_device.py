@@ -171,7 +171,7 @@ def test_a_label_joins_what_was_recorded(site: Site) -> None:
     ]
     labelled = client("POST", "/api/commands/label", {"id": one, "label": "high"})
     assert labelled.status == 200
-    assert labelled.json["data"] == {"labelled": 1, "unknown": 0}
+    assert labelled.json["data"].items() >= {"labelled": 1, "unknown": 0}.items()
     assert client("POST", "/api/commands/label", {"id": "nobody", "label": "high"}).status == 409
     wrong = client("POST", "/api/commands/label", {"id": one, "label": "purple"})
     assert wrong.status == 400

@@ -279,6 +279,8 @@ TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "anomaly": _anomaly,
     "sample_quarantined": _quarantined,
     "sensor_stuck": lambda e: f"{e['key']} stands still: {_brief(e['features'])}",
+    "sensor_missing": lambda e: f"{e['key']} sends no value of {_brief(e['features'])}",
+    "sensor_back": lambda e: f"{e['key']} sends {_brief(e['features'])} again",
     "sensor_moves": lambda e: f"{e['key']} moves again: {_brief(e['features'])}",
     "sensor_flooding": lambda e: f"{e['key']} sends too much",
 }

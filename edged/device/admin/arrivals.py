@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from edged.config.features import LabelConfig
 from edged.device.events import Events
 from edged.device.ingest import IngestNotices, Joiner, SampleDecoder
 from edged.domain.commits.commit_group import CommitGroup
@@ -43,11 +42,10 @@ class Arrivals:
         stream = config.stream
         self._config, self._clock = config, clock
         notices = IngestNotices(stream.to_schema(), Events(), clock)
-        admission = AdmissionControl(stream.admission_rules(), stream.width)
+        admission = AdmissionControl(stream.admission_rules(), stream.watched)
         self._decoder = SampleDecoder(stream, sample_codec(stream, clock=clock), admission, clock, notices)
         self._joiner = Joiner(stream, admission, clock, notices)
-        own = stream.label.topic if isinstance(stream.label, LabelConfig) else stream.label_topic
-        self.label_topic = own
+        self.label_topic = stream.label_filter
         self.topics = {name: TopicCount() for name in stream.all_topics}
         self.samples = self.labelled = self.held = 0
         self.labels: list[LabelReading] = []

@@ -52,8 +52,8 @@ class SampleDecoder:
         self._codec = codec
         self._watched = stream.watched
         # Where samples are joined their codec knows the labels, too.
-        own = stream.label if isinstance(stream.label, LabelConfig) and not stream.joined else None
-        self._label_filter = (stream.label_topic if own is None else own.topic) or ""
+        apart = not (stream.joined and isinstance(stream.label, LabelConfig))
+        self._label_filter = (stream.label_filter if apart else None) or ""
         self._label_codec = label_codec(stream) if self._label_filter else None
         self._clock = clock
         self._notices = notices

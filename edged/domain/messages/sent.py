@@ -213,6 +213,8 @@ EVENTS: dict[str, Schema] = {
     "anomaly": every(key=TEXT, state=one_of("start", "end"), offset=COUNT, since=SECONDS),
     "sensor_stuck": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
     "sensor_moves": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
+    "sensor_missing": every(key=TEXT, features=listed(TEXT), more_=COUNT),
+    "sensor_back": every(key=TEXT, features=listed(TEXT), more_=COUNT),
     "sensor_flooding": every(key=TEXT, more_=COUNT),
     "sample_quarantined": every(reason=TEXT),
     "weights_applied": INSTALLED,

@@ -341,6 +341,7 @@ class Joining:
             if sample is not None:
                 made.append(Reading(key, sample, ts, line.label))
                 line.label = None
+            state[head + _NEWS] = 0.0  # also where a feature is awaited: a key that is silent then rests
             ended = end
         state[head + _ENDED] = ended
         return made

@@ -53,9 +53,9 @@ def sample_codec(
         more = {"clock": clock, "publisher": publisher}
     codec: Decoder[Any]
     if stream.joined:
-        from edged.mqtt.codecs.joined import JoinedCodec, parse_lenient
+        from edged.mqtt.codecs.joined import JoinedCodec
 
-        codec = JoinedCodec(stream, parse_lenient if stream.codec == "json" else parser_of(stream))
+        codec = JoinedCodec(stream, json.parse_lenient if stream.codec == "json" else parser_of(stream))
     elif stream.codec in OBJECTS:
         codec = ObjectCodec(stream, parser_of(stream), text=stream.codec not in _MAPS)
     else:

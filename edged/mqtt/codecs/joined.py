@@ -6,10 +6,8 @@ message brings others; a message that brings nothing usable is refused with the 
 
 from __future__ import annotations
 
-import json
-import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edged.config.features import LabelConfig
@@ -88,12 +86,14 @@ class JoinedCodec:
         """
         route = self._routes.get(topic) or self._route(topic)
         seen: list[Seen] = []
+        refused: RejectedSampleError | None = None
         if route.label and self._label_codec is not None:
             try:
                 seen.append(self._label_codec.decode(topic, payload))
-            except RejectedSampleError:
+            except RejectedSampleError as problem:
                 if not (route.bare or route.fields):
                     raise
+                refused = problem
         if route.bare:
             seen.append(self._bare(topic, payload, route.bare))
         if route.fields or not seen:
@@ -103,7 +103,7 @@ class JoinedCodec:
             except RejectedSampleError:
                 if not seen:
                     raise
-        return seen
+        return _refuse_label(seen, refused)
 
     def _of_records(self, topic: str, records: list[dict[str, Any]], route: _Route) -> list[Seen]:
         """What each message of several says; those of other sensors are passed over, unless all are."""
@@ -117,8 +117,10 @@ class JoinedCodec:
                     raise
                 nothing = nothing or problem
             if len(records) > 1 and route.label and self._label_codec is not None:
-                with suppress(RejectedSampleError):
+                try:
                     seen.append(self._label_codec.reading(topic, record))
+                except RejectedSampleError as problem:
+                    seen = _refuse_label(seen, problem)
         if nothing is not None and not seen:
             raise nothing
         return seen
@@ -202,26 +204,18 @@ def _number(source: _Source, value: Any) -> float:
         raise RejectedSampleError(problem.reason, f"{source.name}: {problem.what}") from None
 
 
+def _refuse_label(seen: list[Seen], problem: RejectedSampleError | None) -> list[Seen]:
+    """Let the newest observation say why the label beside it was not taken; a missing one is no problem."""
+    if problem is None or problem.reason != "label":
+        return seen
+    for at in range(len(seen) - 1, -1, -1):
+        one = seen[at]
+        if isinstance(one, Observation):
+            return [*seen[:at], replace(one, refused_label=problem.what), *seen[at + 1 :]]
+    return seen
+
+
 def _nothing(route: _Route, message: dict[str, Any]) -> RejectedSampleError:
     if route.fields:
         return missing(route.fields[0].name, message)
     return RejectedSampleError("missing_field", "no feature comes on this topic")
-
-
-def parse_lenient(payload: bytes, largest: int) -> Any:
-    """The JSON in a payload, in which NaN and infinity may stand for numbers that are missing.
-
-    Raises RejectedSampleError: `too_big`, `not_json`, `too_deep` or `not_finite`.
-    """
-    check_size(payload, largest)
-    try:
-        return _decode(payload.decode())
-    except RecursionError:
-        raise RejectedSampleError("too_deep", "nested too deeply") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
-        raise RejectedSampleError("not_json", f"not JSON: {problem}") from None
-    except ValueError as problem:
-        raise RejectedSampleError("not_finite", f"a number is out of range: {str(problem)[:80]}") from None
-
-
-_decode = json.JSONDecoder(parse_constant=lambda _: math.nan).decode

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from typing import Any
 
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.objects import check_size
 
 _SPACE = " \t\r\n"
+
+Scan = Callable[[str, int], tuple[Any, int]]
+"""From a text and a position in it to the value there, and the position behind it."""
 
 
 def parse(payload: bytes, largest: int) -> dict[str, Any]:
@@ -22,8 +27,13 @@ def parse(payload: bytes, largest: int) -> dict[str, Any]:
     return message
 
 
-def parse_any(payload: bytes, largest: int) -> Any:
-    """Whatever JSON there is in a payload of at most `largest` bytes.
+def parse_lenient(payload: bytes, largest: int) -> Any:
+    """`parse_any` of a payload in which NaN and infinity may stand for numbers that are missing."""
+    return parse_any(payload, largest, _scan_lenient)
+
+
+def parse_any(payload: bytes, largest: int, scan: Scan | None = None) -> Any:
+    """Whatever JSON there is in a payload of at most `largest` bytes, as `scan` reads it.
 
     Raises RejectedSampleError: `too_big`, `not_json`, `too_deep` or `not_finite`.
     """
@@ -33,7 +43,7 @@ def parse_any(payload: bytes, largest: int) -> Any:
         text = payload.decode()
         if text[:1] != "{":
             text = text.lstrip(_SPACE)
-        message, end = _scan(text, 0)
+        message, end = (scan or _scan)(text, 0)
     except RecursionError:
         raise RejectedSampleError("too_deep", "nested too deeply") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as problem:
@@ -53,4 +63,5 @@ def _refuse_constant(token: str) -> float:
 
 
 # The part of the decoder that is written in C; its `raw_decode` is one more call around it.
-_scan: Any = json.JSONDecoder(parse_constant=_refuse_constant).scan_once  # type: ignore[attr-defined]
+_scan: Scan = json.JSONDecoder(parse_constant=_refuse_constant).scan_once  # type: ignore[attr-defined]
+_scan_lenient: Scan = json.JSONDecoder(parse_constant=lambda _: math.nan).scan_once  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from edged.domain.stream.value_words import KNOWN_WORDS, number_of
 from edged.errors import RejectedSampleError
-from edged.mqtt.codecs.joined import parse_lenient
+from edged.mqtt.codecs.json import parse_lenient
 from edged.mqtt.field_access import parse_time
 
 Kind = Literal["number", "on/off", "word", "time", "text", "numbers", "nothing"]

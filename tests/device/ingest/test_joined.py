@@ -182,3 +182,22 @@ def test_what_is_erased_is_erased_here_too(dock: Dock) -> None:
     assert (list(dock.log.joined_values()), dock.log.held_labels()) == (["pump"], {})
     dock.log.erase(samples=True)
     assert dock.log.joined_values() == {}
+
+
+def test_an_unknown_label_beside_features_is_quarantined_and_its_sample_stays(tmp_path: Path) -> None:
+    section = {**PUMP, "features": ["temperature"], "label": {"path": "state", "hold": True}}
+    with closing(Dock(tmp_path, section)) as dock:
+        dock.work(
+            [temperature(1, 60.0, state="worn"), temperature(2, 61.0, state="wet"), temperature(3, 62.0)]
+        )
+        assert [row[0] for row in columns(dock)] == [60.0, 61.0, 62.0]
+        assert labels(dock) == [1.0, 1.0, 1.0], "what held goes on"
+        assert [(item.reason, item.topic) for item in dock.rejected] == [("label", "z/pump")]
+
+
+def test_a_sensor_that_stays_away_is_an_event(dock: Dock) -> None:
+    dock.work([temperature(mid, 60.0) for mid in range(1, 21)])
+    dock.clock.advance_to(dock.clock.now() + 10.0)
+    dock.ingestor._take_in_due()  # noqa: SLF001  what the ingest thread does between two messages
+    told = {"more": 0, "key": "pump", "features": ["power", "room", "door"]}
+    assert dock.notices == [("sensor_missing", told)]

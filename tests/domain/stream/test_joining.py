@@ -155,6 +155,15 @@ def test_a_key_that_is_silent_makes_no_more_samples_and_none_for_the_break() -> 
     assert rows(say(joined, 2001.0, a=4.0)) == [[3.0, 2.0]]
 
 
+def test_a_key_that_awaits_a_feature_rests_too() -> None:
+    joined = joining(period=1.0)
+    say(joined, 100.0, a=1.0)
+    joined.tick(200.0)
+    assert joined.next_tick(200.0) == math.inf
+    say(joined, 300.5, b=2.0)
+    assert rows(say(joined, 301.0, a=4.0)) == [[1.0, 2.0]]
+
+
 def test_values_that_may_be_old_keep_a_silent_key_awake() -> None:
     joined = joining(FeatureRule("a", max_age=60.0), period=1.0)
     say(joined, 100.0, a=1.0)

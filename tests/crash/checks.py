@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from edged.storage.models.registry import Registry
 from edged.storage.samples.label_history import LabelHistory
 from tests.crash.learning import Desk
 from tests.crash.rig import opened
-from tests.crash.workloads import SAID, SIZE, content, opened_outbox
+from tests.crash.workloads import JOINED, PARTS, SAID, SIZE, content, opened_outbox
+from tests.device.dock import Dock, delivery
 from tests.device.gates import Gate
 from tests.device.learning_rig import batch
 from tests.device.linear import classes, inputs
@@ -102,6 +103,51 @@ EXPECTED: dict[str, tuple[float | None, float | None, float | None]] = {
     "hold": (0.0, 1.0, 1.0), "undo a": (0.0, 0.0, 0.0),
 }  # fmt: skip
 """Labels of the three batches after each command."""
+
+
+# ---- samples of several messages ---------------------------------------------------------------
+
+
+def check_joined(root: Path, bundle: Path, promises: Promises) -> None:
+    """Samples, newest values and label are those after the same message, none before the acknowledged."""
+    state = opened(root, bundle, stream=JOINED)
+    acknowledged = max((int(name[1:]) for name in promised(promises, "acknowledged")), default=0)
+    with state.samples.looking() as db:
+        rows = db.execute("SELECT x, y FROM samples ORDER BY offset").fetchall()
+    stored = [(*np.frombuffer(x, "<f4").tolist(), y) for x, y in rows]
+    held = state.samples.held_labels()
+    state.close()
+    dock = Dock(state.config.storage.dir, JOINED)
+    try:
+        dock.work([delivery(PARTS + 10, "s/m", payload=b'{"linkquality": 1, "a": 0}')])
+        newest = [batch.x[0].tolist()[1:] for batch in dock.batches]
+        after = (stored, newest, [label.label for label in held.values()])
+        possible = [n for n in range(acknowledged, PARTS + 3) if after == AFTER[n]]
+        assert possible, f"acknowledged up to {acknowledged}, {len(stored)} samples, newest {after[1:]}"
+    finally:
+        dock.close()
+
+
+def _after_each() -> list[tuple[list[tuple[float | None, ...]], list[list[float]], list[float]]]:
+    """After each message: the samples, the newest values of `b` and `c` if all are known, and the label."""
+    a = b = c = 0.0
+    label: list[float] = []
+    made: list[tuple[float | None, ...]] = []
+    found: list[Any] = [([], [], [])]
+    for n in range(1, PARTS + 3):
+        if n % 3 == 0:
+            a, c = float(n), n / 2
+        elif n % 3 == 1:
+            b = float(n)
+        else:
+            label = [float(n % 2)]
+        if n % 3 != 2 and n >= 3:  # the first with all features
+            made.append((a, b, c, *label))
+        found.append((list(made), [[b, c]] if n >= 3 else [], label))
+    return found
+
+
+AFTER = _after_each()
 
 
 # ---- checkpoints -----------------------------------------------------------------------------
@@ -254,4 +300,5 @@ CHECKS: dict[str, Check] = {
     "audit": check_audit,
     "outbox": check_outbox,
     "labels": check_labels,
+    "joined": check_joined,
 }

@@ -33,10 +33,11 @@ MISTAKES = [
     ("audit", "content"),
     ("outbox", "normal"),
     ("labels", "normal"),
+    ("joined", "normal"),
 ]
 
 OTHERS = [("ingest", 15), ("checkpoints", 60), ("models", 15), ("train", 20), ("audit", 60), ("outbox", 60),
-          ("labels", 15)]  # fmt: skip
+          ("labels", 15), ("joined", 20)]  # fmt: skip
 
 
 class Laboratory:

@@ -6,6 +6,7 @@ harness must notice, or nothing.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -38,6 +39,7 @@ from tests.device.gates import Gate
 from tests.device.linear import GOOD, candidate
 
 if TYPE_CHECKING:
+    from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.models.records import ModelRecord
 
 _T = TypeVar("_T")
@@ -133,6 +135,42 @@ def say(dock: Dock, history: LabelHistory, name: str) -> None:
         dock.log.commit(None, joined=JoinChanges(held={key: held}, said=[change]))
     else:
         history.begin_undo(1 if name == "undo a" else 2, name)
+
+
+# ---- samples of several messages ---------------------------------------------------------------
+
+JOINED: dict[str, Any] = {
+    "topic": "s/m",
+    "key": {"fixed": "k"},
+    "classes": ["no", "yes"],
+    "features": ["a", {"name": "b", "topic": "s/b"}, "c"],
+    "missing": {"fill": "last"},
+    "label": {"topic": "s/label", "hold": True},
+}
+PARTS = 60
+
+
+def part(n: int) -> ReceivedMessage:
+    """Message `n`: one feature, two of them, or a label that holds."""
+    topic, value = (("s/m", {"a": n, "c": n / 2}), ("s/b", n), ("s/label", ("no", "yes")[n % 2]))[n % 3]
+    return delivery(
+        n, topic, payload=value.encode() if isinstance(value, str) else json.dumps(value).encode()
+    )
+
+
+def joined(root: Path, bundle: Path, mistake: str) -> None:
+    """Messages that bring a part of a sample each, some of which make none, and restarts between."""
+    state = persistently(partial(opened, root, bundle, stream=JOINED))
+    folder = state.config.storage.dir
+    state.close(how=None)
+    dock = persistently(partial(AcknowledgingDock, folder, JOINED))
+    for first in range(1, PARTS, 3):
+        settings(dock, "NORMAL" if mistake == "normal" else "FULL")
+        persistently(partial(dock.work, [part(n) for n in range(first, first + 3)]))
+        if first % 4 == 0:
+            dock.close()
+            persistently(dock.open)
+    dock.close()
 
 
 # ---- checkpoints -----------------------------------------------------------------------------
@@ -296,7 +334,7 @@ def opened_outbox(folder: Path) -> Outbox:
 
 WORKLOADS = {
     "ingest": ingest, "checkpoints": checkpoints, "models": models, "train": train, "audit": audit,
-    "outbox": outbox, "labels": labels,
+    "outbox": outbox, "labels": labels, "joined": joined,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A mean hides those that a model serves badly (Mohri et al., "Agnostic federated learning", 2019; Li et al.,
 "Fair resource allocation in federated learning", 2020). Reports may be false, too: the mean is trimmed, and
-the worst is a quantile, so that fewer devices than are cut decide nothing.
+the worst is a quantile: of `n` reports `share * (n - 1)`, rounded down, may be false and decide nothing.
 """
 
 from __future__ import annotations

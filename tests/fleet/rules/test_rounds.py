@@ -141,6 +141,15 @@ def test_a_tenth_of_liars_decides_nothing(honest: float, lie: float) -> None:
     assert judge(given, {}, 20, GateSection()).accepted == (honest < 1.0)
 
 
+@pytest.mark.parametrize("n", [2, 10, 11, 20, 21, 31, 50])
+def test_a_stage_bears_exactly_as_many_false_reports_as_promised(n: int) -> None:
+    borne = int(GateSection().share * (n - 1))  # docs/promises.md
+    for liars in (borne, borne + 1):
+        veto = judge(reports([0.9] * (n - liars) + [1e30] * liars), {}, n, GateSection())
+        assert veto.accepted == (liars == borne)
+        assert not judge(reports([2.0] * (n - borne) + [-1e30] * borne), {}, n, GateSection()).accepted
+
+
 def test_too_few_reports_decide_nothing() -> None:
     verdict = judge(reports([0.9] * 4), {}, 10, GateSection())
     assert (verdict.accepted, verdict.reason) == (False, "4 of 10 devices have reported")

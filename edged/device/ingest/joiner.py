@@ -48,6 +48,13 @@ class Joiner:
         """Whether messages have to pass here at all; else they are readings without a label that holds."""
         return self.joining is not None or bool(self.held)
 
+    @property
+    def problem(self) -> str | None:
+        """Why there is no sample yet; None if there are samples, or nothing has come."""
+        awaited = self.joining.awaiting if self.joining is not None else set[int]()
+        names = [self._names[at] for at in sorted(awaited)]
+        return f"no samples yet: no value of {', '.join(names)} has come" if names else None
+
     def restore(self, store: SampleStore) -> None:
         """Go on from what is stored, at the start and after `forget`."""
         if not self._restored:

@@ -85,7 +85,8 @@ class StatusCollector:
         if self._pipeline.committer.problem:
             return self._pipeline.committer.problem
         problems = [self.session.problem, *(extension.problem for extension in self._extensions)]
-        return next(filter(None, [*problems, self._pipeline.ingestor.decoder.problem]), None)
+        ingestor = self._pipeline.ingestor
+        return next(filter(None, [*problems, ingestor.decoder.problem, ingestor.joiner.problem]), None)
 
     @property
     def uptime(self) -> float:

@@ -94,8 +94,9 @@ class Joining:
         self._forgotten: set[str] = set()
         self._absences: list[SensorAbsence] = []
         self._rest = _rest(rules, self._ages)
+        self._unmade = True
         self.awaiting: set[int] = set()
-        """Features without which no sample could be made yet (positions among those of messages)."""
+        """Features for want of which no key has a sample yet (positions among those of messages)."""
 
     # ---- what survives a restart -----------------------------------------------------------
 
@@ -209,33 +210,48 @@ class Joining:
 
         `ts` is the sample's own time; with `open_end` values of the moment `upto` itself do not count.
         """
-        state, flags = line.state, self.rules.flags
-        head = self._head
-        numbers, absent = [], []
-        for at, most in enumerate(self._ages):
-            base = at * _STRIDE
-            place = base
-            while place < base + DEPTH and (state[place] > upto or (open_end and state[place] == upto)):
-                place += 1
-            value = math.nan
-            if place < base + DEPTH and upto - state[place] <= most:
-                value = state[place + DEPTH]
-            missing = math.isnan(value)
-            if missing:
-                value = self._filled(state, at, upto)
-                if math.isnan(value):
-                    if not flags:
-                        self.awaiting.add(at)
-                        return None
-                    value = self._means[at][1]
-            numbers.append(value)
-            absent.append(missing)
-        self.awaiting.clear()
+        state, head = line.state, self._head
+        numbers = [self._newest(state, at, upto, most, open_end) for at, most in enumerate(self._ages)]
+        absent = [math.isnan(value) for value in numbers]
         self._note_absences(key, state, absent)
+        if True in absent:
+            numbers = [
+                self._filled(state, at, upto) if absent[at] else numbers[at] for at in range(len(absent))
+            ]
+            awaited = {at for at, value in enumerate(numbers) if math.isnan(value)}
+            if awaited:
+                self.awaiting = awaited if self._unmade else set()
+                return None
+        self._unmade, self.awaiting = False, set()
         before = state[head + _HEAD :]
-        elapsed = ts - state[head + _SAMPLED]
+        sample = self._columns(numbers, before, ts, ts - state[head + _SAMPLED])
         state[head + _HEAD :] = array("d", numbers)
         state[head + _SAMPLED], state[head + _NEWS] = ts, 0.0
+        return sample + [float(missing) for missing in absent] if self.rules.flags else sample
+
+    def _newest(self, state: array[float], at: int, upto: float, most: float, open_end: bool) -> float:
+        """The newest value of a feature up to a moment; NaN if there is none, or it is older than `most`."""
+        base = at * _STRIDE
+        place = base
+        while place < base + DEPTH and (state[place] > upto or (open_end and state[place] == upto)):
+            place += 1
+        fresh = place < base + DEPTH and upto - state[place] <= most
+        return state[place + DEPTH] if fresh else math.nan
+
+    def _filled(self, state: array[float], at: int, upto: float) -> float:
+        """What stands for a missing value: the last or the mean of its key; NaN where it never had one.
+
+        Where a flag tells that it is missing, the mean of all keys stands for what never came.
+        """
+        base = at * _STRIDE
+        if self.rules.fill == "last" and state[base + _LAST] <= upto and state[base + _COUNT]:
+            return state[base + _LAST + 1]
+        if state[base + _COUNT]:
+            return state[base + _MEAN]
+        return self._means[at][1] if self.rules.flags else math.nan
+
+    def _columns(self, numbers: list[float], before: array[float], ts: float, elapsed: float) -> list[float]:
+        """What a sample holds of the values of its features, `before` being those of the last sample."""
         sample: list[float] = []
         for at, kind in self._plan:
             if kind == "value":
@@ -246,14 +262,7 @@ class Joining:
                 step = numbers[at] - before[at]
                 step = step if kind == "difference" else step / elapsed if elapsed > 0 else 0.0
                 sample.append(0.0 if math.isnan(step) else step)
-        return sample + [float(missing) for missing in absent] if flags else sample
-
-    def _filled(self, state: array[float], at: int, upto: float) -> float:
-        """What stands for a missing value: the last or the mean of its key; NaN where it never had one."""
-        base = at * _STRIDE
-        if self.rules.fill == "last" and state[base + _LAST] <= upto and state[base + _COUNT]:
-            return state[base + _LAST + 1]
-        return state[base + _MEAN] if state[base + _COUNT] else math.nan
+        return sample
 
     def _note_absences(self, key: str, state: array[float], absent: list[bool]) -> None:
         gone, back = [], []
@@ -283,16 +292,6 @@ class Joining:
                     gone.append(at)
             if gone:
                 self._absences.append(SensorAbsence(key, away=True, features=tuple(gone)))
-
-    @property
-    def away(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Keys with features that stay away now."""
-        found = []
-        for key, line in self._lines.items():
-            gone = [i for i in range(len(self._measured)) if line.state[i * _STRIDE + _AWAY] >= AWAY_AFTER]
-            if gone:
-                found.append((key, tuple(gone)))
-        return found
 
     # ---- by the clock ----------------------------------------------------------------------
 

@@ -195,6 +195,21 @@ def test_an_unknown_label_beside_features_is_quarantined_and_its_sample_stays(tm
         assert [(item.reason, item.topic) for item in dock.rejected] == [("label", "z/pump")]
 
 
+def test_a_stream_without_samples_says_what_it_waits_for(tmp_path: Path) -> None:
+    with closing(Dock(tmp_path, {**PUMP, "missing": {"fill": "last"}})) as dock:
+        dock.work([temperature(1, 60.0), message(2, "ha/room/state", b"21.5"), temperature(3, 60.0)])
+        told = dock.ingestor.joiner.problem
+        assert told == "no samples yet: no value of power, door has come"
+        dock.work(
+            [
+                message(4, "tele/plug/SENSOR", {"ENERGY": {"Power": 12}}),
+                message(5, "z/door", {"contact": True}),
+            ]
+        )
+        dock.work([temperature(6, 60.0)])
+        assert (dock.ingestor.joiner.problem, dock.stored()) == (None, 1)
+
+
 def test_a_sensor_that_stays_away_is_an_event(dock: Dock) -> None:
     dock.work([temperature(mid, 60.0) for mid in range(1, 21)])
     dock.clock.advance_to(dock.clock.now() + 10.0)

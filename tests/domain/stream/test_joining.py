@@ -175,11 +175,16 @@ def test_a_sensor_that_stays_away_is_told_once_and_again_when_it_is_back() -> No
     for second in range(AWAY_AFTER + 5):
         say(joined, float(second), a=1.0)
     assert joined.absences() == [SensorAbsence("k", away=True, features=(1,))]
-    assert joined.away == [("k", (1,))]
     say(joined, 100.0, b=1.0)
     say(joined, 101.0, a=1.0)
     assert joined.absences() == [SensorAbsence("k", away=False, features=(1,))]
-    assert joined.away == []
+
+
+def test_a_sensor_that_never_comes_is_told_though_no_sample_is_made() -> None:
+    joined = joining(trigger=0)
+    for second in range(AWAY_AFTER):
+        say(joined, float(second), a=1.0)
+    assert joined.absences() == [SensorAbsence("k", away=True, features=(1,))]
 
 
 def test_a_sensor_that_makes_the_samples_is_told_too_when_it_stays_away() -> None:

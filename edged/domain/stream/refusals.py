@@ -22,6 +22,9 @@ class RefusalMonitor:
 
     def record(self, refused: str | None) -> bool:
         """Record one more, with the reason where it was refused; whether `problem` begins or ends with it."""
+        if refused is None and not self._refused:
+            self._recent.append(False)  # asked for every message, and nearly always so
+            return False
         before = self.problem is None
         if len(self._recent) == RECENT:
             self._refused -= self._recent[0]

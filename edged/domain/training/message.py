@@ -63,6 +63,8 @@ def decode(values: object, kinds: Iterable[type[Message]]) -> Message:
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in SCALARS:
+        return value  # first, for there are thousands of offsets
     if isinstance(value, Message):
         return value.to_json()
     if is_dataclass(value) or isinstance(value, Mapping):

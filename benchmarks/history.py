@@ -57,13 +57,13 @@ def compared(x: NDArray[np.float32], y: NDArray[np.int64], rows: int, seed: int)
                 f"training: {{seed: {seed}}}\nstorage: {{dir: {place / name}}}\n",
                 encoding="utf-8",
             )
-        edged(
-            "evaluate", place / "lived.yaml", "--data", place / "past.npz", "-o", place / "lived", "--seed", seed
-        )
-        edged("import", place / "imported.yaml", place / "past.npz")
+        past = place / "past.npz"
+        edged("evaluate", place / "lived.yaml", "--data", past, "-o", place / "lived", "--seed", seed)
+        edged("import", place / "imported.yaml", past)
         edged("train", place / "imported.yaml")
         later = slice(rows, rows + NEXT)
-        return tuple(accuracy(place / name, x[later], y[later]) for name in ("lived", "imported"))  # type: ignore[return-value]
+        lived, imported = (accuracy(place / name, x[later], y[later]) for name in ("lived", "imported"))
+        return lived, imported
 
 
 def main() -> None:

@@ -172,6 +172,11 @@ class Samples(StoredRows, Protocol):
     def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
         """Labelled samples of the training role, the newest `limit`, oldest first."""
 
+    def training_parts(
+        self, after_seq: int, limit: int, size: int, *, upto_seq: int | None = None
+    ) -> list[int]:
+        """Positions in label order between parts of about `size` samples of such a window."""
+
     def last_seq(self) -> int:
         """Newest position in label order."""
 

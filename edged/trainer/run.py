@@ -8,7 +8,9 @@ published checkpoint.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from edged.trainer.task import LearningTask
 
 
+PART = 500  # samples that are learned together where there are many
+
+
 class TrainingRun:
     """Carries out training runs on one learner, one after the other."""
 
@@ -78,31 +83,40 @@ class TrainingRun:
             plan = replace(learner.state.finished, run=request.run, trigger=request.trigger)
             new = self._sampler.new_rows(plan)
             pool = self._sampler.pool(new, learner.state)
-            return self._result(plan, new, pool, learner.generation, started)
+            return self._result(plan, new.offsets, pool, learner.generation, started)
         plan, resumed = self._plan(request)
-        learner.state.plan, learner.state.finished = plan, None
-        new = self._sampler.new_rows(plan)
-        if not resumed:
-            self._prepare(request, plan, new)
-        steps = self._train(plan, new)
-        generation = learner.finish(plan, new)
-        return self._result(plan, new, steps.pool, generation, started, steps)
+        offsets: list[NDArray[np.int64]] = []
+        losses: list[float] = []
+        skipped = 0
+        for part in [plan] if resumed else self._parts(plan, request.options):
+            learner.state.plan, learner.state.finished = part, None
+            new = self._sampler.new_rows(part)
+            if not resumed:
+                self._prepare(request, part, new)
+            # A drift shortens the memory, and begins a challenger, once.
+            request = replace(request, trigger="part", options=replace(request.options, challenge=False))
+            steps = self._train(part, new)
+            generation, pool = learner.finish(part, new), steps.pool
+            offsets.append(new.offsets)
+            losses += steps.losses
+            skipped += steps.skipped
+        return self._result(plan, np.concatenate(offsets), pool, generation, started, losses, skipped)
 
     def _result(
         self,
         plan: RunPlan,
-        new: Window,
+        new: NDArray[np.int64],
         pool: BatchPool,
         generation: int | None,
         started: float,
-        steps: TrainingLoop | None = None,
+        losses: Sequence[float] = (),
+        skipped: int = 0,
     ) -> RunResult:
-        """Export the candidates; `steps` is None where an earlier process made them."""
+        """Export the candidates of a run on the samples `new`; an earlier process may have made its steps."""
         learner, probe = self._learner, pool.x[-PROBE_ROWS:]
         candidate = self._export(plan.run, probe)
         challenge = self._export_challenger(plan.run, probe)
         state, beside = learner.state, learner.challenges.current
-        losses = [] if steps is None else steps.losses
         kept, tenth = state.remembered(), max(1, len(losses) // 10)
         return RunResult(
             run=plan.run,
@@ -110,8 +124,8 @@ class TrainingRun:
             generation=generation,
             candidate=candidate,
             samples=len(new),
-            first_offset=int(new.offsets[0]) if len(new) else None,
-            last_offset=int(new.offsets[-1]) if len(new) else None,
+            first_offset=int(new[0]) if len(new) else None,
+            last_offset=int(new[-1]) if len(new) else None,
             consumed=state.consumed,
             remembered=len(kept),
             memory=tuple((np.union1d(kept, beside.state.remembered()) if beside else kept).tolist()),
@@ -119,7 +133,7 @@ class TrainingRun:
             averaged=state.average.better,
             bundle=self._task.bundle.fingerprint,
             steps=plan.steps,
-            skipped=0 if steps is None else steps.skipped,
+            skipped=skipped,
             loss_first=float(np.mean(losses[:tenth])) if losses else None,
             loss_last=float(np.mean(losses[-tenth:])) if losses else None,
             engine=learner.engine.name,
@@ -145,6 +159,19 @@ class TrainingRun:
         return RunPlan(
             request.run, request.trigger, after, upto, steps, rate, options.new_share, arrived
         ), False
+
+    def _parts(self, plan: RunPlan, options: RunOptions) -> list[RunPlan]:
+        """The plan in parts, where it has many new samples: they are learned in the order of their labels.
+
+        Thousands at once, as after an import, teach what holds in the mean of all of them; one part after the
+        other teaches what holds now, as if each had been learned when it came.
+        """
+        if options.steps or options.epochs:
+            return [plan]
+        edges = self._samples.training_parts(plan.after, self._task.training.window, PART, upto_seq=plan.upto)
+        steps = max(1, plan.steps // max(1, len(edges) - 1))
+        parts = [replace(plan, after=after, upto=upto, steps=steps) for after, upto in pairwise(edges)]
+        return parts if len(parts) > 1 else [plan]
 
     def _steps(self, options: RunOptions, new: int, arrived: int) -> int:
         training, state = self._task.training, self._learner.state

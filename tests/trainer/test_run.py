@@ -91,6 +91,23 @@ def test_a_network_of_random_weights_is_trained_four_times_as_long_at_first(
         assert made == [first, 60]
 
 
+def test_many_new_labels_are_learned_in_their_order(tmp_path: Path, bundle: Bundle) -> None:
+    x, labels = task(3000)
+    third = rows(x[:1000]), rows(x[2000:])
+    for steps in (None, 300):
+        shop = Workshop(tmp_path / str(steps), bundle, max_steps=300)
+        engine = RecordingEngine(bundle)
+        shop.feed(x, labels)
+        result = shop.trainee(engine).run(shop.request(steps=steps))
+        assert (result.steps, result.samples) == (300, shop.log.labelled_since(0))
+        assert (result.consumed, result.last_offset) == (shop.log.last_seq(), 3000)
+        first, last = rows(np.concatenate(engine.seen[:90])), rows(np.concatenate(engine.seen[-50:]))
+        assert first & third[0]
+        assert last & third[0], "the memory"
+        assert bool(first & third[1]) == (steps is not None), "only where steps are given all come at once"
+        assert shop.log.labelled_since(result.consumed) == 0
+
+
 def test_a_drift_leaves_little_of_the_short_memory(tmp_path: Path, bundle: Bundle) -> None:
     left = {}
     for trigger in ("command", "drift"):

@@ -79,6 +79,24 @@ class WindowReader:
         """
         return self._labelled(_TRAINING, after_seq + 1, _upto(upto_seq), limit)
 
+    def training_parts(
+        self, after_seq: int, limit: int, size: int, *, upto_seq: int | None = None
+    ) -> list[int]:
+        """Positions in label order between parts of about `size` samples of what `training_window` gives.
+
+        The first is that before the window, the last its end; none for an empty window.
+        """
+        with self._reading():
+            found = self._db.execute(
+                f"SELECT label_seq FROM samples WHERE {_TRAINING} AND label_seq BETWEEN ? AND ?"
+                " ORDER BY label_seq DESC LIMIT ?",
+                (after_seq + 1, _upto(upto_seq), limit),
+            )
+            seqs = [row[0] for row in found][::-1]
+        count = max(1, round(len(seqs) / size))
+        ends = [seqs[len(seqs) * made // count - 1] for made in range(1, count + 1)] if seqs else []
+        return [seqs[0] - 1, *ends] if seqs else []
+
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         """The newest `limit` labelled holdout samples (with `seq < before_seq`), oldest label first."""
         return self._labelled(_HOLDOUT, 0, _upto(before_seq, 1), limit)

@@ -39,8 +39,7 @@ def edged(*arguments: object) -> None:
 def accuracy(state: Path, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
     """Share of the rows that the champion of a state directory classifies rightly."""
     version = json.loads((state / "models" / "champion").read_text(encoding="utf-8"))["version"]
-    model = next((state / "models").glob(f"*{version}/model.onnx"))
-    outputs = InferenceReader(threads=1).load(model).predict(x)
+    outputs = InferenceReader(threads=1).load(state / "models" / str(version) / "model.onnx").predict(x)
     found = outputs.argmax(1) if outputs.shape[1] > 1 else outputs[:, 0] > 0
     return float((found == y).mean())
 

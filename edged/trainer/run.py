@@ -169,9 +169,14 @@ class TrainingRun:
         if options.steps or options.epochs:
             return [plan]
         edges = self._samples.training_parts(plan.after, self._task.training.window, PART, upto_seq=plan.upto)
-        steps = max(1, plan.steps // max(1, len(edges) - 1))
-        parts = [replace(plan, after=after, upto=upto, steps=steps) for after, upto in pairwise(edges)]
-        return parts if len(parts) > 1 else [plan]
+        count = len(edges) - 1
+        if not 1 < count <= plan.steps:
+            return [plan]
+        made = [plan.steps * part // count for part in range(count + 1)]
+        return [
+            replace(plan, after=after, upto=upto, steps=to - before, before=before, whole=plan.steps)
+            for (after, upto), (before, to) in zip(pairwise(edges), pairwise(made), strict=True)
+        ]
 
     def _steps(self, options: RunOptions, new: int, arrived: int) -> int:
         training, state = self._task.training, self._learner.state

@@ -98,7 +98,8 @@ class TrainingLoop:
     def _report(self) -> None:
         loss = self.losses[-1] if self.losses else float("nan")
         finite = loss if np.isfinite(loss) else None
-        self._control.report(RunProgress(self._plan.run, self._state.step, self._plan.steps, finite))
+        plan, made = self._plan, self._plan.before + self._state.step
+        self._control.report(RunProgress(plan.run, made, plan.whole or plan.steps, finite))
 
     def _advance(self) -> None:
         """Make steps until something else is due, `LOOK_SECONDS` have passed, or the run is to stop."""

@@ -106,6 +106,17 @@ def test_many_new_labels_are_learned_in_their_order(tmp_path: Path, bundle: Bund
         assert last & third[0], "the memory"
         assert bool(first & third[1]) == (steps is not None), "only where steps are given all come at once"
         assert shop.log.labelled_since(result.consumed) == 0
+        made = [(told.step, told.steps) for told in shop.reported(RunProgress)]
+        assert made == sorted(made)
+        assert made[-1] == (300, 300)
+
+
+def test_never_more_steps_are_made_than_a_run_may_make(tmp_path: Path, bundle: Bundle) -> None:
+    for most in (3, 7):  # of five parts
+        shop = Workshop(tmp_path / str(most), bundle, max_steps=most)
+        engine = RecordingEngine(bundle)
+        shop.feed(*task(3000))
+        assert shop.trainee(engine).run(shop.request()).steps == most == len(engine.seen)
 
 
 def test_a_drift_leaves_little_of_the_short_memory(tmp_path: Path, bundle: Bundle) -> None:

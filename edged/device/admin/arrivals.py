@@ -55,9 +55,7 @@ class Arrivals:
     @property
     def awaited(self) -> list[str]:
         """Features without a value so far, for want of which no sample can be made."""
-        joining = self._joiner.joining
-        names = [feature.name for feature in self._config.stream.measured]
-        return [] if joining is None else [names[at] for at in sorted(joining.awaiting)]
+        return self._joiner.awaited
 
     def add(self, delivery: Delivery) -> None:
         """Count one message, and what ingest would make of it."""

@@ -49,10 +49,14 @@ class Joiner:
         return self.joining is not None or bool(self.held)
 
     @property
+    def awaited(self) -> list[str]:
+        """Features for want of which there is no sample yet."""
+        return [] if self.joining is None else [self._names[at] for at in sorted(self.joining.awaiting)]
+
+    @property
     def problem(self) -> str | None:
         """Why there is no sample yet; None if there are samples, or nothing has come."""
-        awaited = self.joining.awaiting if self.joining is not None else set[int]()
-        names = [self._names[at] for at in sorted(awaited)]
+        names = self.awaited
         return f"no samples yet: no value of {', '.join(names)} has come" if names else None
 
     def restore(self, store: SampleStore) -> None:

@@ -29,7 +29,8 @@ class RunPlan:
     """One run's fixed decisions, kept in its checkpoints so that it can be resumed exactly.
 
     The run learns from labelled samples with `after < seq <= upto`; by then the log was to give the next
-    sample, labelled or not, the offset `arrived`.
+    sample, labelled or not, the offset `arrived`. As a part of a longer run it comes after `before` of that
+    run's `whole` steps.
     """
 
     run: int
@@ -40,6 +41,8 @@ class RunPlan:
     learning_rate: float
     new_share: float | None = None
     arrived: int | None = None
+    before: int = 0
+    whole: int | None = None
 
 
 @dataclass(frozen=True)

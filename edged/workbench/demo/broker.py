@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.util
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 Kind = Literal["mosquitto", "amqtt"]
 
 HOST = "127.0.0.1"
+SERVER_PORTS = range(20_000, 32_768)  # below those that Linux gives to outgoing connections
 START_SECONDS = 15.0
 STOP_SECONDS = 5.0
 ATTEMPTS = 3
@@ -37,10 +40,17 @@ _SBIN = os.pathsep.join(("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin"))
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody uses, and that no outgoing connection is given before a server takes it."""
+    while True:
+        port = secrets.choice(SERVER_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError as problem:
+                if problem.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
 
 
 def find_mosquitto() -> str | None:

@@ -28,6 +28,7 @@ from output import finish, options
 
 from edged.config import Config
 from edged.domain.stream.running_statistics import RunningMoments
+from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.training.replay import Reservoir
 
 if TYPE_CHECKING:
@@ -96,13 +97,17 @@ def edged(stream: Recording, seed: int, rate: float, *, ask: bool = False) -> di
         figures = report(replay)
         kept = {}
         if stream.held is not None:
+            context, x = TemporalContext.of(replay.schema), stream.held[0]
+            if context is not None:
+                x = context.extend(["stream"] * len(x), x)
             for name, served in (("held_out", replay.predictor.champion), ("held_out_frozen", replay.frozen)):
-                right = served.model.predict(stream.held[0]).argmax(axis=1) == stream.held[1]
+                right = served.model.predict(x).argmax(axis=1) == stream.held[1]
                 kept[name] = round(100 * float(right.mean()), 2)
     return {
         "accuracy": 100 * figures["metric"]["accuracy"],
         "balanced": 100 * figures["metric"]["balanced_accuracy"],
         "frozen": 100 * figures["frozen"]["accuracy"],
+        **{name: 100 * found["accuracy"] for name, found in figures["experts"].items()},
         "last_label": 100 * figures["no_change"]["accuracy"],
         "trainings": figures["trainings"],
         "promotions": figures["promotions"],

@@ -10,12 +10,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from edged.bundles import require
+from edged.domain.model_files import MIX_WEIGHTS
 from edged.domain.standard_bundle import StandardBundleOrder
 from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     import onnx
 
+    from edged.bundles.losses.objective import Given
     from edged.bundles.source.standardise import Statistics
     from edged.domain.standard_bundle import StandardNetwork
 
@@ -26,14 +28,16 @@ def build_standard(order: StandardBundleOrder) -> None:
     # Imported here, so that a wrong order is answered before the heavy packages are loaded.
     from edged.bundles.build import build
     from edged.bundles.export.forms import RequestedForms
+    from edged.bundles.graph.naming import Naming
     from edged.bundles.graph.optimizers import Optimizer
-    from edged.bundles.losses.cross_entropy import CrossEntropy
 
     network = order.network
     build(
         network_of(network),
         order.out,
-        loss=CrossEntropy(smoothing=order.label_smoothing) if network.task == "classify" else "mse",
+        loss=loss_of(network, order.label_smoothing),
+        freeze=[MIX_WEIGHTS] if network.kind == "experts" else [],
+        naming=Naming(context=network.context),
         optimizer=Optimizer.of(order.optimizer, **(order.options or {})),
         standardise=_statistics(order),
         seed=network.seed,
@@ -41,8 +45,19 @@ def build_standard(order: StandardBundleOrder) -> None:
     )  # fmt: skip
 
 
+def loss_of(network: StandardNetwork, smoothing: float) -> Given:
+    """The loss that the network is trained with."""
+    from edged.bundles.losses.cross_entropy import CrossEntropy
+    from edged.bundles.losses.experts_loss import ExpertsCrossEntropy
+
+    if network.kind == "experts":
+        return ExpertsCrossEntropy(smoothing=smoothing, logits=("expert1", "expert2"))
+    return CrossEntropy(smoothing=smoothing) if network.task == "classify" else "mse"
+
+
 def network_of(network: StandardNetwork) -> onnx.ModelProto:
     """The network as an ONNX model with random weights."""
+    from edged.bundles.graph.experts import experts
     from edged.bundles.graph.templates import autoencoder, cnn1d, gru, mlp
 
     features, hidden, seed = network.features, network.hidden, network.seed
@@ -50,6 +65,9 @@ def network_of(network: StandardNetwork) -> onnx.ModelProto:
         # The code must be narrower than the input, or nothing has to be learned.
         code = min(hidden[-1] if hidden else 8, max(1, features // 2))
         return autoencoder(features, hidden[:-1], code, seed=seed)
+    if network.kind == "experts":
+        measured = features // (1 + len(network.context))
+        return experts(features, measured, network.outputs, hidden, seed=seed)
     output = "logits" if network.task == "classify" else "y"
     if network.kind == "mlp":
         return mlp(features, network.outputs, hidden, output=output, seed=seed)

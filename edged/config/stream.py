@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -126,6 +127,11 @@ class StreamConfig(Section):
         description="units of the features, in their order: a bundle that was made for others is refused",
     )
     target_units: list[str] | None = Field(None, description="units of the targets of a regression, likewise")
+    context: Annotated[list[Annotated[float, Field(gt=0, le=1e6)]], Field(max_length=8)] | None = Field(
+        None,
+        description="half-lives, in samples, of running means of earlier samples of the same key: the model"
+        " also sees how a sample differs from them; [] for none; what its bundle was built with when absent",
+    )
     window: WindowConfig | None = Field(
         None, description="samples are sliding windows of readings; every reading is one when absent"
     )
@@ -247,6 +253,8 @@ class StreamConfig(Section):
         return None if self.window is None else self.window.rules()
 
     def _check_window(self, task: str) -> None:
+        if self.context and (self.window is not None or task == "reconstruct"):
+            raise ValueError("context: windows and task reconstruct have none, remove it")
         if self.window is None:
             return
         if self.width * self.window.size > WIDEST:
@@ -380,6 +388,10 @@ class StreamConfig(Section):
             self.stuck_after or None,
         )
 
+    def with_context(self, half_lives: Sequence[float]) -> StreamConfig:
+        """The stream as a model with this context sees it."""
+        return self.model_copy(update={"context": list(half_lives)})
+
     def to_schema(self) -> Schema:
         """The stream's schema for the domain."""
         task = self.resolved_task
@@ -388,12 +400,13 @@ class StreamConfig(Section):
             classes = tuple(str(i) for i in range(self.classes))
         elif self.classes is not None:
             classes = tuple(self.classes)
-        width = self.width * self.steps
+        context = tuple(self.context or ())
+        width = self.width * self.steps * (1 + len(context))
         targets = {"classify": 1, "reconstruct": width, "forecast": len(self.forecast_columns)}.get(
             task, self.targets
         )
         units = (tuple(self.units or self._own_units()), tuple(self.target_units or ()))
-        return Schema(self.names, width, task, classes, targets, self.steps, self.target_max, *units)
+        return Schema(self.names, width, task, classes, targets, self.steps, self.target_max, *units, context)
 
     def _own_units(self) -> tuple[str, ...]:
         """Units that features give by themselves, an empty text for a column without one."""

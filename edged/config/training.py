@@ -85,17 +85,19 @@ class ModelConfig(Section):
         ge=0,
         lt=1,
         description="of the loss of a network that is built for classes without a bundle: a label counts as"
-        " its class with all but this, which all classes share; without it 0.1 for an mlp, else 0",
+        " its class with all but this, which all classes share; without it 0.1 for experts or an mlp, else 0",
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     network: Literal["mlp", "cnn1d", "gru"] | None = Field(
         None,
-        description="kind of the network that is built without a bundle; for windows a cnn1d when absent,"
-        " else an mlp; a reconstruction's is an autoencoder",
+        description="kind of the network that is built without a bundle; when absent, for windows a cnn1d,"
+        " for classes two experts, one of which sees samples beside earlier ones, else an mlp; a"
+        " reconstruction's is an autoencoder",
     )
     hidden: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
         None,
         description="hidden layers of the network that is built without a bundle; without them one of 256,"
+        " 128 in each expert,"
         " 32 and 32 filters (cnn1d), 64 units (gru), or 64 and a code of 32 for a reconstruction",
     )
 

@@ -20,7 +20,7 @@ from edged.device.learning.worker import CANCELLED, TrainingWorker
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import Predictor, ServingWorker
 from edged.device.serving.label_requester import LabelRequester
-from edged.device.startup.restore import restore_anomalies, restore_drift, stored_regimes
+from edged.device.startup.restore import restore_anomalies, restore_drift, stored_mix, stored_regimes
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.overlap import judged_on
 from edged.domain.stream.admission import AdmissionControl
@@ -81,8 +81,9 @@ class Pipeline:
         self.schema = schema = config.stream.to_schema()
         regimes = stored_regimes(registry)
         holdout = judged_on(reader, config.stream.window_rules)
-        self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes)
-        self.models = ModelStore(config, registry, host.models, regimes, host.clock)
+        self.mix = stored_mix(registry)
+        self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes, self.mix)
+        self.models = ModelStore(config, registry, host.models, regimes, host.clock, self.mix)
         self.recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.recall)
         self.predictor = Predictor(
             config.serving,
@@ -91,6 +92,7 @@ class Pipeline:
             self.models.boot(bundle.inference_model, bundle.inference_sha256),
             config.drift.rules(),
             config.anomaly.rules(),
+            self.mix,
         )
         self.scheduler = TrainingScheduler(
             config,

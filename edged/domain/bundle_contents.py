@@ -76,6 +76,7 @@ class BundleContents:
     A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` says
     what is added up: `output`, `loss`, `label` and `weight` of each term. `loss_options` are what the name of
     the loss does not tell, such as its label smoothing. `properties` are a user's own.
+    `context` are half-lives of means: its model sees how samples differ from them, see `TemporalContext`.
     A signed bundle has a `version`, a number that rises, and may expire at `expires`, in Unix seconds.
     """
 
@@ -103,6 +104,7 @@ class BundleContents:
     loss_options: Mapping[str, Any] = field(default_factory=dict)
     forms: Mapping[str, Any] | None = None
     properties: Mapping[str, int | float | str] = field(default_factory=dict)
+    context: tuple[float, ...] = ()
     version: int | None = None
     expires: int | None = None
 

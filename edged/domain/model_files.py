@@ -30,3 +30,9 @@ def model_in(folder: Path, form: Form = FLOAT32) -> Path:
     """The file of a form in this directory; `model.onnx` where there is none."""
     paths = [folder / file_name(suffix, form) for suffix in SUFFIXES]
     return next((path for path in paths if path.exists()), paths[0])
+
+
+EXPERTS = "experts"
+"""The output of a model of experts that has what each of them says, `(batch, experts·classes)`."""
+MIX_WEIGHTS = "mix.weights"
+"""Its parameter with how much each expert counts, `(1, experts, 1)`."""

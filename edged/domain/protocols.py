@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from edged.domain.model_files import FLOAT32, Form
 
@@ -134,6 +134,21 @@ class Model(Protocol):
 
     def predict(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Run the model on a batch."""
+
+
+@runtime_checkable
+class ExpertModel(Model, Protocol):
+    """A model that may consist of experts.
+
+    `input_width` is d. With `experts`, how many there are, the output is their mixture with equal weights; 0
+    for a model of one part.
+    """
+
+    input_width: int
+    experts: int
+
+    def predict_experts(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What each expert says of a batch, `(n, experts, k)`."""
 
 
 class ModelReader(Protocol):
@@ -349,6 +364,9 @@ class SampleStore(Protocol):
 
     def held_labels(self) -> dict[str, HeldLabel]:
         """The labels that hold."""
+
+    def newest_by_key(self, limit: int) -> tuple[list[str], NDArray[np.float32]]:
+        """The newest of the last `limit` samples for each key, and what the model took of them."""
 
     def imported(self, file: str) -> ImportProgress | None:
         """How much of a file is stored, by the SHA-256 of its content."""

@@ -10,7 +10,9 @@ from typing import Literal
 from edged.domain.stream.schema import Task
 from edged.domain.training.message import Message
 
-NetworkKind = Literal["mlp", "cnn1d", "gru", "autoencoder"]
+NetworkKind = Literal["experts", "mlp", "cnn1d", "gru", "autoencoder"]
+CONTEXT = (3.0, 12.0, 48.0)
+"""Half-lives of the means that `experts` sees samples beside, in samples."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class StandardNetwork(Message):
     """A small network for a stream.
 
     `window` holds the rows and channels of the `features` numbers that it takes. The last size in `hidden` is
-    an autoencoder's code.
+    an autoencoder's code. `context` are half-lives of means: `features` is then the width with all columns.
     """
 
     task: Task
@@ -28,6 +30,7 @@ class StandardNetwork(Message):
     window: tuple[int, ...]
     hidden: tuple[int, ...]
     seed: int = 0
+    context: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

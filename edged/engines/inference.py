@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.model_files import EXPERTS
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import CPU, check
 from edged.errors import ModelError
@@ -73,6 +74,8 @@ class InferenceModel:
         self._input, self._outputs = inputs[0].name, [outputs[0].name]
         self._row, row = self._fixed(inputs[0].shape), self._fixed(outputs[0].shape)
         self.input_width, self.output_width = math.prod(self._row), math.prod(row)
+        mixed = [output for output in outputs[1:] if output.name == EXPERTS]
+        self.experts = math.prod(self._fixed(mixed[0].shape)) // self.output_width if mixed else 0
 
     def _fixed(self, shape: list[Any]) -> tuple[int, ...]:
         row = tuple(shape[1:])
@@ -89,6 +92,19 @@ class InferenceModel:
 
         Raises ModelError when the rows do not fit the model, or it fails on them.
         """
+        out = self._run(self._outputs, x)
+        return out if out.ndim == 2 else out.reshape(len(x), self.output_width)
+
+    def predict_experts(self, x: Floats) -> Floats:
+        """What each expert says of rows `(n, d)` float32, `(n, experts, k)` float32.
+
+        Raises ModelError as `predict`, and when the model has no experts.
+        """
+        if not self.experts:
+            raise ModelError("the model has no experts", where=str(self.path))
+        return self._run([EXPERTS], x).reshape(len(x), self.experts, self.output_width)
+
+    def _run(self, outputs: list[str], x: Floats) -> Floats:
         if x.ndim != 2 or x.shape[1] != self.input_width or x.dtype != np.float32:
             got = f"{x.dtype}{list(x.shape)}"
             raise ModelError(
@@ -96,10 +112,10 @@ class InferenceModel:
             )
         rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
         try:
-            out: Floats = self._session.run(self._outputs, {self._input: rows}, None)[0]
+            out: Floats = self._session.run(outputs, {self._input: rows}, None)[0]
         except ort.ERRORS as problem:
             raise ModelError(f"prediction failed: {ort.one_line(problem)}", where=str(self.path)) from problem
-        return out if out.ndim == 2 else out.reshape(len(x), self.output_width)
+        return out
 
     def warm_up(self, rows: Sequence[int] = (1, 32)) -> None:
         """Predict batches of zeros of these sizes, so that the first real one is not the slow one."""

@@ -138,7 +138,7 @@ class Trainer:
         if config.model.bundle is None:
             raise ConfigError("the trainer needs a bundle", where="model.bundle")
         bundle = open_bundle(config.model.bundle, config.model.keys)
-        schema = config.stream.to_schema()
+        schema = config.stream.with_context(bundle.context).to_schema()
         bundle.check_schema(schema)
         state, training = config.storage.dir, config.training
         if training.guide != "none" and training.engine == "auto":

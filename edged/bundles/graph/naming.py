@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -22,22 +22,24 @@ if TYPE_CHECKING:
 class Naming:
     """Names and units of the inputs (of the channels, for windows), label names, units of the targets.
 
-    Each may be empty. A device whose configuration names something else refuses the bundle.
+    `context` are the half-lives of the means that inputs are put beside, as in `stream.context`. Each may be
+    empty. A device whose configuration names something else refuses the bundle.
     """
 
     features: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     target_units: tuple[str, ...] = ()
+    context: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, schema: Schema) -> Naming:
         """Return the names of a stream's configuration."""
-        return cls(schema.names, schema.units, schema.named_classes, schema.target_units)
+        return cls(schema.names, schema.units, schema.named_classes, schema.target_units, schema.context)
 
     def given(self, **texts: str | None) -> Naming:
         """With what was given as one text, separated by commas, instead; None leaves what there is."""
-        parts = {
+        parts: dict[str, Any] = {
             name: tuple(part.strip() for part in text.split(","))
             for name, text in texts.items()
             if text is not None
@@ -73,6 +75,7 @@ class Naming:
             raise ConfigError("a name comes twice", where="--features, --classes")
         return replace(
             bundle,
+            context=self.context,
             input=replace(take, names=self.features, units=self.units),
             output=replace(give, names=self.classes, units=self.target_units),
         )

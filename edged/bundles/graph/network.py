@@ -116,12 +116,13 @@ class Network:
         self.add(self._operator, [self.current], f"{layer}.{self._operator.lower()}")
 
     def _drawn(self, name: str, shape: tuple[int, ...], fan_in: int, gain: float) -> str:
-        return self._parameter(name, self._rng.standard_normal(shape) * np.sqrt(gain / fan_in))
+        return self.parameter(name, self._rng.standard_normal(shape) * np.sqrt(gain / fan_in))
 
     def _zeros(self, name: str, *shape: int) -> str:
-        return self._parameter(name, np.zeros(shape))
+        return self.parameter(name, np.zeros(shape))
 
-    def _parameter(self, name: str, value: NDArray[np.float64]) -> str:
+    def parameter(self, name: str, value: NDArray[np.float64]) -> str:
+        """A parameter of this name, in float32."""
         self._parameters.append(numpy_helper.from_array(value.astype(np.float32), name))
         return name
 

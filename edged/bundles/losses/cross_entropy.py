@@ -117,23 +117,25 @@ class CrossEntropy:
 
     def _smoothed(self, prediction: Tensor, label: str, output: str) -> list[onnx.NodeProto]:
         """The mean over rows and classes of −k·target·log p, which is one mean as other losses are."""
-        classes = prediction.width
-        rest = -self.smoothing
-        own = rest - classes * (1 - self.smoothing)
-        if classes <= SMALL:
-            picked = _constant(TARGETS, np.eye(classes) * (own - rest) + rest)
-            target = node("Gather", [TARGETS, label], "loss.target", axis=0)
-            made = [picked, target]
-        else:
-            depth = node("Constant", [], "loss.classes", value_int=classes)
-            both = _constant(TARGETS, np.array([rest, own]))
-            made = [depth, both, node("OneHot", [label, "loss.classes", TARGETS], "loss.target", axis=-1)]
+        made, target = self.targets(prediction.width, label)
         return [
             *made,
             node("LogSoftmax", [prediction.name], "loss.log_prob", axis=-1),
-            node("Mul", ["loss.log_prob", "loss.target"], "loss.each"),
+            node("Mul", ["loss.log_prob", target], "loss.each"),
             node("ReduceMean", ["loss.each"], output, keepdims=0),
         ]
+
+    def targets(self, classes: int, label: str, among: int = 1) -> tuple[list[onnx.NodeProto], str]:
+        """Nodes of −k·target of each row and class, shared by `among` losses; the name of their tensor."""
+        rest = -self.smoothing / among
+        own = rest - classes * (1 - self.smoothing) / among
+        if classes <= SMALL:
+            picked = _constant(TARGETS, np.eye(classes) * (own - rest) + rest)
+            return [picked, node("Gather", [TARGETS, label], "loss.target", axis=0)], "loss.target"
+        depth = node("Constant", [], "loss.classes", value_int=classes)
+        both = _constant(TARGETS, np.array([rest, own]))
+        target = node("OneHot", [label, "loss.classes", TARGETS], "loss.target", axis=-1)
+        return [depth, both, target], "loss.target"
 
 
 def _constant(name: str, values: np.ndarray[Any, Any]) -> onnx.NodeProto:

@@ -16,6 +16,7 @@ from edged.bundles.graph.edit import node, refuse_taken, rename_inputs
 from edged.bundles.losses.builtin import OUTPUT, check_loss, label_of, loss_nodes
 from edged.bundles.losses.cross_entropy import CrossEntropy
 from edged.bundles.losses.custom import CustomLoss
+from edged.bundles.losses.experts_loss import ExpertsCrossEntropy
 from edged.bundles.losses.function import FunctionLoss
 from edged.errors import ConfigError
 
@@ -137,8 +138,8 @@ def _apart(nodes: Nodes, own: str) -> Nodes:
 
 
 def outputs_of(loss: Given | Sequence[LossHead]) -> tuple[str, ...] | None:
-    """Outputs that the model must have: those named, all for a function, else its only one (None)."""
-    if isinstance(loss, FunctionLoss):
+    """Outputs that the model must have: those named, all for a function or experts, else the only one."""
+    if isinstance(loss, (FunctionLoss, ExpertsCrossEntropy)):
         return ()
     return None if isinstance(loss, _ONE) else tuple(head.output for head in loss)
 
@@ -172,6 +173,8 @@ def objective(
     """
     if isinstance(loss, FunctionLoss):
         return Objective((_function(loss, model, outputs, compared),))
+    if isinstance(loss, ExpertsCrossEntropy):
+        return Objective((replace(_term(loss, model, outputs[0], compared[0]), outputs=tuple(outputs)),))
     if isinstance(loss, _ONE):
         return Objective((_term(loss, model, outputs[0], compared[0]),))
     twice = [name for name, count in Counter(head.output for head in loss).items() if count > 1]

@@ -14,7 +14,7 @@ from edged.clock import SystemClock
 from edged.device.admin.audit import local_entry
 from edged.device.admin.state import lock_state
 from edged.device.ingest.import_feed import finish, store_part
-from edged.device.startup.bootstrap import open_samples
+from edged.device.startup.bootstrap import open_samples, with_context
 from edged.domain.stream.imported import ImportProgress
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.files.atomic import DirectoryLock
@@ -77,6 +77,7 @@ def import_files(
             f"unknown format {given!r}", where="--format", remedy=f"one of {', '.join(FORMATS)}"
         )
     found = [_described(path, given, config) for path in files]
+    config = with_context(config)
     told = [_imported(config, file, on_progress) for file in found]
     return {"files": told, "samples": sum(one["samples"] for one in told)}
 

@@ -49,7 +49,7 @@ class QueryCommands:
             "protocol": self._session.protocol,
             "engine": self._pipeline.scheduler.engine or config.training.engine,
             "task": schema.task,
-            "features": list(schema.names) if schema.names else schema.width,
+            "features": list(schema.names) if schema.names else schema.measured,
             "classes": list(schema.classes),
             "codec": config.stream.codec,
             "root": config.topic_root,

@@ -10,6 +10,7 @@ import collections
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ from edged.domain.commits.commit_group import CommitGroup
 from edged.domain.commits.redelivery import checksum
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, Reading
+from edged.domain.stream.temporal_context import RECENT, TemporalContext
 from edged.domain.stream.windowing import Windowing
 from edged.errors import RefusedError, StorageError
 from edged.logs import get_logger
@@ -80,11 +82,13 @@ class Ingestor:
         self._clock = clock
         self._watchdog = watchdog
         self._imports = imports
-        forecasts = stream.to_schema().task == "forecast"
+        schema = stream.to_schema()
+        forecasts = schema.task == "forecast"
         self._forecast = Forecast(stream.forecast_columns, stream.horizon) if forecasts else None
+        self._context = TemporalContext.of(schema)
         self.windowing = None if stream.window is None else Windowing(stream.window.rules(), stream.width)
         self.joiner = joiner
-        self._windows_known = False
+        self._restored = False
         self._room = INBOX_FACTOR * config.mqtt.receive_maximum + self._config.commit_rows
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
@@ -214,7 +218,7 @@ class Ingestor:
 
     def _restore_next(self) -> None:
         """What is here is not what is stored: go on from that with the next message."""
-        self._windows_known = self._forgetting = False
+        self._restored = self._forgetting = False
         self.joiner.forget()
 
     def _patience(self) -> float:
@@ -284,16 +288,19 @@ class Ingestor:
 
     def _restore(self) -> None:
         """Go on from what is stored, at the start and after an error that nobody foresaw."""
-        if self.windowing is not None and not self._windows_known:
-            self.windowing.restore(self._store.open_windows())
-            self._windows_known = True
+        if not self._restored:
+            if self.windowing is not None:
+                self.windowing.restore(self._store.open_windows())
+            if self._context is not None:
+                self._context.restore(*self._store.newest_by_key(RECENT))
+            self._restored = True
         self.joiner.restore(self._store)
 
     def _take_in_due(self) -> None:
         """Samples by the clock, whose time has come without a message."""
         if self._paused or not self.joiner.needed:
             return
-        self.joiner.restore(self._store)
+        self._restore()
         readings = self.joiner.tick()
         if readings:
             group = CommitGroup(joined=self.joiner.changes())
@@ -356,6 +363,9 @@ class Ingestor:
         else:
             ts = self.admission.event_times([reading.ts for reading in readings], now)
         if readings:
-            group.batches.append(Batch.of(readings, packets, first=self._next_offset, now=now, ts=ts))
+            batch = Batch.of(readings, packets, first=self._next_offset, now=now, ts=ts)
+            if self._context is not None:
+                batch = replace(batch, x=self._context.extend(batch.keys, batch.x))
+            group.batches.append(batch)
             self._next_offset += len(readings)
         return received

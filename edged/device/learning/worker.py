@@ -300,6 +300,7 @@ class TrainingWorker:
         """Store what a restart resumes from: drift detectors, anomalies and today's training budget."""
         self._kept_at = time.monotonic()
         self._registry.set_value("drift", self._predictor.drift_state())
+        self._registry.set_value("mix", self._predictor.mix.state())
         self._registry.set_value("budget", self._scheduler.budget.to_json())
         if self._predictor.anomalies is not None:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())

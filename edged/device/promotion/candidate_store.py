@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.device.promotion.evaluator import line_of
+from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.gate import refuse
 from edged.domain.model_files import FLOAT32, INT8, model_in
 from edged.domain.protocols import ServedModel
@@ -38,6 +39,7 @@ class CandidateStore:
 
     `reader` loads models; a daemon's sleeps a little between pieces of work, so that the serving thread
     answers in between. Models of `regimes` are kept, and can be tried again.
+    `mix` is how much their experts count.
 
     Attributes
     ----------
@@ -48,11 +50,18 @@ class CandidateStore:
     """
 
     def __init__(
-        self, config: Config, registry: Registry, reader: ModelReader, regimes: Regimes, clock: Clock
+        self,
+        config: Config,
+        registry: Registry,
+        reader: ModelReader,
+        regimes: Regimes,
+        clock: Clock,
+        mix: ExpertMix | None = None,
     ) -> None:
         self._registry = registry
         self._schema = config.stream.to_schema()
         self._reader = reader
+        self._mix = mix or ExpertMix()
         self._regimes = regimes
         self._clock = clock
         self._keep = config.storage.keep_models
@@ -161,7 +170,7 @@ class CandidateStore:
         form = INT8 if self._int8 and record.data.get("form") == INT8 else FLOAT32
         path = self._registry.verify(version, form)
         self._reader.breathe()
-        model = self._reader.load(path)
+        model = StreamModel.of(self._reader.load(path), self._mix)
         out = model.predict(np.zeros((1, self._schema.width), np.float32))
         if out.shape[1] not in self._schema.output_widths or not np.isfinite(out).all():
             raise ModelError(f"it predicts {out.tolist()} for zeros", where=f"version {version}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.judging.comparison import ModelComparison
+from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
 from edged.domain.judging.label_trust import LabelTrust
 from edged.domain.model_files import INT8
@@ -51,11 +52,18 @@ class CandidateEvaluator:
 
     `registry` knows pinned versions, and keeps what is known of labels. `holdout` has labelled rows that no
     model has learned from. A candidate must not forget `regimes`. `trust` tells whether the labels of the
-    newest verdicts can be trusted.
+    newest verdicts can be trusted. `mix` are the weights of
+    experts that serve now: what is compared is what would be served.
     """
 
     def __init__(
-        self, config: Config, registry: Registry, holdout: Holdout, reader: ModelReader, regimes: Regimes
+        self,
+        config: Config,
+        registry: Registry,
+        holdout: Holdout,
+        reader: ModelReader,
+        regimes: Regimes,
+        mix: ExpertMix | None = None,
     ) -> None:
         self._config = config.gate
         self._schema = schema = config.stream.to_schema()
@@ -63,6 +71,7 @@ class CandidateEvaluator:
         self._registry = registry
         self._holdout = holdout
         self._reader = reader
+        self._mix = mix or ExpertMix()
         self._int8 = config.serving.quantise == INT8
         self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
 
@@ -101,7 +110,8 @@ class CandidateEvaluator:
 
     def _verify(self, folder: Path) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
-        return verify_candidate(folder, self._reader.load, self._probing(), self._reader.breathe)
+        model, seconds = verify_candidate(folder, self._reader.load, self._probing(), self._reader.breathe)
+        return StreamModel.of(model, self._mix), seconds
 
     def _probing(self) -> ProbeRules:
         schema, config = self._schema, self._config
@@ -152,7 +162,8 @@ class CandidateEvaluator:
         from edged.domain.judging.quantised import choose_form, served_as_float32
 
         def load() -> tuple[Model, float] | None:
-            return verify_quantised(folder, self._reader.load, self._probing(), self._reader.breathe)
+            found = verify_quantised(folder, self._reader.load, self._probing(), self._reader.breathe)
+            return None if found is None else (StreamModel.of(found[0], self._mix), found[1])
 
         def choose() -> Verdict:
             recent = self._holdout.holdout_window(self._config.recent)

@@ -24,6 +24,7 @@ from edged.logs import get_logger
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
+    from edged.domain.judging.expert_mix import ExpertMix
     from edged.domain.judging.regimes import Regimes
     from edged.domain.protocols import Model, ModelReader, ServedModel
     from edged.storage.models.records import Status
@@ -46,9 +47,15 @@ class ModelStore(CandidateStore):
     """
 
     def __init__(
-        self, config: Config, registry: Registry, reader: ModelReader, regimes: Regimes, clock: Clock
+        self,
+        config: Config,
+        registry: Registry,
+        reader: ModelReader,
+        regimes: Regimes,
+        clock: Clock,
+        mix: ExpertMix | None = None,
     ) -> None:
-        super().__init__(config, registry, reader, regimes, clock)
+        super().__init__(config, registry, reader, regimes, clock, mix)
         self._base: Path | None = None
         self._base_hash: str | None = None
         self.promotions = 0

@@ -61,11 +61,12 @@ class LabelRequester:
             self._recent.popleft()
 
     def _request(self, batch: Batch, place: int, sample_id: str, made: Predictions, i: int) -> dict[str, Any]:
+        values = batch.x[place, : min(MOST_VALUES, self._schema.measured)]
         request: dict[str, Any] = {
             "id": sample_id,
             "key": batch.keys[place],
             "sample_ts": float(batch.ts[place]),
-            "values": [float(f"{value:.6g}") for value in batch.x[place, :MOST_VALUES].tolist()],
+            "values": [float(f"{value:.6g}") for value in values.tolist()],
             "model": made.version,
         }
         if made.confidence is not None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.drift.live import LiveDrift
+from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.quantiles import quantiles
+from edged.domain.stream.temporal_context import pad
 from edged.errors import ModelError, RefusedError
 from edged.logs import get_logger
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from edged.domain.drift.live import DriftRules
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
+
+    Outputs = tuple[NDArray[np.float32], NDArray[np.float32] | None]
 
 log = get_logger("edged.serve")
 
@@ -45,12 +50,14 @@ class Predictor:
         champion: ServedModel,
         drift: DriftRules | None = None,
         anomaly: AnomalyRules | None = None,
+        mix: ExpertMix | None = None,
     ) -> None:
         self._config = config
         self._gate = gate
         self.schema = schema
         self.champion = champion
         self.previous: ServedModel | None = None
+        self.mix = mix or ExpertMix()
         self._memory = RecentAnswers(config.remember, schema)
         self.quality = LiveQuality()
         self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
@@ -76,9 +83,10 @@ class Predictor:
         """
         made = self._by_champion(offsets, x)
         self._memory.remember(made)
-        if made.confidence is not None:
+        confidence = _unmixed_confidence(made)
+        if confidence is not None:
             with self._watching:
-                self.drift.confidence(made.confidence, offsets, made.version)
+                self.drift.confidence(confidence, offsets, made.version)
         self.predictions += len(offsets)
         self._newest = int(offsets[-1]) if len(offsets) else self._newest
         return made
@@ -86,8 +94,11 @@ class Predictor:
     def answer(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
         """Predict rows `x` `(n, d)` that are no samples: drift detection and history ignore them.
 
+        They may come without context, as if each was like those before it.
+
         Raises RefusedError when the model `version` is not loaded; ModelError when no model has an answer.
         """
+        x = pad(x, self.schema.width)
         offsets, champion = np.zeros(len(x), np.int64), self.champion
         if version in (None, champion.version):
             made = self._by_champion(offsets, x)
@@ -95,7 +106,7 @@ class Predictor:
             previous = self.previous
             if previous is None or previous.version != version:
                 raise RefusedError("this version is not loaded", where=f"version {version}")
-            made = self._decode(previous, offsets, x, _outputs(previous, x))
+            made = self._decode(previous, offsets, x, _outputs(previous, x)[0])
         self.predictions += len(x)
         return made
 
@@ -103,8 +114,8 @@ class Predictor:
         served = self.champion
         while True:
             try:
-                raw = self._run(served, x)
-                return self._decode(served, offsets, x, raw)
+                raw, experts = self._run(served, x)
+                return replace(self._decode(served, offsets, x, raw), experts=experts)
             except ModelError as problem:
                 served = self._fall_back(served, problem)
 
@@ -112,7 +123,8 @@ class Predictor:
         """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
         with self._watching:
             # Of a window its last reading: in windows that overlap every reading would count several times.
-            self.drift.inputs(x[:, -self.schema.channels :], offsets)
+            measured = x[:, : self.schema.measured]
+            self.drift.inputs(measured[:, -self.schema.channels :], offsets)
         probation, previous = self._probation, self.previous
         if probation is None or previous is None:
             return
@@ -124,14 +136,14 @@ class Predictor:
             return
         self._memory.remember_shadow(offsets, answers(self.schema, raw))
 
-    def _run(self, served: ServedModel, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _run(self, served: ServedModel, x: NDArray[np.float32]) -> Outputs:
         """Raw outputs as `_outputs` gives them; rows without an answer count."""
-        raw = _outputs(served, x)
+        raw, experts = _outputs(served, x)
         missing = np.asarray(np.isnan(raw).any(axis=1))
         if missing.any():
             self._compare(served, x[missing])
             self.unanswerable += int(missing.sum())
-        return raw
+        return raw, experts
 
     def _compare(self, served: ServedModel, x: NDArray[np.float32]) -> None:
         """On probation: whether the predecessor answers rows `x` that the champion does not."""
@@ -220,6 +232,8 @@ class Predictor:
         """Join labels `(n, targets)` to answers. The probation's outcome once it is known."""
         champion = self.champion
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
+        if joined.experts is not None:
+            self.mix.update(joined.experts, joined.labels)
         if len(joined.offsets):
             # The median of this group of labels: a few that are very late say nothing of the rest.
             self.label_delay = int(self._newest - quantiles(joined.offsets, [0.5])[0])
@@ -289,18 +303,32 @@ class Predictor:
         return {name: value, "labelled": self.quality.count}
 
 
-def _outputs(served: ServedModel, x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Raw outputs; NaN in rows that are themselves too extreme for the model. Raises when zeros are, too."""
+def _unmixed_confidence(made: Predictions) -> NDArray[np.float32] | None:
+    """How sure the model is whatever its experts count: their weights change without any change of inputs."""
+    if made.experts is None:
+        return made.confidence
+    return np.asarray(probabilities(made.experts.mean(axis=1)).max(axis=1), np.float32)
+
+
+def _outputs(served: ServedModel, x: NDArray[np.float32]) -> Outputs:
+    """Raw outputs and what experts say; NaN in rows that are themselves too extreme for the model.
+
+    Raises when zeros are, too.
+    """
+    experts = None
     try:
-        raw = served.model.predict(x)
+        if isinstance(served.model, StreamModel):
+            raw, experts = served.model.predict_both(x)
+        else:
+            raw = served.model.predict(x)
     except ModelError:
         raw = _one_by_one(served, x)
     finite = np.asarray(np.isfinite(raw).all(axis=1))
     if finite.all():
-        return raw
+        return raw, experts
     if not np.isfinite(served.model.predict(np.zeros_like(x[:1]))).all():
         raise ModelError("the model's output is not finite", where=f"version {served.version}")
-    return np.where(finite[:, None], raw, np.float32("nan"))
+    return np.where(finite[:, None], raw, np.float32("nan")), None
 
 
 def _one_by_one(served: ServedModel, x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.model_files import INT8
-from edged.domain.standard_bundle import StandardBundleOrder, StandardNetwork
+from edged.domain.standard_bundle import CONTEXT, StandardBundleOrder, StandardNetwork
 from edged.errors import BundleError, StorageError, UnavailableError
 from edged.host.child_process import run_module
 from edged.logs import get_logger
@@ -34,7 +34,7 @@ STANDARD = [256]
 DECAY = 0.15
 # Samples that are answered rightly already go on teaching: +0.2 points in the mean (docs/learning.md).
 SMOOTHING = 0.1
-HIDDEN = {"autoencoder": [64, 32], "cnn1d": [32, 32], "gru": [64]}
+HIDDEN = {"experts": [128], "autoencoder": [64, 32], "cnn1d": [32, 32], "gru": [64]}
 ORDER_FILE = "bundle.hidden.json"
 IGNORED = {"hidden": "hidden_ignored", "network": "network_ignored"}
 
@@ -71,11 +71,11 @@ def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None
     config = with_own_keys(config)
     given = config.model.bundle
     if given is not None and not given.is_file():
-        return config
+        return with_context(config)
     if given is not None:
         from edged.storage.models.bundle_archive import unpacked
 
-        return _with(config, unpacked(given, config.storage.dir, config.model.keys))
+        return with_context(_with(config, unpacked(given, config.storage.dir, config.model.keys)))
     out = config.storage.dir / "bundle"
     if not _usable(config, out):
         try:
@@ -84,7 +84,23 @@ def with_bundle(config: Config, statistics: dict[str, list[float]] | None = None
             if not (out / "bundle.json").exists():
                 raise
             log.error("bundle_not_rebuilt", problem=problem.line())
-    return _with(config, out)
+    return _with(with_context(config), out)
+
+
+def with_context(config: Config) -> Config:
+    """The configuration with the context that its model sees samples with, where `stream.context` is not set.
+
+    That is the bundle's, or what one that is still to be built will have. A bundle in one file must have been
+    unpacked, else its samples are taken to have none.
+    """
+    if config.stream.context is not None:
+        return config
+    given = config.model.bundle
+    try:
+        context = Bundle.open(given or config.storage.dir / "bundle", verify=False).context
+    except (BundleError, StorageError):
+        context = CONTEXT if given is None and standard_network(config) == "experts" else ()
+    return config.model_copy(update={"stream": config.stream.with_context(context)}) if context else config
 
 
 def with_own_keys(config: Config) -> Config:
@@ -136,9 +152,14 @@ def _ordered(file: Path) -> dict[str, Any]:
 
 def standard_network(config: Config) -> NetworkKind:
     """The kind of network that is built for a stream."""
-    if config.stream.resolved_task == "reconstruct":
+    stream = config.stream
+    if stream.resolved_task == "reconstruct":
         return "autoencoder"
-    return config.model.network or ("mlp" if config.stream.window is None else "cnn1d")
+    if config.model.network is not None:
+        return config.model.network
+    if stream.window is not None:
+        return "cnn1d"
+    return "experts" if stream.resolved_task == "classify" and stream.context != [] else "mlp"
 
 
 def weight_decay(config: Config) -> float | None:
@@ -159,11 +180,12 @@ def label_smoothing(config: Config) -> float:
 
 def _measured(config: Config) -> bool:
     """Whether it is the kind of network and task that defaults were measured with."""
-    return config.stream.resolved_task == "classify" and standard_network(config) == "mlp"
+    return config.stream.resolved_task == "classify" and standard_network(config) in ("experts", "mlp")
 
 
 def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) -> None:
     """Build the standard bundle of this stream into `out`."""
+    config = with_context(config)
     schema = config.stream.to_schema()
     network = standard_network(config)
     hidden = config.model.hidden if config.model.hidden is not None else HIDDEN.get(network, STANDARD)
@@ -176,6 +198,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
             (schema.steps, schema.channels),
             tuple(hidden),
             config.training.seed,
+            schema.context,
         ),
         out,
         config.model.optimizer.name,

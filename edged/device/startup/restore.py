@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edged.domain.judging.expert_mix import ExpertMix
 from edged.domain.judging.regimes import Regimes
 from edged.domain.training.guards import Budget
 from edged.errors import CorruptError
@@ -25,6 +26,17 @@ def stored_regimes(registry: Registry) -> Regimes:
     except CorruptError as problem:
         log.warning("regimes_lost", problem=problem.line())
         return Regimes()
+
+
+def stored_mix(registry: Registry) -> ExpertMix:
+    """Return how much each expert counts; the same for all where that cannot be read."""
+    kept, mix = registry.get_value("mix"), ExpertMix()
+    try:
+        if kept is not None:
+            mix.restore(kept)
+    except CorruptError as problem:
+        log.warning("expert_mix_lost", problem=problem.line())
+    return mix
 
 
 def restore_drift(registry: Registry, drift: LiveDrift) -> bool:

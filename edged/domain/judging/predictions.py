@@ -25,7 +25,8 @@ class Predictions:
     """What a model said about a batch of `n` samples.
 
     `answers` `(n, w)` float32 is what labels are compared with; `output` `(n, k)` float32 is what
-    is published (probabilities, values, or anomaly scores); `confidence` `(n,)` or None.
+    is published (probabilities, values, or anomaly scores); `confidence` `(n,)` or None. `experts`
+    `(n, e, k)` is what each expert of the model said, None where it has none.
     """
 
     version: int
@@ -33,6 +34,7 @@ class Predictions:
     answers: NDArray[np.float32]
     output: NDArray[np.float32]
     confidence: NDArray[np.float32] | None
+    experts: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Joined:
     """Errors `(n,)` of predictions whose labels have come, and the offsets of their samples.
 
     During probation `shadow` has the predecessor's errors on those samples that both answered,
-    and `beside` the champion's on the same.
+    and `beside` the champion's on the same. `experts` `(m, e, k)` and `labels` `(m,)` are those of the `m`
+    samples that a model with experts answered; None and empty without one.
     """
 
     offsets: NDArray[np.int64]
@@ -48,6 +51,8 @@ class Joined:
     errors: NDArray[np.float64]
     beside: NDArray[np.float64]
     shadow: NDArray[np.float64]
+    experts: NDArray[np.float32] | None
+    labels: NDArray[np.int64]
 
 
 class RecentAnswers:
@@ -62,6 +67,8 @@ class RecentAnswers:
         self._answers = np.zeros((size, width), np.float32)
         self._shadows = np.zeros((size, width), np.float32)
         self._shadow_of = np.full(size, -1, np.int64)
+        self._experts: NDArray[np.float32] | None = None
+        self._experts_of = np.full(size, -1, np.int64)
 
     def remember(self, made: Predictions) -> None:
         """Keep the answers of a batch."""
@@ -70,6 +77,13 @@ class RecentAnswers:
         self._versions[place] = made.version
         self._answers[place] = made.answers
         self._shadow_of[place] = -1
+        if made.experts is not None:
+            shape = (self._size, *made.experts.shape[1:])
+            if self._experts is None or self._experts.shape != shape:
+                self._experts = np.zeros(shape, np.float32)
+                self._experts_of.fill(-1)
+            self._experts[place] = made.experts
+            self._experts_of[place] = made.offsets
 
     def remember_shadow(self, offsets: NDArray[np.int64], answers: NDArray[np.float32]) -> None:
         """Keep what the predecessor would have answered."""
@@ -99,7 +113,11 @@ class RecentAnswers:
             both &= self._versions[place] == watched
         shadow = errors(self._schema, self._shadows[place][both], y[both], scale)
         self._offsets[place] = -1
-        return Joined(offsets, self._versions[place].astype(np.int64), wrong, wrong[both], shadow)
+        said = self._experts_of[place] == offsets
+        experts = None if self._experts is None else self._experts[place[said]]
+        labels = y[said, 0].astype(np.int64) if experts is not None else np.empty(0, np.int64)
+        versions = self._versions[place].astype(np.int64)
+        return Joined(offsets, versions, wrong, wrong[both], shadow, experts, labels)
 
 
 class LiveQuality:

@@ -23,7 +23,7 @@ class Schema:
     """The shape of one stream."""
 
     names: tuple[str, ...]  # of what a reading holds (JSON paths) in model input order; empty for an array
-    width: int  # features `d`: channels of a reading, times the readings of a window
+    width: int  # what a model takes: channels of a reading, times the readings of a window, and context
     task: Task
     classes: tuple[str, ...] = ()  # names of labels in output order for `classify`, else empty
     targets: int = 1  # width of the target vector; 1 for `classify`: a class index
@@ -31,6 +31,7 @@ class Schema:
     target_max: float | None = None  # larger regression targets are read as this
     units: tuple[str, ...] = ()  # of what a reading holds; empty where they are not told, as those of targets
     target_units: tuple[str, ...] = ()
+    context: tuple[float, ...] = ()  # half-lives of the means that a model sees a sample beside, in samples
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -43,9 +44,14 @@ class Schema:
             )
 
     @property
+    def measured(self) -> int:
+        """Numbers in a sample without its context, which comes behind them."""
+        return self.width // (1 + len(self.context))
+
+    @property
     def channels(self) -> int:
         """Numbers in one reading: as many as there are features, unless samples are windows."""
-        return self.width // self.steps
+        return self.measured // self.steps
 
     @property
     def outputs(self) -> int:

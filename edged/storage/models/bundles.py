@@ -128,8 +128,10 @@ class Bundle(BundleContents):
 
     def check_schema(self, schema: Schema) -> None:
         """Raise BundleError where input width, outputs or loss do not fit the stream."""
-        if self.input.width != schema.width:
-            raise self._misfit(f"takes {self.input.width} features, the stream has {schema.width}")
+        width = schema.measured * (1 + len(self.context))
+        if self.input.width != width:
+            beside = f" with context {list(self.context)}" if self.context else ""
+            raise self._misfit(f"takes {self.input.width} features, the stream has {width}{beside}")
         if self.more_labels:
             names = ", ".join(label.name for label in self.labels)
             raise self._misfit(f"takes several labels ({names}), a stream has one")
@@ -188,6 +190,7 @@ class Bundle(BundleContents):
             "loss_options": bool(self.loss_options),
             "forms": self.forms is not None,
             "properties": bool(self.properties),
+            "context": bool(self.context),
             **{name: getattr(self, name) is not None for name in ("version", "expires")},
         }
         values = {name: value for name, value in asdict(self).items() if written.get(name, True)}
@@ -298,6 +301,7 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         loss_options=fields.optional("loss_options", values, {}),
         forms=fields.optional("forms", values),
         properties=fields.optional("properties", values, {}),
+        context=fields.optional("context", lambda key: tuple(map(float, fields.get(key, list))), ()),
         version=fields.optional("version", lambda key: fields.count(key, least=0)),
         expires=fields.optional("expires", lambda key: fields.count(key, least=0)),
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from edged.config.features import FixedKey
 from edged.domain.stream.sample import Batch, Reading
+from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.stream.windowing import Windowing
 from edged.errors import ConfigError
 from edged.storage.recordings.formats import format_of, open_source, readable
@@ -68,10 +69,11 @@ class FileReader:
                 batches = self._windows(batches, self._stream.window.rules())
             if self._schema.task == "forecast":
                 batches = self._with_futures(batches)
-            first = 0
+            first, context = 0, TemporalContext.of(self._schema)
             for batch in batches:
                 if len(batch):
-                    yield replace(batch, offsets=np.arange(first, first + len(batch)))
+                    x = batch.x if context is None else context.extend(batch.keys, batch.x)
+                    yield replace(batch, x=x, offsets=np.arange(first, first + len(batch)))
                     first += len(batch)
 
     # ---- rows to readings ----------------------------------------------------------------------

@@ -291,7 +291,7 @@ class SampleLog(JoiningReader):
 
         What is not reached is checked when it is read.
         """
-        until, size, doomed = time.monotonic() + seconds, 4 * self._schema.width, []
+        until, size, doomed = time.monotonic() + seconds, 4 * self._schema.measured, []
         with self._reading():
             for offset, *row in self._db.execute(
                 f"SELECT offset, {CHECKED} FROM samples ORDER BY offset DESC"

@@ -16,6 +16,7 @@ import numpy as np
 
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.sample import Rejected, Window
+from edged.domain.stream.temporal_context import pad
 from edged.domain.training.caches import codes_of
 from edged.errors import CorruptError
 from edged.logs import get_logger
@@ -284,7 +285,7 @@ class WindowReader:
             part = slice(done, done + len(chunk))
             part_offsets, part_seq, _, _, _, part_x, part_y, _ = zip(*chunk, strict=True)
             offsets[part], seq[part] = part_offsets, part_seq
-            x[part] = self._floats(part_x, width)
+            x[part] = self._inputs(part_x)
             if y is not x:
                 y[part] = self._targets(part_y)
             done += len(chunk)
@@ -292,10 +293,31 @@ class WindowReader:
 
     def _whole(self, rows: list[Any]) -> list[Any]:
         """Those of some rows that are what was written."""
-        whole = [row for row in rows if is_whole(row[2:], 4 * self._schema.width)]
+        whole = [row for row in rows if is_whole(row[2:], 4 * self._schema.measured)]
         if len(whole) < len(rows):
             log.warning("samples_damaged", rows=len(rows) - len(whole), action="not used")
         return whole
+
+    def _inputs(self, blobs: Sequence[bytes]) -> NDArray[np.float32]:
+        """What the model takes, `(n, width)`; also of samples that were stored with other context."""
+        width = self._schema.width
+        if all(len(blob) == 4 * width for blob in blobs):
+            return self._floats(blobs, width)
+        return np.concatenate([pad(np.frombuffer(blob, "<f4")[None], width) for blob in blobs])
+
+    def newest_by_key(self, limit: int) -> tuple[list[str], NDArray[np.float32]]:
+        """The newest of the last `limit` samples for each key, oldest key first, and `(keys, width)` inputs.
+
+        Only those that were stored with all their context.
+        """
+        newest = f"""SELECT {CHECKED}, max(ts) FROM (SELECT * FROM samples ORDER BY offset DESC LIMIT ?)
+            GROUP BY key ORDER BY max(ts)"""
+        size = 4 * self._schema.width
+        with self._reading():
+            rows = [row[:-1] for row in self._db.execute(newest, (limit,)).fetchall()]
+        rows = [row for row in rows if is_whole(row, size) and len(row[3]) == size]
+        keys, blobs = [row[0] for row in rows], [row[3] for row in rows]
+        return keys, self._floats(blobs, self._schema.width)
 
     def _floats(self, blobs: Iterable[bytes], width: int) -> NDArray[np.float32]:
         values = np.frombuffer(b"".join(blobs), "<f4")

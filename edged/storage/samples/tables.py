@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.schema import Schema
     from edged.storage.files.database import Migrations
 
-# samples.x       `d` float32, little endian.
+# samples.x       `d` float32, little endian; the context that the model saw them with may stand behind them.
 # samples.y       REAL for one target, float32 little endian for several; NULL while unlabelled, and
 #                 always NULL where the target is the input itself.
 # label_seq       position in label order; NULL while unlabelled.
@@ -115,7 +115,7 @@ def _checksum(values: Sequence[object]) -> int:
 def stream_values(schema: Schema) -> dict[str, str]:
     """What the stored rows mean, as text: a log is only good for the stream that it was written for."""
     return {
-        "width": str(schema.width),
+        "width": str(schema.measured),
         "window": str(schema.steps),
         "targets": str(schema.targets),
         "task": schema.task,

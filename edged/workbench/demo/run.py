@@ -21,8 +21,10 @@ import numpy as np
 import yaml
 
 from edged.config import MqttConfig, loader
+from edged.device.startup.bootstrap import with_context
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.schema import Schema
+from edged.domain.stream.temporal_context import TemporalContext
 from edged.engines.inference import InferenceModel
 from edged.errors import EdgedError, TrainingError
 from edged.host.child_process import stop_process
@@ -173,7 +175,10 @@ class Demo:
             raise TrainingError("there is no champion after commissioning", where="demo")
         model = InferenceModel(registry.verify(version))
         registry.close()
-        got = answers(self.config.stream.to_schema(), model.predict(self.world.x))[:, 0]
+        schema = with_context(self.config).stream.to_schema()
+        context = TemporalContext.of(schema)
+        x = self.world.x if context is None else context.extend(["unit-1"] * len(self.world), self.world.x)
+        got = answers(schema, model.predict(x))[:, 0]
         self.frozen.right[:] = got == self.world.y
         self.witness.events.append(f"commissioned: model {version} is kept aside as the frozen one")
         self._swaps_before = len(self.witness.swaps)

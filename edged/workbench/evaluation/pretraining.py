@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.stream.running_statistics import RunningMoments
+from edged.domain.stream.temporal_context import TemporalContext
 from edged.engines import usual_engine
 from edged.errors import ConfigError
 from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.domain.stream.schema import Schema
     from edged.workbench.recordings.stream import LabelOptions, Stream
 
 PRETRAIN_SHARE = 0.1
@@ -44,6 +47,12 @@ def in_folder(config: Config, folder: Path, seed: int) -> Config:
     storage = config.storage.model_copy(update={"dir": folder})
     training = config.training.model_copy(update={"seed": seed})
     return config.model_copy(update={"storage": storage, "training": training})
+
+
+def with_columns(stream: Stream, schema: Schema) -> Stream:
+    """The stream with what the model sees its samples beside."""
+    context = TemporalContext.of(schema)
+    return stream if context is None else replace(stream, x=context.extend(stream.keys, stream.x))
 
 
 def with_engine(config: Config) -> Config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from math import ceil
@@ -18,7 +19,8 @@ from edged.device.events import Events, Listener
 from edged.device.learning.regime_recall import EVERY
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline, label_requests
-from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.device.startup.bootstrap import open_samples, with_bundle, with_context
+from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, LabelUpdate
@@ -29,7 +31,13 @@ from edged.storage.files.atomic import scratch
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
 from edged.workbench.evaluation.forgetting import ForgettingMeter
-from edged.workbench.evaluation.pretraining import in_folder, rows_of_pretraining, statistics, with_engine
+from edged.workbench.evaluation.pretraining import (
+    in_folder,
+    rows_of_pretraining,
+    statistics,
+    with_columns,
+    with_engine,
+)
 from edged.workbench.evaluation.score import Detections
 
 if TYPE_CHECKING:
@@ -57,10 +65,11 @@ class Replay(Listener):
         on_progress: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
         pretrain = rows_of_pretraining(config, stream, options)
-        self.stream, self.options, self.pretrain = stream, options, pretrain
+        self.options, self.pretrain = options, pretrain
         self._on_progress = on_progress
+        config = with_context(in_folder(config, folder, options.seed))
         self.schema = config.stream.to_schema()
-        config = in_folder(config, folder, options.seed)
+        self.stream = stream = with_columns(stream, self.schema)
         found = statistics(config, stream, pretrain) if config.model.bundle is None else None
         self.config = config = with_engine(with_bundle(config, found))
         self._clock = VirtualClock(float(stream.t[0]))
@@ -77,6 +86,7 @@ class Replay(Listener):
         width = 1 if self.schema.task == "classify" or self.schema.labels_itself else self.schema.targets
         self.answers = np.zeros((len(stream), width), np.float32)
         self.versions = np.zeros(len(stream), np.int64)
+        self.expert_answers: NDArray[np.float32] | None = None
         self.detections = Detections(self.predictor.anomalies, stream)
         self.labels_used = 0
         self._requests = self._ask_for_labels(config) if options.ask else None
@@ -188,7 +198,8 @@ class Replay(Listener):
         self.predictor.swap(served, watch=False)
         self.recall.record_champion(served.version)
         self.predictor.quality.clear()
-        return served
+        own = served.model.with_own_mix() if isinstance(served.model, StreamModel) else served.model
+        return replace(served, model=own)
 
     def _block(self, position: int) -> int:
         """How many samples can pass before a trigger could fire: each brings one label at most."""
@@ -214,6 +225,10 @@ class Replay(Listener):
         self.predictor.shadow(index + 1, self.stream.x[index])
         self.answers[index] = made.output if self.schema.labels_itself else made.answers
         self.versions[index] = made.version
+        if made.experts is not None:
+            if self.expert_answers is None:
+                self.expert_answers = np.full((len(self.stream), made.experts.shape[1]), np.nan, np.float32)
+            self.expert_answers[index] = made.experts.argmax(axis=2)
         if self._requests is not None:
             asked = self._requests.choose(made, self.stream.x[index], self._clock.now())
             self._answers_due.extend((offset - 1, end + self.options.delay) for offset in asked)
@@ -304,6 +319,11 @@ class Replay(Listener):
     def frozen_answers(self) -> NDArray[np.float32]:
         """What the first champion answers to the whole stream, `(n, w)`."""
         return self.answers_of(self.frozen)
+
+    def answers_of_experts(self) -> list[NDArray[np.float32]]:
+        """What each expert of the models that served has answered to the stream, `(n, 1)` each."""
+        found = self.expert_answers
+        return [] if found is None else [found[:, i : i + 1] for i in range(found.shape[1])]
 
     def answers_of(self, served: ServedModel) -> NDArray[np.float32]:
         """What a model answers to the whole stream, `(n, w)`."""

@@ -36,6 +36,10 @@ def report(replay: Replay) -> dict[str, Any]:
         "metric": score_rows(replay, scored, replay.answers),
         "frozen": score_rows(replay, scored, replay.frozen_answers),
         "no_change": score_rows(replay, scored, no_change(replay)),
+        "experts": {
+            f"expert{i}": score_rows(replay, scored, answer)
+            for i, answer in enumerate(replay.answers_of_experts(), 1)
+        },
         "windows": _windows(replay, scored),
         "trainings": replay.scheduler.trainings,
         "promotions": replay.models.promotions,

@@ -87,9 +87,9 @@ def test_rows_become_samples_with_labels_times_keys_and_ids_and_only_once(tmp_pa
         "samples": 3,
     }
     assert stored(tmp_path) == [
-        ([1, 2], "m1", START, 1, "s1"),
-        ([3, 4], "m2", START + 1, None, "s2"),
-        ([9, 10], "m1", START + 4, None, "s5"),
+        ([1, 2, 0, 0, 0, 0, 0, 0], "m1", START, 1, "s1"),
+        ([3, 4, 0, 0, 0, 0, 0, 0], "m2", START + 1, None, "s2"),
+        ([9, 10, 8, 8, 8, 8, 8, 8], "m1", START + 4, None, "s5"),
     ]
     again = edged("import", config, tmp_path / "h.csv")
     assert (again.code, again.out.strip()) == (0, f"{tmp_path / 'h.csv'}: 3 samples: was imported before")

@@ -15,6 +15,7 @@ from edged.device.admin.state import on_models, status_of, train_once
 from edged.device.learning.scheduler import BACKOFF
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.stream.sample import Batch
+from edged.domain.stream.temporal_context import pad
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.storage.files.atomic import DirectoryLock
@@ -122,7 +123,9 @@ def test_models_are_listed_shown_and_exported(config: Config, tmp_path: Path) ->
     assert {k: v for k, v in shown.items() if k != "path"} == listed[1]
     assert on_models(config, "export", 2, tmp_path / "out.onnx")["version"] == 2
     x, y = two_classes(200, seed=9)
-    exported = InferenceModel(tmp_path / "out.onnx").predict(x)
+    model = InferenceModel(tmp_path / "out.onnx")
+    x = pad(x, model.input_width)
+    exported = model.predict(x)
     assert np.array_equal(exported, InferenceModel(Path(shown["path"])).predict(x))
     assert (exported.argmax(axis=1) == y).mean() > 0.9
 

@@ -155,7 +155,7 @@ def check_model_is_taken(listener: Listener, coordinator: Coordinator, better: A
     assert told.model.loss < told.before.loss
     assert told.mixed.loss <= told.model.loss
     assert told.standing is not None  # the model of round 1 is still there
-    # Events wait in the outbox, evaluations do not; an event that the outbox overtakes comes later than its successor.
+    # Events may wait in the outbox, evaluations do not; one that waits comes after its successor.
     listener.wait(lambda: listener.events("fleet_model") and listener.events("model_promoted"))
     assert listener.events("model_promoted")[-1]["origin"] == "weights"
     assert [e["taken"] for e in listener.events("fleet_model")][-1] is True

@@ -93,10 +93,11 @@ def decayed(folder: Path, decay: float | None, **stream: Any) -> dict[str, np.nd
     """Parameters of the standard network after one step at a learning rate of 0.1."""
     plain = config(folder, **stream)
     model = plain.model.model_copy(update={"optimizer": OptimizerConfig(weight_decay=decay)})
-    engine = UsualEngine(opened(with_bundle(plain.model_copy(update={"model": model}))))
+    bundle = opened(with_bundle(plain.model_copy(update={"model": model})))
+    engine = UsualEngine(bundle)
     engine.begin(LearningRate(0.1))
     labels = np.zeros(2, np.int64) if "classes" in stream else np.zeros((2, 1), np.float32)
-    engine.step(np.ones((2, 4), np.float32), labels)
+    engine.step(np.ones((2, bundle.input.width), np.float32), labels)
     return {name: value for name, value in engine.parameters().items() if name.startswith("layer")}
 
 
@@ -133,15 +134,19 @@ def test_labels_are_smoothed_where_the_network_gains_by_it(
 ) -> None:
     plain = config(tmp_path, **stream)
     model = plain.model.model_copy(update={"label_smoothing": given})
-    engine = UsualEngine(opened(with_bundle(plain.model_copy(update={"model": model}))))
+    bundle = opened(with_bundle(plain.model_copy(update={"model": model})))
+    engine = UsualEngine(bundle)
     own = engine.parameters()
-    last = max(name for name in own if name.endswith(".bias") and name.startswith("layer"))
-    x = np.zeros((2, 4), np.float32)
+    ends = [
+        name for name, value in own.items() if name.endswith(".bias") and len(value) == bundle.output.width
+    ]
+    x = np.zeros((2, bundle.input.width), np.float32)
     if "classes" not in stream:
         assert engine.evaluate(x, np.zeros((2, 1), np.float32)) < 1
         return
-    weight = last.replace("bias", "weight")
-    engine.set_parameters({weight: np.zeros_like(own[weight]), last: np.array([12, 0, 0], np.float32)})
+    for last in ends:  # of each expert
+        weight = last.replace("bias", "weight")
+        engine.set_parameters({weight: np.zeros_like(own[weight]), last: np.array([12, 0, 0], np.float32)})
     # Nearly sure of class 0, the loss is what the other two get of its label: 12 times a third, twice.
     assert engine.evaluate(x, np.zeros(2, np.int64)) == pytest.approx(smoothing * 8, abs=1e-3)
 
@@ -206,7 +211,8 @@ def test_commits_wait_for_the_disk_where_that_is_configured(
 
 
 def test_statistics_of_the_stream_go_into_the_graph(tmp_path: Path) -> None:
-    bundle = opened(with_bundle(config(tmp_path), {"mean": [1, 2, 3, 4], "scale": [1, 1, 2, 2]}))
+    plain = config(tmp_path, features=4, classes=3, context=[])
+    bundle = opened(with_bundle(plain, {"mean": [1, 2, 3, 4], "scale": [1, 1, 2, 2]}))
     parameters = UsualEngine(bundle).parameters()
     assert parameters["input.mean"].tolist() == [1, 2, 3, 4]
     assert parameters["input.scale"].tolist() == [1, 1, 2, 2]

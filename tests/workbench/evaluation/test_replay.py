@@ -36,6 +36,7 @@ KEYS = {
     "samples", "scored", "quarantined", "metric", "frozen", "no_change", "windows", "trainings",
     "promotions", "origins", "rejections", "rollbacks", "drifts", "labels_used", "forgetting", "engine",
     "seconds", "train_seconds", "peak_rss_mb", "retention", "anomaly", "last_of_keys", "warnings",
+    "experts",
 }  # fmt: skip
 TIMES = {"seconds", "train_seconds", "peak_rss_mb"}
 CLASSIFY = {"features": 4, "classes": 2}
@@ -273,7 +274,7 @@ def test_frozen_is_the_first_champion_and_never_changes(tmp_path: Path) -> None:
     with Registry.open(tmp_path / "replay", readonly=True) as registry:
         first = min(r.version for r in registry.records() if r.source == "training")
         model = InferenceModel(registry.verify(first))
-    right = model.predict(x).argmax(axis=1) == y
+    right = model.predict(replayed.stream.x).argmax(axis=1) == y
     assert replayed.frozen.version == first
     assert report["promotions"] > 2
     assert report["frozen"]["accuracy"] == pytest.approx(right[150:].mean())
@@ -680,3 +681,45 @@ def test_electricity_prices_are_followed_better_than_by_the_frozen_model(
     report = evaluate(tmp_path, data, {"features": x.shape[1], "task": "classify", "classes": 2})
     assert report["metric"]["accuracy"] > report["frozen"]["accuracy"]
     assert report["metric"]["accuracy"] > report["no_change"]["accuracy"]
+
+
+def rising(n: int) -> tuple[Any, Any]:
+    """Walks of two machines in turn, and whether each is above where it was lately."""
+    rng = np.random.default_rng(0)
+    x, y = np.zeros((n, 1), np.float32), np.zeros(n, np.int64)
+    at, lately = np.array([0.0, 50.0]), np.array([0.0, 50.0])
+    for i in range(n):
+        at[i % 2] += rng.normal()
+        y[i] = at[i % 2] > lately[i % 2]
+        lately[i % 2] += 0.1 * (at[i % 2] - lately[i % 2])
+        x[i] = at[i % 2]
+    return x, y
+
+
+@pytest.mark.parametrize(
+    ("section", "least", "most"),
+    [({}, 0.85, 1.0), ({"model": {"network": "mlp"}}, 0.4, 0.7), ({"stream": {"context": []}}, 0.4, 0.7)],
+    ids=["standard", "mlp", "without context"],
+)
+def test_the_standard_network_sees_samples_beside_earlier_ones_of_their_key(
+    tmp_path: Path, section: dict[str, Any], least: float, most: float
+) -> None:
+    x, y = rising(3000)
+    data = save(tmp_path, X=x, y=y, key=np.array(["a", "b"] * 1500))
+    shape = {"features": 1, "classes": 2, **section.get("stream", {})}
+    told = evaluate(tmp_path, data, shape, model=section.get("model", {}), gate=OPEN_GATE)
+    assert least < told["metric"]["accuracy"] < most
+    if section:
+        assert told["experts"] == {}
+    else:
+        assert told["experts"]["expert2"]["accuracy"] > told["experts"]["expert1"]["accuracy"] + 0.1
+
+
+def test_rows_whose_order_means_nothing_lose_nothing_by_context(tmp_path: Path) -> None:
+    x, y = two_classes(4000)
+    found = {}
+    for network in (None, "mlp"):
+        (folder := tmp_path / str(network)).mkdir()
+        model = {} if network is None else {"network": network}
+        found[network] = evaluate(folder, save(folder, X=x, y=y), CLASSIFY, gate=OPEN_GATE, model=model)
+    assert found[None]["metric"]["accuracy"] > found["mlp"]["metric"]["accuracy"] - 0.01

@@ -57,7 +57,7 @@ def wrong(what: str) -> HttpError:
 
 def inputs_of(schema: Schema) -> list[dict[str, Any]]:
     """Return the metadata of the one input; -1 stands for any number of rows."""
-    shape = [-1, schema.width] if schema.steps == 1 else [-1, schema.steps, schema.channels]
+    shape = [-1, schema.measured] if schema.steps == 1 else [-1, schema.steps, schema.channels]
     return [{"name": INPUT, "datatype": "FP32", "shape": shape}]
 
 
@@ -78,8 +78,8 @@ class TensorReader:
     """Parses inference requests for one stream, of at most `max_rows` rows and `max_bytes` bytes of JSON."""
 
     def __init__(self, schema: Schema, max_rows: int, max_bytes: int) -> None:
-        self._width = schema.width
-        self._shapes: set[tuple[int, ...]] = {(schema.width,)}
+        self._width = schema.measured
+        self._shapes: set[tuple[int, ...]] = {(schema.measured,)}
         if schema.steps > 1:
             self._shapes.add((schema.steps, schema.channels))
         self._max_rows = max_rows

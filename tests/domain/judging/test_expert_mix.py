@@ -1,0 +1,74 @@
+"""The weights of experts follow labels, towards who is right, also over a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edged.domain.judging.expert_mix import ExpertMix
+from edged.domain.judging.outputs import probabilities
+from edged.errors import CorruptError
+
+
+def said(y: np.ndarray, right: tuple[float, ...], seed: int = 0) -> np.ndarray:
+    """What experts say that are right about this often, `(n, k, 2)`."""
+    rng = np.random.default_rng(seed)
+    answers = [np.where(rng.random(len(y)) < share, y, 1 - y) for share in right]
+    sure = np.log(np.array([[0.1, 0.9], [0.9, 0.1]]) + 1e-4)
+    sure -= sure.mean(axis=1, keepdims=True)
+    return np.stack([sure[1 - answer] for answer in answers], axis=1).astype(np.float32)
+
+
+def test_all_count_the_same_before_a_label() -> None:
+    experts = said(np.array([0, 1]), (1.0, 0.0))
+    assert ExpertMix().combine(experts).tolist() == [[0, 0], [0, 0]]
+
+
+def test_who_is_right_counts_more_and_the_mixture_is_at_least_as_good() -> None:
+    y = np.random.default_rng(1).integers(0, 2, 2000)
+    experts, mix, right = said(y, (0.6, 0.95)), ExpertMix(), []
+    for i, label in enumerate(y):
+        right.append(mix.combine(experts[i : i + 1])[0].argmax() == label)
+        mix.update(experts[i : i + 1], np.array([label]))
+    assert mix.weights[1] > 4 * mix.weights[0]
+    assert np.mean(right[20:]) > 0.94
+    assert mix.labels == len(y)
+
+
+def test_an_expert_that_misleads_counts_for_nothing_and_never_against_itself() -> None:
+    y = np.random.default_rng(2).integers(0, 2, 3000)
+    mix = ExpertMix()
+    mix.update(said(y, (0.9, 0.1)), y)
+    assert mix.weights[1] == 0
+
+
+def test_it_gets_as_sure_as_it_is_right() -> None:
+    """One expert that says 0.9 and is right in 7 of 10: the mixture says about 0.7."""
+    y = np.random.default_rng(3).integers(0, 2, 5000)
+    experts, mix = said(y, (0.7,)), ExpertMix()
+    mix.update(experts, y)
+    assert probabilities(mix.combine(experts)).max(axis=1).mean() == pytest.approx(0.7, abs=0.03)
+
+
+def test_a_restart_changes_nothing_and_another_number_of_experts_begins_anew() -> None:
+    y = np.random.default_rng(4).integers(0, 2, 100)
+    experts, mix, again = said(y, (0.9, 0.6)), ExpertMix(), ExpertMix()
+    mix.update(experts, y)
+    again.restore(mix.state())
+    assert again.combine(experts).tolist() == mix.combine(experts).tolist()
+    assert again.combine(said(y, (0.9, 0.6, 0.6))).shape == (100, 2)
+    assert (again.labels, again.weights.tolist()) == (0, [1 / 3] * 3)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None, [], {}, {"weights": ["x"], "labels": 1}, {"weights": [float("nan")], "labels": 1},
+        {"weights": [-1.0], "labels": 1}, {"weights": [[1.0]], "labels": 1}, {"weights": [1.0], "labels": -1},
+    ],
+)  # fmt: skip
+def test_what_is_no_state_is_damage(state: Any) -> None:
+    with pytest.raises(CorruptError, match="weights of experts"):
+        ExpertMix().restore(state)

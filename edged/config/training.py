@@ -97,7 +97,7 @@ class ModelConfig(Section):
     hidden: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
         None,
         description="hidden layers of the network that is built without a bundle; without them one of 256,"
-        " 128 in each expert,"
+        " of two experts half as wide in the second,"
         " 32 and 32 filters (cnn1d), 64 units (gru), or 64 and a code of 32 for a reconstruction",
     )
 

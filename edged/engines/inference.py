@@ -102,9 +102,9 @@ class InferenceModel:
         """
         if not self.experts:
             raise ModelError("the model has no experts", where=str(self.path))
-        return self._run([EXPERTS], x).reshape(len(x), self.experts, self.output_width)
+        return self._run([EXPERTS], x, ort.ONLY_FETCHED).reshape(len(x), self.experts, self.output_width)
 
-    def _run(self, outputs: list[str], x: Floats) -> Floats:
+    def _run(self, outputs: list[str], x: Floats, how: Any = None) -> Floats:
         if x.ndim != 2 or x.shape[1] != self.input_width or x.dtype != np.float32:
             got = f"{x.dtype}{list(x.shape)}"
             raise ModelError(
@@ -112,7 +112,7 @@ class InferenceModel:
             )
         rows = x if len(self._row) == 1 else x.reshape(-1, *self._row)
         try:
-            out: Floats = self._session.run(outputs, {self._input: rows}, None)[0]
+            out: Floats = self._session.run(outputs, {self._input: rows}, how)[0]
         except ort.ERRORS as problem:
             raise ModelError(f"prediction failed: {ort.one_line(problem)}", where=str(self.path)) from problem
         return out

@@ -48,16 +48,10 @@ def test_the_output_is_the_mixture_of_equals(bundle: Bundle, rows: np.ndarray) -
     np.testing.assert_allclose(model.predict(rows), each.mean(axis=1), atol=1e-5)
 
 
-def test_the_first_sees_no_context_and_nothing_beyond_five_deviations(
-    bundle: Bundle, rows: np.ndarray
-) -> None:
-    model, other, far = InferenceModel(bundle.inference_model), rows.copy(), rows.copy()
+def test_the_first_sees_no_context(bundle: Bundle, rows: np.ndarray) -> None:
+    model, other = InferenceModel(bundle.inference_model), rows.copy()
     other[:, FEATURES:] += 1
     before, after = model.predict_experts(rows), model.predict_experts(other)
-    assert np.array_equal(before[:, 0], after[:, 0])
-    assert not np.allclose(before[:, 1], after[:, 1])
-    rows[:, 0], far[:, 0] = 6, 9
-    before, after = model.predict_experts(rows), model.predict_experts(far)
     assert np.array_equal(before[:, 0], after[:, 0])
     assert not np.allclose(before[:, 1], after[:, 1])
 

@@ -34,7 +34,7 @@ STANDARD = [256]
 DECAY = 0.15
 # Samples that are answered rightly already go on teaching: +0.2 points in the mean (docs/learning.md).
 SMOOTHING = 0.1
-HIDDEN = {"experts": [128], "autoencoder": [64, 32], "cnn1d": [32, 32], "gru": [64]}
+HIDDEN = {"autoencoder": [64, 32], "cnn1d": [32, 32], "gru": [64]}
 ORDER_FILE = "bundle.hidden.json"
 IGNORED = {"hidden": "hidden_ignored", "network": "network_ignored"}
 

@@ -43,7 +43,7 @@ class ExpertMix:
     def combine(self, experts: Floats) -> Floats:
         """Logits `(n, c)` of the mixture of `experts` `(n, k, c)`."""
         weights = self._for(experts.shape[1])
-        return np.asarray(np.einsum("nkc,k->nc", experts, weights.astype(np.float32)), np.float32)
+        return np.asarray(weights.astype(np.float32) @ experts)
 
     def update(self, experts: Floats, y: NDArray[np.int64]) -> None:
         """Learn from class indices `y` `(n,)` of rows of which the experts had said `experts` `(n, k, c)`."""

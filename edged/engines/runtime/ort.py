@@ -47,6 +47,10 @@ native = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
 
 CPU = ("CPUExecutionProvider",)
 
+ONLY_FETCHED = onnxruntime.RunOptions()
+"""Run no node that the wanted outputs do not need."""
+ONLY_FETCHED.only_execute_path_to_fetches = True
+
 
 def only_cpu(providers: Sequence[str]) -> bool:
     """Whether nothing but the CPU is asked for.

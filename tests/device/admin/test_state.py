@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -107,6 +108,21 @@ def test_without_samples_a_run_says_so(tmp_path: Path) -> None:
         train_once(config)
     assert "no labelled sample" in line_of(caught)
     assert status_of(config)["training"]["last"]["outcome"] == "no_data"
+
+
+def test_a_model_of_before_serves_until_the_new_standard_network_is_better(tmp_path: Path) -> None:
+    old = loader.load(prepare(tmp_path, model={"network": "mlp"}), {})
+    assert train_once(old)["champion"] == 2
+    shutil.rmtree(old.storage.dir / "bundle")
+    path = write_config(tmp_path, STREAM, gate={"min_gain": 0.0, "significance": 0.001})
+    config = loader.load(path, {})
+    add(config, 400, seed=1)
+    result = train_once(config)
+    assert Bundle.open(config.storage.dir / "bundle").context
+    assert result["verdict"]["accepted"]
+    widths = {v: InferenceModel(Path(on_models(config, "show", v, None)["path"])).input_width for v in (2, 3)}
+    assert (widths, status_of(config)["model"]["version"]) == ({2: 4, 3: 16}, 3)
+    assert on_models(config, "rollback", None, None) == {"from": 3, "to": 2}
 
 
 # ---- the registry --------------------------------------------------------------------------------

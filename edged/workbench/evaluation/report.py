@@ -172,7 +172,7 @@ def _settings(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     rate = history["label_rate"]
     rows = [
         ("samples", f"{report['samples']:,}, of which {history['pretrain']:,} for pre-training"),
-        ("left out", "; ".join(report["warnings"]) or "nothing"),
+        ("warnings", "; ".join(report["warnings"]) or "none"),
         ("labels", f"{report['labels_used']:,} of {report['scored']:,} arrived, "
                    f"{history['delay']:,} samples late" + ("" if rate == 1 else f" (share {rate:g})")),
         ("drift signals", str(len(history["drifts"]))),

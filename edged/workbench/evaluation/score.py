@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,15 +27,16 @@ WINDOW = 1000
 def report(replay: Replay) -> dict[str, Any]:
     """The figures, ready for JSON."""
     stream, scored = replay.stream, scored_rows(replay)
+    adapted, repeated = (score_rows(replay, scored, made) for made in (replay.answers, no_change(replay)))
     cut = {} if stream.readings is None else {"readings": stream.readings}
     return cut | {
         "samples": len(stream),
         "scored": len(scored),
         "quarantined": stream.refused,
-        "warnings": list(stream.warnings),
-        "metric": score_rows(replay, scored, replay.answers),
+        "warnings": [*stream.warnings, *_loses(adapted, repeated)],
+        "metric": adapted,
         "frozen": score_rows(replay, scored, replay.frozen_answers),
-        "no_change": score_rows(replay, scored, no_change(replay)),
+        "no_change": repeated,
         "experts": {
             f"expert{i}": score_rows(replay, scored, answer)
             for i, answer in enumerate(replay.answers_of_experts(), 1)
@@ -62,6 +63,15 @@ def _drift(signal: DriftSignal, names: Sequence[str]) -> dict[str, Any]:
     shown = {name: told[name] for name in ("offset", "detector", "level", "source")}
     moved = [shift["feature"] for shift in told["features"] if shift["level"] == told["level"]]
     return shown | ({"features": moved} if moved else {})
+
+
+def _loses(adapted: Mapping[str, float], repeated: Mapping[str, float]) -> list[str]:
+    """A warning where nothing is gained over repeating what came last."""
+    name, sign = ("mae", -1) if "mae" in adapted else ("accuracy", 1)
+    if name not in adapted or not sign * (adapted[name] - repeated[name]) < 0:
+        return []
+    figures = f"{name} {repeated[name]:.4g}, with the model {adapted[name]:.4g}"
+    return [f"repeating the last known value is better than the model: {figures}"]
 
 
 def no_change(replay: Replay) -> NDArray[np.float32]:

@@ -723,3 +723,20 @@ def test_rows_whose_order_means_nothing_lose_nothing_by_context(tmp_path: Path) 
         model = {} if network is None else {"network": network}
         found[network] = evaluate(folder, save(folder, X=x, y=y), CLASSIFY, gate=OPEN_GATE, model=model)
     assert found[None]["metric"]["accuracy"] > found["mlp"]["metric"]["accuracy"] - 0.01
+
+
+@pytest.mark.parametrize(("step", "warned"), [(0.05, True), (3.0, False)], ids=["slow", "fast"])
+def test_a_stream_that_repeats_itself_is_predicted_best_by_repeating_it(
+    tmp_path: Path, step: float, warned: bool
+) -> None:
+    """A target that hardly moves from one sample to the next, or jumps, and a weak sign of it."""
+    rng = np.random.default_rng(0)
+    y = np.cumsum(rng.normal(0, step, 1500))
+    x = np.stack([y + rng.normal(0, 1, 1500), rng.normal(size=1500)], axis=1).astype(np.float32)
+    data = save(tmp_path, X=x, y=y.astype(np.float32))
+    told = evaluate(
+        tmp_path, data, {"features": 2, "task": "regress"}, options=LabelOptions(delay=2), gate=OPEN_GATE
+    )
+    better = [text for text in told["warnings"] if "repeating the last known value is better" in text]
+    assert bool(better) is warned
+    assert (told["no_change"]["mae"] < told["metric"]["mae"]) is warned

@@ -7,12 +7,16 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
+FAR = 10.0  # standard deviations from the mean beyond which a value counts as one that is just so far
+ENOUGH = 20  # rows for which that can be said
+
 
 class RunningMoments:
     """Exponentially weighted mean and variance of `d` features.
 
     `half_life` is in samples: after as many new ones the old statistics count half. The first
-    samples are weighted as a plain average, so nothing depends on where the statistics began.
+    samples are weighted as a plain average, so nothing depends on where the statistics began. What one value
+    can change is bounded: a glitch does not hide all others, and a lasting change is followed step by step.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class RunningMoments:
         if len(rows) == 0:
             return
         share = 1.0 - 0.5 ** (len(rows) / self.half_life)
+        rows = self._bounded(rows)
         mean, square = rows.mean(axis=0), (rows**2).mean(axis=0)
         if self.mean is None or self.square is None:
             self.mean, self.square, self.weight = mean, square, share
@@ -45,6 +50,15 @@ class RunningMoments:
         self.mean += (mean - self.mean) * (share / total)
         self.square += (square - self.square) * (share / total)
         self.weight = total
+
+    def _bounded(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The rows with values no further from the mean than `FAR`; of constant features and few rows all."""
+        if self.mean is None or self.square is None or self.weight < 1.0 - 0.5 ** (ENOUGH / self.half_life):
+            return rows
+        deviation = np.sqrt(np.maximum(self.square - self.mean**2, 0.0))
+        known = deviation > 1e-7 * np.maximum(np.abs(self.mean), 1e-5)
+        far = np.where(known, FAR * deviation, np.inf)
+        return np.clip(rows, self.mean - far, self.mean + far)
 
     def scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """`(mean, 1/std)`, each `(d,)` float32; a constant feature has scale 1."""

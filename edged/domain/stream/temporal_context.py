@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 MOST_KEYS = 4096  # whose means are known, those heard last
 RECENT = 20_000  # samples among which a restart looks for the newest of each key
+FAR = 12.0  # times the usual distance from the slowest mean: a value further away moves means as if it were there
+ENOUGH = 20  # samples that tell what is usual
+_HALF_LIFE = 1000.0  # of what is usual, in samples of all keys
 _CHUNK = 64  # samples of a key that are put beside their means at once
 _LARGEST = np.finfo(np.float32).max
 
@@ -40,7 +43,8 @@ class TemporalContext:
     For each half-life h, in samples, the mean m of the `width` features follows
     m ← m + (1 − 2^(−1/h))·(x − m). Samples count in the order in which they come; the first one of a key
     differs from nothing. The newest sample and its differences give the means, so a restart needs the sample
-    log alone.
+    log alone. What one value can change is bounded, once it is known how far values of all keys usually are from
+    the slowest mean: a glitch does not make all that follows look unusual.
     """
 
     def __init__(self, half_lives: Sequence[float], width: int) -> None:
@@ -54,6 +58,8 @@ class TemporalContext:
         self._weights = np.where(power >= 0, decay[:, None, None] ** np.maximum(power, 0), 0) * (
             1 - decay[:, None, None]
         )
+        self._slowest = int(np.argmax(half_lives))
+        self._usual, self._count = np.zeros(width), 0
         self._means: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
 
     @classmethod
@@ -86,14 +92,32 @@ class TemporalContext:
         means, n = self._means.pop(key, None), len(x)
         if means is None:
             means = np.repeat(x[:1], len(self._gain), axis=0)
+        near = self._bounded(x, means[self._slowest])
         if n == 1:
             found = (x - means)[None]
-            self._means[key] = means + self._gain * found[0]
+            self._means[key] = means + self._gain * (near - means)
         else:
-            before = self._left[:, : n + 1] * means[:, None] + self._weights[:, : n + 1, :n] @ x
+            before = self._left[:, : n + 1] * means[:, None] + self._weights[:, : n + 1, :n] @ near
             found = (x - before[:, :n]).transpose(1, 0, 2)
             self._means[key] = np.ascontiguousarray(before[:, n])
+        self._follow(found[:, self._slowest])
         return np.clip(found.reshape(n, -1), -_LARGEST, _LARGEST)
+
+    def _bounded(self, x: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The samples with values no further from a mean than `FAR`; of features that never moved all."""
+        if self._count < ENOUGH:
+            return x
+        far = np.where(self._usual > 0, FAR * self._usual, np.inf)
+        return np.clip(x, mean - far, mean + far)
+
+    def _follow(self, found: NDArray[np.float64]) -> None:
+        """Learn what is usual from distances `(n, d)` to the slowest mean."""
+        size = np.abs(found)
+        if self._count >= ENOUGH:
+            size = np.minimum(size, np.where(self._usual > 0, FAR * self._usual, np.inf))
+        self._count += len(size)
+        share = max(1 - 0.5 ** (len(size) / _HALF_LIFE), len(size) / self._count)
+        self._usual += share * (size.mean(axis=0) - self._usual)
 
     def restore(self, keys: Sequence[str], x: NDArray[np.float32]) -> None:
         """Go on from samples `(n, d·(1 + h))`, one of each key, as if they had come last."""

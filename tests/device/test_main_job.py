@@ -178,7 +178,7 @@ def check_weights(listener: Listener, version: int) -> None:
     manifest = json.loads(listener.raw[f"weights/{version}/manifest"][0])
     chunks = [listener.raw[f"weights/{version}/{n}"][0] for n in range(len(manifest["chunks"]))]
     parameters, _ = weight_encoding.unpack(weight_encoding.join(manifest, chunks))
-    assert parameters["input.mean"].shape == (3,)
+    assert parameters["input.mean"].shape == (12,)  # the features, and three differences of each
     assert all(np.isfinite(p).all() for p in parameters.values())
 
 

@@ -115,7 +115,7 @@ class CandidateEvaluator:
 
     def _probing(self) -> ProbeRules:
         schema, config = self._schema, self._config
-        return ProbeRules(schema.width, schema.output_widths, config.tolerance, config.latency)
+        return ProbeRules(schema.measured, schema.output_widths, config.tolerance, config.latency)
 
     def _compare(
         self,

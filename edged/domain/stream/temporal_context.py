@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST_KEYS = 4096  # whose means are known, those heard last
 RECENT = 20_000  # samples among which a restart looks for the newest of each key
-FAR = 12.0  # times the usual distance from the slowest mean: a value further away moves means as if it were there
+FAR = 12.0  # times the usual distance from the slowest mean: beyond, a value moves means as if it were there
 ENOUGH = 20  # samples that tell what is usual
 _HALF_LIFE = 1000.0  # of what is usual, in samples of all keys
 _CHUNK = 64  # samples of a key that are put beside their means at once
@@ -43,8 +43,8 @@ class TemporalContext:
     For each half-life h, in samples, the mean m of the `width` features follows
     m ← m + (1 − 2^(−1/h))·(x − m). Samples count in the order in which they come; the first one of a key
     differs from nothing. The newest sample and its differences give the means, so a restart needs the sample
-    log alone. What one value can change is bounded, once it is known how far values of all keys usually are from
-    the slowest mean: a glitch does not make all that follows look unusual.
+    log alone. What one value can change is bounded, once it is known how far values of all keys usually are
+    from the slowest mean: a glitch does not make all that follows look unusual.
     """
 
     def __init__(self, half_lives: Sequence[float], width: int) -> None:

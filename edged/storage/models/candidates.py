@@ -29,8 +29,9 @@ PROBE_FILES = ("probe_input.npy", "probe_output.npy")
 class ProbeRules:
     """Limits that a candidate must keep to.
 
-    `inputs` is the width of a row, `outputs` are the widths of an answer that fit the stream. `tolerance` is
-    the largest difference to the trainer's outputs, relative where those are above 1; `latency` the longest
+    `inputs` is the width of a row without its context, which makes it several times as wide; `outputs` are
+    the widths of an answer that fit the stream. `tolerance` is the largest difference to the trainer's
+    outputs, relative where those are above 1; `latency` the longest
     median time of one prediction, in seconds.
     """
 
@@ -55,7 +56,7 @@ def verify_candidate(
     breathe()
     model = load_model(model_in(folder))
     x, expected = _probe(folder)
-    if x.shape[1:] != (rules.inputs,) or len(x) == 0:
+    if x.ndim != 2 or x.shape[1] % rules.inputs or len(x) == 0:
         raise ModelError(f"probe shape {x.shape}, the stream has {rules.inputs} features", where=str(folder))
     got = model.predict(x)
     if got.shape != expected.shape or got.shape[1] not in rules.outputs:

@@ -70,7 +70,7 @@ def served(
 ) -> Iterator[Served]:
     port = free_port()
     device = Device(
-        folder, broker.port, stream | {"key": stream.get("key")},
+        folder, broker.port, {"context": []} | stream | {"key": stream.get("key")},
         web={"listen": f"127.0.0.1:{port}"} | web, commands={"keys": list(map(str, keys))},
         training={"min_new_samples": 10**6, "every": None},
     )  # fmt: skip

@@ -11,6 +11,7 @@ gain.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
     from output import Row
+
+    from edged.domain.stream.sample import Reading
 
 STREAMS = {"noaa_weather": 2, "occupancy": 2, "hapt_feat": 12}
 CASES = ("whole", "split", "gaps")
@@ -58,11 +61,16 @@ def joined(x: NDArray[np.float32], case: str, rng: np.random.Generator) -> NDArr
     for place in order.tolist():
         row, column = int(rows[place]), int(columns[place])
         seen = Observation("k", [(column, float(values[row, column]))])
-        for one in joining.accept(seen, float(row), float(arrival[place])):
-            made[int(one.ts or 0)] = list(one.values)
+        for one in joining.accept(seen, row + 0.5, float(arrival[place])):
+            made[_row(one)] = list(one.values)
     for one in joining.tick(n + LATEST):
-        made[int(one.ts or 0)] = list(one.values)
+        made[_row(one)] = list(one.values)
     return np.array([made[row] for row in range(n)], np.float32)
+
+
+def _row(sample: Reading) -> int:
+    """The second of a sample; its time is the second's end where none of its values had come."""
+    return math.ceil(sample.ts or 0.0) - 1
 
 
 def replayed(x: NDArray[np.float32], y: NDArray[np.float64], classes: int, seed: int) -> tuple[float, float]:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
     from edged.workbench.demo.broker import Mosquitto
 
-STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y", "id": "id"}
+STREAM: dict[str, Any] = {
+    "features": ["a", "b", "c"], "missing": {"fill": "last"}, "classes": 2, "label": "y", "id": "id",
+}  # fmt: skip
 MODEL: dict[str, Any] = {"hidden": [4]}
 STARTS = 6
 """As many may fail, one after the other, as parts can fail twice in a try; far fewer do."""
@@ -60,8 +62,8 @@ def make_state(folder: Path, broker: Mosquitto) -> Path:
     with running(device, broker.port) as listener:
         for row in range(400):
             x = rng.normal(size=3)
-            listener.send("sensors/a", {"id": f"s{row}", "x": x.tolist(), "y": int(x[0] > 0)})
-        listener.send("sensors/a", {"id": "bad", "x": "no numbers"})
+            listener.send("sensors/a", _message(f"s{row}", x.tolist()) | {"y": int(x[0] > 0)})
+        listener.send("sensors/a", {"id": "bad", "a": "no number"})
         listener.wait(lambda: len(listener.messages["predictions"]) >= 400, PATIENCE)
         assert listener.request("train", transaction="t")["status"] == "ok"
         listener.wait(lambda: listener.events("training_finished"), PATIENCE)
@@ -80,6 +82,10 @@ def make_state(folder: Path, broker: Mosquitto) -> Path:
     outbox.close()
     wait_until((state / "config.set.json").exists)
     return state
+
+
+def _message(name: str, values: list[float]) -> dict[str, Any]:
+    return {"id": name} | dict(zip("abc", values, strict=True))
 
 
 def _rows(state: Path) -> set[tuple[Any, ...]]:
@@ -215,7 +221,7 @@ class Campaign:
             online = any(status["state"] == "online" for status in listener.messages["status"])
             if online and time.monotonic() > asked + 1.0:
                 asked = time.monotonic()
-                listener.publish(f"s{number}/a", json.dumps({"id": "probe", "x": [1.0, 2.0, 3.0]}))
+                listener.publish(f"s{number}/a", json.dumps(_message("probe", [1.0, 2.0, 3.0])))
             if listener.messages["predictions"]:
                 return True
             process.join(0.01)

@@ -6,6 +6,7 @@ may be acknowledged: after a power cut the join goes on with what it had.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -13,7 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from edged.domain.stream.held_labels import HeldLabel
-from edged.errors import CorruptError
+from edged.logs import get_logger
 from edged.storage.samples.label_actions import record_held
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ TABLES = (
 )
 _ROW_BYTES = 60
 
+log = get_logger("edged.samples")
+
 
 def write(db: sqlite3.Connection, changes: JoinChanges) -> None:
     """Store changes into the current transaction; a second time they change nothing."""
@@ -39,14 +42,20 @@ def write(db: sqlite3.Connection, changes: JoinChanges) -> None:
     db.executemany("DELETE FROM joined_values WHERE key = ?", gone)
     db.executemany(
         "INSERT OR REPLACE INTO joined_values VALUES (?, ?, ?, ?)",
-        [(key, changes.now, raw := _raw(state), crc32(raw)) for key, state in states],
+        [
+            (key, changes.now, raw := _raw(state), _checksum(key.encode(), changes.now, raw))
+            for key, state in states
+        ],
     )
     ended = [(key,) for key, held in changes.held.items() if held is None]
     db.executemany("DELETE FROM held_labels WHERE key = ?", ended)
     db.executemany(
         "INSERT OR REPLACE INTO held_labels VALUES (?, ?, ?, ?)",
         [
-            (key, held.since, raw := np.asarray(held.label, "<f8").tobytes(), crc32(raw))
+            (
+                *(key, held.since, raw := np.asarray(held.label, "<f8").tobytes()),
+                _checksum(key.encode(), held.since, raw),
+            )
             for key, held in changes.held.items()
             if held is not None
         ],
@@ -56,28 +65,43 @@ def write(db: sqlite3.Connection, changes: JoinChanges) -> None:
 
 
 def read_states(db: sqlite3.Connection) -> dict[str, array[float]]:
-    """Read the numbers of every key; CorruptError when one is not what was written."""
-    found = {}
-    for key, raw, checksum in db.execute("SELECT key, state, checksum FROM joined_values"):
-        _check(key, raw, checksum)
-        found[key] = array("d", np.frombuffer(raw, "<f8").tolist())
-    return found
+    """Read the numbers of every key; one that is not what was written is left out."""
+    return {
+        key: array("d", np.frombuffer(raw, "<f8").tolist())
+        for key, _, raw in _whole(db, "joined_values", "ts", "state")
+    }
 
 
 def read_held(db: sqlite3.Connection) -> dict[str, HeldLabel]:
-    """Read the labels that hold; CorruptError when one is not what was written."""
+    """Read the labels that hold; one that is not what was written is left out."""
     found = {}
-    for key, since, raw, checksum in db.execute("SELECT * FROM held_labels"):
-        _check(key, raw, checksum)
+    for key, since, raw in _whole(db, "held_labels", "since", "y"):
         values = np.frombuffer(raw, "<f8").tolist()
         found[key] = HeldLabel(values[0] if len(values) == 1 else tuple(values), since)
     return found
 
 
-def _check(key: object, raw: object, checksum: object) -> None:
-    whole = isinstance(key, str) and isinstance(raw, bytes) and len(raw) % 8 == 0
-    if not whole or crc32(raw) != checksum:  # type: ignore[arg-type]
-        raise CorruptError("the values that samples are joined from are damaged", where="samples.db")
+def _whole(db: sqlite3.Connection, table: str, when: str, numbers: str) -> list[tuple[str, float, bytes]]:
+    """Key, time and numbers of the rows that are what was written."""
+    found, damaged = [], 0
+    # As bytes: damage may leave no text that could be decoded.
+    columns = f"CAST(key AS BLOB), {when}, {numbers}, checksum"
+    for key, ts, raw, checksum in db.execute(f"SELECT {columns} FROM {table}"):  # noqa: S608  constants
+        try:
+            whole = checksum == _checksum(key, ts, raw)
+            row = key.decode(), ts, raw
+        except (AttributeError, TypeError, ValueError, struct.error):
+            whole = False
+        if whole:
+            found.append(row)
+        damaged += not whole
+    if damaged:
+        log.warning("rows_damaged", table=table, rows=damaged, action="not used")
+    return found
+
+
+def _checksum(key: bytes, ts: float, numbers: bytes) -> int:
+    return crc32(numbers, crc32(struct.pack("<d", ts), crc32(key)))
 
 
 def need_bytes(changes: JoinChanges) -> int:

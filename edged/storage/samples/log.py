@@ -30,17 +30,19 @@ from edged.storage.samples.tables import MIGRATIONS, SampleCounts, check_stream,
 
 if TYPE_CHECKING:
     import sqlite3
+    from array import array
 
     import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Self
 
     from edged.clock import Clock
+    from edged.domain.stream.held_labels import HeldLabel
     from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.domain.stream.schema import Schema
-    from edged.domain.stream.windowing import OpenWindowChanges
+    from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
     from edged.storage.files.database import Synchronous
 
 __all__ = ["Counters", "LogLimits", "SampleLog"]
@@ -69,7 +71,8 @@ class SampleLog(JoiningReader):
 
     Made by `SampleLog.open`. Offsets are given by the writer (`next_offset`) and never used twice.
 
-    `damage` is what a commit found wrong with the file itself. It is permanent: start a new log.
+    `damage` is what a commit, or a read of what ingest goes on from, found wrong with the file itself. It is
+    permanent: start a new log.
     """
 
     def __init__(
@@ -205,27 +208,47 @@ class SampleLog(JoiningReader):
 
         Raises StorageError when nothing at all was stored: the messages must not be acknowledged.
         """
+        with self._noting_damage(), self._lock:
+            self._wal.keep_short(self._db)
+            with self._writing() as (tally, evicting):
+                self._make_room(tally, evicting, samples, quarantined, opened, joined)
+                if samples is not None and len(samples):
+                    self._insert(samples, tally)
+                if opened is not None:
+                    open_windows.write(self._db, opened)
+                if joined is not None:
+                    joined_values.write(self._db, joined)
+                if imported is not None:
+                    imports.write(self._db, imported)
+                if labels:
+                    values = encoded([label.label for label in labels], self._schema)
+                    labelling.apply(self._db, labels, values, tally, self._limits.relabels)
+                if quarantined:
+                    quarantine.add(self._db, quarantined, self._limits.quarantine_rows)
+                    tally.quarantined += len(quarantined)
+                refused = [r.packet for r in quarantined if r.packet]
+                self._remember([*refused, *packets], tally.next_offset)
+
+    def open_windows(self) -> OpenWindows:
+        """Read the windows that are not yet samples."""
+        with self._noting_damage():
+            return super().open_windows()
+
+    def joined_values(self) -> dict[str, array[float]]:
+        """Read the newest values of every key, without those that are damaged."""
+        with self._noting_damage():
+            return super().joined_values()
+
+    def held_labels(self) -> dict[str, HeldLabel]:
+        """Read the labels that hold, without those that are damaged."""
+        with self._noting_damage():
+            return super().held_labels()
+
+    @contextmanager
+    def _noting_damage(self) -> Iterator[None]:
+        """Without this, ingest would read again and again what cannot be read."""
         try:
-            with self._lock:
-                self._wal.keep_short(self._db)
-                with self._writing() as (tally, evicting):
-                    self._make_room(tally, evicting, samples, quarantined, opened, joined)
-                    if samples is not None and len(samples):
-                        self._insert(samples, tally)
-                    if opened is not None:
-                        open_windows.write(self._db, opened)
-                    if joined is not None:
-                        joined_values.write(self._db, joined)
-                    if imported is not None:
-                        imports.write(self._db, imported)
-                    if labels:
-                        values = encoded([label.label for label in labels], self._schema)
-                        labelling.apply(self._db, labels, values, tally, self._limits.relabels)
-                    if quarantined:
-                        quarantine.add(self._db, quarantined, self._limits.quarantine_rows)
-                        tally.quarantined += len(quarantined)
-                    refused = [r.packet for r in quarantined if r.packet]
-                    self._remember([*refused, *packets], tally.next_offset)
+            yield
         except CorruptError as problem:
             self.damage = problem
             raise

@@ -169,11 +169,26 @@ def test_samples_by_the_clock_need_no_message(tmp_path: Path) -> None:
         assert dock.stored() == 1
 
 
-def test_a_damaged_state_is_damage_of_the_log(dock: Dock) -> None:
-    dock.work([message(1, "ha/room/state", b"21.5")])
-    dock.log._db.execute("UPDATE joined_values SET state = x'00'")  # noqa: SLF001
-    with pytest.raises(CorruptError, match="joined from are damaged"):
-        dock.log.joined_values()
+@pytest.mark.parametrize("column", ["key", "ts", "state"])
+def test_a_damaged_row_is_left_out_and_the_join_goes_on(dock: Dock, column: str) -> None:
+    values = {"key": "CAST(x'ff' AS TEXT)", "ts": "ts + 1", "state": "zeroblob(length(state))"}
+    dock.work([message(1, "ha/room/state", b"21.5"), message(2, "labels/pump", b"worn")])
+    dock.log._db.execute(f"UPDATE joined_values SET {column} = {values[column]}")  # noqa: S608, SLF001  constants
+    dock.log._db.execute("UPDATE held_labels SET since = since - 1")  # noqa: SLF001
+    assert (dock.log.joined_values(), dock.log.held_labels()) == ({}, {})
+    dock.close()
+    dock.open()
+    dock.work([message(3, "ha/room/state", b"22.5"), temperature(4, 60.0)])
+    assert list(dock.log.joined_values()) == ["pump"]
+
+
+def test_what_cannot_be_read_at_all_is_damage_of_the_log(dock: Dock) -> None:
+    row = "('k', 1, x'00', NULL, 1, 1, 0, 0, NULL)"
+    dock.log._db.execute(f"INSERT INTO open_windows VALUES {row}")  # noqa: S608, SLF001  constants
+    assert dock.log.damage is None
+    with pytest.raises(CorruptError, match="open window is damaged") as raised:
+        dock.log.open_windows()
+    assert dock.log.damage is raised.value
 
 
 def test_what_is_erased_is_erased_here_too(dock: Dock) -> None:

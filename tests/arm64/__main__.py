@@ -26,7 +26,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 SELECTED = {
     "tests/stock": "newest and not demo",
     # A NaN among tokens becomes token 0 there: Cast saturates, where x86-64 gives the lowest integer.
-    "tests/engines/test_contract.py": "not native and not (nan and (transformer or embedding_bag))",
+    "tests/engines/test_contract.py": (
+        "not native and not (nan and (transformer or embedding_bag or int64_tokens))"
+    ),
     "tests/engines/test_misuse.py": "not native",
 }
 PLUGIN = ["-p", "tests.arm64.native_losses", "-q", "-o", "timeout=900"]

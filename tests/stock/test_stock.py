@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from paho.mqtt.publish import single
 
 from edged.bundles.export.forms import RequestedForms
 from edged.engines.inference import InferenceModel
@@ -105,8 +105,8 @@ def test_the_doctor_finds_the_portable_engine(
         tmp_path, STREAM, mqtt={"host": "127.0.0.1", "port": broker.port}, model={"bundle": str(bundle)},
         storage={"max_bytes": "1MiB"},
     )  # fmt: skip
-    publish = ["mosquitto_pub", "-p", str(broker.port), "-r", "-q", "1", "-t", "sensors/a", "-s"]
-    subprocess.run(publish, input=json.dumps({"x": [0.5] * 8}).encode(), check=True, timeout=30)
+    message = json.dumps({"x": [0.5] * 8})
+    single("sensors/a", message, qos=1, retain=True, hostname="127.0.0.1", port=broker.port)
     answer = stock.run("edged", "doctor", config, "--json", folder=tmp_path)
     findings = {f["what"]: f for f in answer.json}
     assert {f["level"] for f in findings.values()} == {"ok"}, answer.out

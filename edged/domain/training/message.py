@@ -81,7 +81,7 @@ def _read(kind: Any, value: object, where: str) -> Any:
         known = value is None or type(value) in inner
         return value if known else _read(next(k for k in inner if k is not NoneType), value, where)
     if origin is tuple and isinstance(value, list):
-        simple = inner[0] in SCALARS and all(type(item) is inner[0] for item in value)
+        simple = inner[0] in SCALARS and set(map(type, value)) <= {inner[0]}
         items = value if simple else (_read(inner[0], v, f"{where}[{at}]") for at, v in enumerate(value))
         return tuple(items)  # thousands of offsets, in the daemon
     if origin is Mapping and isinstance(value, dict):

@@ -64,14 +64,15 @@ def decode(values: object, kinds: Iterable[type[Message]]) -> Message:
 
 def _plain(value: Any) -> Any:
     if type(value) in SCALARS:
-        return value  # first, for there are thousands of offsets
+        return value
     if isinstance(value, Message):
         return value.to_json()
     if is_dataclass(value) or isinstance(value, Mapping):
         items = value if isinstance(value, Mapping) else vars(value)
         return {name: _plain(inner) for name, inner in items.items()}
     if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
+        simple = set(map(type, value)) <= {*SCALARS}
+        return list(value) if simple else [_plain(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value
 
 

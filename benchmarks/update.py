@@ -86,7 +86,8 @@ class Bench:
         times.append(time.perf_counter())
         if result.steps != STEPS:
             raise SystemExit(f"a run made {result.steps} steps")
-        evaluation = self.evaluator.evaluate(result.own_candidate(), self.predictor.champion)
+        candidate = result.own_candidate()
+        evaluation = self.evaluator.evaluate(candidate, self.predictor.champion)
         verdict, served = self.models.add(evaluation)
         times.append(time.perf_counter())
         if served is None:
@@ -94,6 +95,7 @@ class Bench:
         self.models.set_champion(served.version, "bench")
         self.predictor.swap(served)
         times.append(time.perf_counter())
+        self.models.record_judged(candidate)  # removes surplus models; the new one serves already
         return dict(zip(STAGES, [*np.diff(times).tolist(), times[-1] - times[0]], strict=True))
 
     def close(self) -> None:

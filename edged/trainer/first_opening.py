@@ -5,7 +5,7 @@ verified, loaded and run here first: this process may run out of memory or time,
 daemon and its trainer open only what was opened here.
 
 Reads a `FirstOpening` on stdin and writes `Opened` on stdout. An error is one line on stderr; exit codes: 1
-the bundle or model is not usable, 2 the configuration is not, 3 refused, 4 not available here, 5 the disk.
+the bundle or model is not usable, 2 a key is not, 3 refused, 4 not available here, 5 the disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.config import loader
 from edged.domain.model_files import INT8
 from edged.domain.protocols import LearningRate
 from edged.domain.training.first_opening import FirstOpening, Opened
@@ -30,7 +29,6 @@ from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.signatures import open_bundle, open_signed, refuse_stale
 
 if TYPE_CHECKING:
-    from edged.config import Config
     from edged.storage.models.bundles import Bundle
 
 DISK = 5
@@ -73,10 +71,9 @@ def open_first(order: FirstOpening) -> Opened:
 
     Raises EdgedError when it is not usable on this device.
     """
-    config = loader.from_json(order.config)
-    keys = config.model.keys
+    keys = order.keys
     if order.kind == "model":
-        _read_model(config, order.sources)
+        _read_model(order)
         return Opened()
 
     version, signer = 0, ""
@@ -87,29 +84,29 @@ def open_first(order: FirstOpening) -> Opened:
             signed, key = open_signed(bundle.path, keys)
             refuse_stale(signed, order.least_version, order.now)
             version, signer = signed.version or 0, key_id(key)
-        bundle.check_schema(config.stream.to_schema())
-        bundle.check_form(config.serving.quantise)
-        run(bundle, config)
+        bundle.check_schema(order.schema)
+        bundle.check_form(order.form)
+        run(bundle, order)
 
     if order.kind == "bundle":
-        installed = InstalledBundles(config.storage.dir)
-        bundle = installed.install(order.sources, config.install.max_bytes, check, set(order.keep))
+        installed = InstalledBundles(order.state)
+        bundle = installed.install(order.sources, order.max_bytes, check, set(order.keep))
     else:
         (path,) = order.sources
-        bundle = open_bundle(unpacked(path, config.storage.dir, keys) if path.is_file() else path, keys)
+        bundle = open_bundle(unpacked(path, order.state, keys) if path.is_file() else path, keys)
         check(bundle)
     return Opened(bundle.fingerprint, version, signer)
 
 
-def _read_model(config: Config, chunks: tuple[Path, ...]) -> None:
+def _read_model(order: FirstOpening) -> None:
     from edged.engines.onnx.exported import parameters_within
 
-    bundle = open_bundle(config.model.bundle or config.storage.dir / "bundle", config.model.keys)
-    content = b"".join(chunk.read_bytes() for chunk in chunks)
+    bundle = open_bundle(order.bundle or order.state / "bundle", order.keys)
+    content = b"".join(chunk.read_bytes() for chunk in order.sources)
     parameters_within(content, (*bundle.trainable, *bundle.frozen))
 
 
-def run(bundle: Bundle, config: Config) -> None:
+def run(bundle: Bundle, order: FirstOpening) -> None:
     """Load every graph that the daemon or its trainer may load, and run it on random rows.
 
     Raises RefusedError when a graph may run or grow without end; EdgedError when one cannot be loaded or run.
@@ -122,17 +119,17 @@ def run(bundle: Bundle, config: Config) -> None:
     from edged.engines.inference import InferenceModel
     from edged.engines.onnx.base_model import BaseModel
 
-    quantised = BaseModel.of_form(bundle, INT8) if config.serving.quantise == INT8 else None
+    quantised = BaseModel.of_form(bundle, INT8) if order.form == INT8 else None
     rows = (1, max(1, min(MOST_ROWS, MOST_VALUES // bundle.input.width)))
     for path in (bundle.inference_model, *([quantised.path] if quantised else [])):
         InferenceModel(path).warm_up(rows)
     for name in candidates(bundle):
         engine = open_engine(name, bundle)
-        x, y = rows_for(bundle, engine, config.training.batch)
+        x, y = rows_for(bundle, engine, order.batch)
         engine.begin(LearningRate(1e-6))
         engine.evaluate(x, y)
         engine.step(x, y)
-        with tempfile.TemporaryDirectory(dir=config.storage.dir, prefix=".staging-") as folder:
+        with tempfile.TemporaryDirectory(dir=order.state, prefix=".staging-") as folder:
             exported = Path(folder) / bundle.inference_model.name
             engine.export(exported)
             InferenceModel(exported).warm_up(rows)

@@ -115,7 +115,7 @@ class CandidateStore:
             (folder / name).unlink()
         if verdict.form != INT8:
             model_in(folder, INT8).unlink(missing_ok=True)
-        record = self._registry.add(
+        return self._registry.add(
             folder,
             parent=parent,
             created=self._clock.now(),
@@ -127,9 +127,6 @@ class CandidateStore:
             verdict=verdict.to_json(),
             status="candidate" if verdict.accepted else "rejected",
         )
-        bank = self._regimes.bank() if self._recalls else []  # they serve again when their regime is back
-        self._registry.prune(self._keep, protect={parent, record.version, *bank})
-        return record
 
     def withdraw(self, version: int, reason: str) -> Verdict:
         """An accepted candidate cannot take over after all; the verdict that says why."""
@@ -143,13 +140,24 @@ class CandidateStore:
         return verdict
 
     def record_judged(self, candidate: Candidate) -> None:
-        """Record that the verdict on a candidate took effect, so that no restart judges it again."""
-        if candidate.source != "training":
-            return
+        """Record that the verdict on a candidate took effect, so that no restart judges it again.
+
+        Models above the number that is kept go now, when nobody waits for the new one any more.
+        """
+        if candidate.source == "training":
+            try:
+                self._registry.set_value(JUDGED, candidate.run)
+            except StorageError as problem:
+                log.warning("verdict_not_kept", run=candidate.run, problem=problem.line())
         try:
-            self._registry.set_value(JUDGED, candidate.run)
+            self._prune()
         except StorageError as problem:
-            log.warning("verdict_not_kept", run=candidate.run, problem=problem.line())
+            log.warning("models_not_pruned", problem=problem.line())
+
+    def _prune(self) -> None:
+        newest = max((record.version for record in self._registry.records()), default=0)
+        bank = self._regimes.bank() if self._recalls else []  # they serve again when their regime is back
+        self._registry.prune(self._keep, protect={newest, *bank})
 
     def _clear_candidates(self, *but: Path) -> None:
         """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""

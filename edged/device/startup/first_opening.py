@@ -99,21 +99,18 @@ class FirstOpenings:
         bundle: Path | None = None,
         least: int = 0,
     ) -> Opened:
-        limits = self._config.install
-        settings = self._config.model_dump(mode="json", exclude_unset=True)
-        if bundle is not None:
-            settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
-        if self._config.model.keys:
-            current = self.trust.current(self._config.model.keys)
-            if not current:
-                raise RefusedError("every key is revoked", where="model.keys", remedy="name another one")
-            settings["model"] = {**settings["model"], "keys": [str(key) for key in current]}
+        config, limits = self._config, self._config.install
+        keys = self.trust.current(config.model.keys)
+        if config.model.keys and not keys:
+            raise RefusedError("every key is revoked", where="model.keys", remedy="name another one")
         size = sum(path.stat().st_size for source in sources for path in _files(source))
         memory = limits.memory_limit + SIZE_FACTOR * size
         seconds = STARTING_SECONDS + round(limits.timeout)
+        # Not the configuration itself: to read that takes longer than to open a bundle.
         order = FirstOpening(
-            kind, json.dumps(settings), tuple(sources), os.getpid(), memory, seconds, tuple(keep), least,
-            self._clock.now(),
+            kind, config.storage.dir, config.stream.to_schema(), config.serving.quantise,
+            config.training.batch, limits.max_bytes, tuple(keys), tuple(sources), os.getpid(), memory,
+            seconds, bundle, tuple(keep), least, self._clock.now(),
         )  # fmt: skip
         done = run_module(MODULE, order.to_json(), seconds)
         where = f"first opening of the {NAMES[kind]}"

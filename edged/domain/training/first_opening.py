@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from edged.domain.stream.schema import Schema
 from edged.domain.training.message import Message
 
 Kind = Literal["bundle", "model", "configured"]
@@ -20,10 +21,22 @@ class FirstOpening(Message):
     kind
         A `bundle` that is installed from the chunks of its file, a `model` in chunks, or the `configured`
         bundle: a directory or one file.
-    config
-        The device's configuration, as JSON text.
+    state
+        The device's state directory.
+    schema
+        What the bundle has to fit.
+    form
+        The form that models are served in: `int8`, or `none` for float32 alone.
+    batch
+        Rows of a training step.
+    max_bytes
+        Most bytes that an installed bundle may have.
+    keys
+        Public keys of which one must have signed a bundle; none where no signature is asked for.
     sources
         The chunks in their order; of the configured bundle its path.
+    bundle
+        The bundle that a `model` is for.
     keep
         Fingerprints of the installed bundles that stay.
     parent
@@ -39,11 +52,17 @@ class FirstOpening(Message):
     """
 
     kind: Kind
-    config: str
+    state: Path
+    schema: Schema
+    form: str
+    batch: int
+    max_bytes: int
+    keys: tuple[Path, ...]
     sources: tuple[Path, ...]
     parent: int
     memory: int
     seconds: int
+    bundle: Path | None = None
     keep: tuple[str, ...] = ()
     least_version: int = 0
     now: float = 0.0

@@ -64,14 +64,15 @@ def decode(values: object, kinds: Iterable[type[Message]]) -> Message:
 
 def _plain(value: Any) -> Any:
     if type(value) in SCALARS:
-        return value  # first, for there are thousands of offsets
+        return value
     if isinstance(value, Message):
         return value.to_json()
     if is_dataclass(value) or isinstance(value, Mapping):
         items = value if isinstance(value, Mapping) else vars(value)
         return {name: _plain(inner) for name, inner in items.items()}
     if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
+        simple = set(map(type, value)) <= {*SCALARS}
+        return list(value) if simple else [_plain(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -81,7 +82,7 @@ def _read(kind: Any, value: object, where: str) -> Any:
         known = value is None or type(value) in inner
         return value if known else _read(next(k for k in inner if k is not NoneType), value, where)
     if origin is tuple and isinstance(value, list):
-        simple = inner[0] in SCALARS and all(type(item) is inner[0] for item in value)
+        simple = inner[0] in SCALARS and set(map(type, value)) <= {inner[0]}
         items = value if simple else (_read(inner[0], v, f"{where}[{at}]") for at, v in enumerate(value))
         return tuple(items)  # thousands of offsets, in the daemon
     if origin is Mapping and isinstance(value, dict):

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -251,11 +251,23 @@ def verify_directory(directory: Path) -> dict[str, Any]:
 
 def remove(path: Path, *, disk: Disk = DISK) -> None:
     """Delete a published file or directory so that no half of it can ever be seen."""
+    (doomed,) = set_aside([path], disk=disk)
     with disk_errors("removing", path):
-        doomed = staging_path(path.parent, path.name)
-        disk.rename(path, doomed)
-        disk.sync(path.parent)  # else a power cut may bring back the name of a directory that lacks files
+        disk.sync(path.parent)
         disk.remove(doomed)
+
+
+def set_aside(paths: Iterable[Path], *, disk: Disk = DISK) -> list[Path]:
+    """Give what is to be removed names for `sweep`; they may be deleted once their directory is synced.
+
+    Deleted earlier, a power cut may bring back the name of a directory that lacks files.
+    """
+    doomed = []
+    for path in paths:
+        with disk_errors("removing", path):
+            doomed.append(staging_path(path.parent, path.name))
+            disk.rename(path, doomed[-1])
+    return doomed
 
 
 def sweep(parent: Path, *, disk: Disk = DISK) -> list[str]:
@@ -266,6 +278,8 @@ def sweep(parent: Path, *, disk: Disk = DISK) -> list[str]:
     if not parent.is_dir():
         return []
     left = sorted(path.name for path in parent.iterdir() if path.name.startswith(STAGING))
+    if left:
+        fsync_directory(parent, disk=disk)  # some may have been set aside in the moment before a crash
     for name in left:
         with disk_errors("removing", parent / name):
             disk.remove(parent / name)

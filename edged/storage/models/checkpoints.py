@@ -80,9 +80,16 @@ class Checkpoints:
         with atomic.disk_errors("writing a checkpoint", staging):
             self._disk.write(staging / STATE, json.dumps(dict(state)).encode())
             self._disk.write(staging / ARRAYS, pack_arrays(arrays))
+        # Not the newest, damaged or not: after a power cut its number would be given again.
+        surplus = [path for path in self._surplus(max(1, self._keep - 1)) if path != self._path(number - 1)]
+        doomed = atomic.set_aside(surplus, disk=self._disk)
         atomic.publish_directory(staging, self._path(number), extra={"generation": number}, disk=self._disk)
         self._whole.add(number)
-        self._prune()
+        with atomic.disk_errors("removing a checkpoint", self._directory):
+            for path in doomed:  # their new names are durable with that of the new generation
+                self._disk.remove(path)
+        for path in self._surplus(self._keep):
+            atomic.remove(path, disk=self._disk)
         return number
 
     def latest(self) -> Generation | None:
@@ -113,13 +120,12 @@ class Checkpoints:
     def _path(self, number: int) -> Path:
         return self._directory / str(number)
 
-    def _prune(self) -> None:
+    def _surplus(self, keep: int) -> list[Path]:
+        """All generations but the newest `keep` that are whole."""
         numbers = self.numbers()
         whole = [number for number in reversed(numbers) if self._is_whole(number)]
-        for number in numbers:
-            if number not in whole[: self._keep]:
-                atomic.remove(self._path(number), disk=self._disk)
-                self._whole.discard(number)
+        self._whole.intersection_update(whole[:keep])
+        return [self._path(number) for number in numbers if number not in whole[:keep]]
 
     def _is_whole(self, number: int) -> bool:
         if number not in self._whole:

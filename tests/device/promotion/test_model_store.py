@@ -25,6 +25,23 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
         yield made
 
 
+def test_models_above_the_number_kept_go_once_the_verdict_took_effect(gate: Gate) -> None:
+    for run in range(1, 11):
+        gate.consider(BAD, run=run)
+    newest = candidate(gate.candidates, 11, GOOD)
+    _, model = gate.judge(newest)
+    assert model is not None
+    before = [record.version for record in gate.registry.records()]
+    assert len(before) == 12, "nothing is removed while a model waits to be served"
+    gate.models.set_champion(model.version, "better")
+    gate.models.record_judged(newest)
+    left = [record.version for record in gate.registry.records()]
+    assert len(left) == 10
+    assert {gate.champion.version, model.version} <= set(left)
+    gate.models.record_judged(replace(newest, source="weights"))
+    assert [record.version for record in gate.registry.records()] == left
+
+
 # ---- the verdict -----------------------------------------------------------------------------
 
 

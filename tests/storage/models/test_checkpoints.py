@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as npst
 
 from edged.errors import CorruptError, StorageError
+from edged.storage.files.atomic import Disk
 from edged.storage.models.checkpoints import Checkpoints, pack_arrays, unpack_arrays
 from tests.storage.disks import Fault, PowerCutError, TestedDisk, faults
 
@@ -66,6 +67,32 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert [publish(checkpoints, number) for number in range(1, 6)] == [1, 2, 3, 4, 5]
     assert checkpoints.numbers() == [4, 5]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
+
+
+class SyncCounter(Disk):
+    """Lists what is synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[Path] = []
+
+    def sync(self, path: Path) -> None:
+        super().sync(path)
+        self.synced.append(path)
+
+
+@pytest.mark.parametrize(("keep", "syncs"), [(1, 2), (2, 1), (3, 1)])
+def test_the_sync_of_a_new_one_covers_the_removal_of_the_oldest(
+    tmp_path: Path, keep: int, syncs: int
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep, disk=(disk := SyncCounter()))
+    for number in range(keep):
+        publish(checkpoints, number)
+    disk.synced.clear()
+    publish(checkpoints, keep)
+    assert disk.synced.count(tmp_path) == syncs, (
+        "where only one is kept, it goes after the new one is durable"
+    )
+    assert len(checkpoints.numbers()) == keep
 
 
 def test_every_changed_bit_is_noticed(tmp_path: Path) -> None:

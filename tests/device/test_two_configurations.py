@@ -244,6 +244,8 @@ def test_an_edge_node_has_the_name_and_names_its_metrics_as_configured(
     host.subscribe(["spBv1.0/plant/+/+/#"], 1, inbox)
     host.start()
     assert host.wait_ready(20)
+    for site in sites:  # a node tells what changed
+        site.listener.send(f"{site.name}/a", {"x": [0.5, 0.5]})
     for name, named in (("press", True), ("loose", False)):
         told = f"spBv1.0/plant/NDATA/{name}"
         wait_until(lambda told=told: any(d.topic == told for d in inbox.deliveries))  # type: ignore[misc]

@@ -19,7 +19,7 @@ from tests.storage.stream import stored_inputs
 if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto
 
-STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y", "id": "id"}
+STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y", "id": "id", "context": [3, 12, 48]}
 
 
 def payload(number: int) -> str:

@@ -415,7 +415,7 @@ def test_the_standardisation_follows_a_shifted_input(tmp_path: Path, bundle: Bun
     shop.feed(*task(300))
     trainee.run(shop.request())
     np.testing.assert_allclose(engine.parameters()["input.mean"], 0, atol=0.2)
-    for seed in range(3):
+    for seed in range(4):
         shop.feed(*task(300, seed, shift=20))
         trainee.run(shop.request())
     np.testing.assert_allclose(engine.parameters()["input.mean"], 20, atol=0.3)

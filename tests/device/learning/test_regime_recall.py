@@ -47,10 +47,12 @@ class Stream:
         """A run that ends in a model of that slope, taken over by the gate."""
         self.runs += 1
         self.consumed = self.gate.log.last_seq()
-        served = self.gate.judge(candidate(self.gate.candidates, self.runs, slope), first=True)[1]
+        found = candidate(self.gate.candidates, self.runs, slope)
+        served = self.gate.judge(found, first=True)[1]
         assert served is not None
         self.gate.models.set_champion(served.version, "for the test")
         self.predictor.swap(served)
+        self.gate.models.record_judged(found)
         self.recall.record_champion(served.version)
         return served.version
 

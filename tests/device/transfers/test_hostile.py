@@ -168,7 +168,7 @@ def refused(listener: Listener, name: str, content: bytes, kind: str = "bundle")
 def test_bombs_and_endless_graphs_are_refused_and_the_daemon_does_not_grow(
     broker: Mosquitto, tmp_path: Path
 ) -> None:
-    device = rig(tmp_path, broker.port, install={"accept": True, "timeout": "2s"})
+    device = rig(tmp_path, broker.port, install={"accept": True, "timeout": "6s"})
     many_fields = b"".join(
         (protobuf.message(7, 2 * 6_000_000), (protobuf.message(5, 0)) * 6_000_000)
     )  # six million initializers of nothing
@@ -185,7 +185,8 @@ def test_bombs_and_endless_graphs_are_refused_and_the_daemon_does_not_grow(
         assert "values of a sample say how large the output of the operator Expand is" in line
         line = refused(listener, "scan", hostile(tmp_path, "scan", endless_scan))
         assert "SIGXCPU" in line or "took longer than" in line, line
-        assert "first opening of the model" in refused(listener, "fields", many_fields, "model")
+        line = refused(listener, "fields", many_fields, "model")  # or read in time, and not the model's
+        assert "first opening of the model" in line or "the update leaves it out" in line, line
         assert memory(device, "VmHWM") - before < GROWTH
         assert not opening(device)
         told = sent(listener, "good", made(tmp_path, "good")[1])

@@ -23,7 +23,10 @@ class GateConfig(Section):
         60, ge=1, description="newest labelled holdout samples that decide, the newer half of them first"
     )
     min_holdout: int = Field(
-        20, ge=1, description="with fewer labelled holdout samples a candidate is refused"
+        5,
+        ge=1,
+        description="with fewer labelled holdout samples a candidate is refused, unless nothing was trained"
+        " yet",
     )
     min_gain: float = Field(
         0.0,

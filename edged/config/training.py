@@ -94,6 +94,11 @@ class ModelConfig(Section):
         " for classes two experts, one of which sees samples beside earlier ones, else an mlp; a"
         " reconstruction's is an autoencoder",
     )
+    head: Literal["ridge", "none"] | None = Field(
+        None,
+        description="a closed-form classifier that learns from each label at once and is mixed with the"
+        " network; when absent, beside the two experts that are built without a bundle",
+    )
     hidden: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
         None,
         description="hidden layers of the network that is built without a bundle; without them one of 256,"

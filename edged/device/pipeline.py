@@ -23,6 +23,7 @@ from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup.restore import restore_anomalies, restore_drift, stored_mix, stored_regimes
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.overlap import judged_on
+from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.stream.admission import AdmissionControl
 from edged.mqtt.codecs import sample_codec
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from edged.device.startup.recovery import UnfinishedRun
     from edged.domain.judging.latencies import Latencies
     from edged.domain.protocols import ModelReader
+    from edged.domain.stream.schema import Schema
     from edged.host.systemd import Watchdog
     from edged.mqtt.client.session import Session
     from edged.storage.models.bundles import Bundle
@@ -81,7 +83,7 @@ class Pipeline:
         self.schema = schema = config.stream.to_schema()
         regimes = stored_regimes(registry)
         holdout = judged_on(reader, config.stream.window_rules)
-        self.mix = stored_mix(registry)
+        self.mix = stored_mix(registry, head_of(config, bundle, schema))
         self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes, self.mix)
         self.models = ModelStore(config, registry, host.models, regimes, host.clock, self.mix)
         self.recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.recall)
@@ -89,10 +91,11 @@ class Pipeline:
             config.serving,
             config.gate,
             schema,
-            self.models.boot(bundle.inference_model, bundle.inference_sha256),
+            self.models.boot(bundle.inference_model, bundle.inference_sha256, random=bundle.seed is not None),
             config.drift.rules(),
             config.anomaly.rules(),
             self.mix,
+            reader,
         )
         self.scheduler = TrainingScheduler(
             config,
@@ -191,6 +194,12 @@ class LivePipeline(Pipeline):
             watchdog=watchdog,
             imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
         )
+
+
+def head_of(config: Config, bundle: Bundle, schema: Schema) -> RidgeHead | None:
+    """Make the closed-form head of a stream, where it has one: configured, or beside the standard experts."""
+    wanted = config.model.head or ("ridge" if bundle.context else "none")
+    return RidgeHead.of(schema) if wanted == "ridge" else None
 
 
 def label_requests(labels: LabelsConfig, holdout: float, seed: int) -> LabelRequests:

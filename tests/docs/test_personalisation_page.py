@@ -85,7 +85,7 @@ def device(people: People, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.code == 0, done.err
     config = yaml.safe_load((folder / "wearable.yaml").read_text())
     config["training"] |= {"cron": "0 3 * * *", "new_labels": 0}
-    config["gate"] = {"holdout": 0.1, "min_holdout": 10}
+    config["gate"] = {"holdout": 0.1}
     (folder / "wearable.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     return folder / "wearable.yaml"
 

@@ -69,6 +69,7 @@ class CandidateStore:
         self._int8 = config.serving.quantise == INT8
         self._recalls = config.gate.recall
         self._timeout = config.gate.timeout
+        self._random = False
         self._recalled: dict[int, ServedModel] = {}
         self.unusable: list[int] = []
         self.rejections = 0
@@ -178,7 +179,8 @@ class CandidateStore:
         form = INT8 if self._int8 and record.data.get("form") == INT8 else FLOAT32
         path = self._registry.verify(version, form)
         self._reader.breathe()
-        model = StreamModel.of(self._reader.load(path), self._mix)
+        random = self._random and record.source == "bundle"
+        model = StreamModel.of(self._reader.load(path), self._mix, random=random)
         out = model.predict(np.zeros((1, self._schema.width), np.float32))
         if out.shape[1] not in self._schema.output_widths or not np.isfinite(out).all():
             raise ModelError(f"it predicts {out.tolist()} for zeros", where=f"version {version}")

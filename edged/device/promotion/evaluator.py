@@ -129,7 +129,7 @@ class CandidateEvaluator:
         recent = self._holdout.holdout_window(self._config.recent)
         self._reader.breathe()
         scale = self._scale(champion, recent)
-        if first:
+        if first or (isinstance(champion.model, StreamModel) and champion.model.random):
             return Verdict(True, ("first model trained for this stream",)), scale
         pinned = self._registry.pinned()
         if pinned:

@@ -63,16 +63,17 @@ class ModelStore(CandidateStore):
 
     # ---- at start --------------------------------------------------------------------------
 
-    def boot(self, base_model: Path, sha256: str | None = None) -> ServedModel:
+    def boot(self, base_model: Path, sha256: str | None = None, *, random: bool = False) -> ServedModel:
         """The model to serve at start: champion, previous, an older good one, else the bundle's own.
 
-        With `sha256`, its hash in hexadecimal, the bundle's own is not used where it is another file.
+        With `sha256`, its hash in hexadecimal, the bundle's own is not used where it is another file. Its
+        weights are `random` where nothing was trained yet.
 
         Raises ModelError when not even the bundle's base model can be loaded; ConfigError or UnavailableError
         when no model can be loaded the way the configuration asks for. Nothing is changed then.
         """
         self._clear_candidates()
-        self._base, self._base_hash = base_model, sha256
+        self._base, self._base_hash, self._random = base_model, sha256, random
         champion = self._registry.champion()
         for version in self._registry.best_loadable():
             try:

@@ -118,6 +118,7 @@ class StatusCollector:
                 "parent": record.parent,
                 "pinned": record.pinned,
                 "quality": self._pipeline.predictor.live_quality(),
+                "missing": self._pipeline.predictor.missing,
             },
             "drift": self._drift(),
             "stuck": self._pipeline.ingestor.admission.stuck,

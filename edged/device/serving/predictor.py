@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
+from edged.domain.judging.ridge_head import HALF_LIFE
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
+from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.temporal_context import pad
 from edged.errors import ModelError, RefusedError
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
     from edged.config import GateConfig, ServingConfig
     from edged.domain.drift.live import DriftRules
-    from edged.domain.protocols import ServedModel
+    from edged.domain.protocols import Samples, ServedModel
     from edged.domain.stream.schema import Schema
 
     Outputs = tuple[NDArray[np.float32], NDArray[np.float32] | None]
@@ -33,13 +36,17 @@ if TYPE_CHECKING:
 log = get_logger("edged.serve")
 
 ENOUGH_LABELS = 100  # for a share of wrong answers to say something
+RELEARNED, PART = (
+    int(2 * HALF_LIFE),
+    500,
+)  # newest labels that a head learns anew from the log, and how many at once
 
 
 class Predictor:
     """Predicts with the champion and learns from labels how good it is live.
 
     `predict` and `label` belong to one thread (the serving thread, or a replay); `swap` may be
-    called from any other.
+    called from any other. The head of `mix` learns each label, from `samples` where the row is not at hand.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class Predictor:
         drift: DriftRules | None = None,
         anomaly: AnomalyRules | None = None,
         mix: ExpertMix | None = None,
+        samples: Samples | None = None,
     ) -> None:
         self._config = config
         self._gate = gate
@@ -58,6 +66,8 @@ class Predictor:
         self.champion = champion
         self.previous: ServedModel | None = None
         self.mix = mix or ExpertMix()
+        self._samples = samples
+        self._stale = samples is not None and self.mix.head is not None  # the head is to learn from the log
         self._memory = RecentAnswers(config.remember, schema)
         self.quality = LiveQuality()
         self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
@@ -81,6 +91,7 @@ class Predictor:
 
         Raises ModelError when there is no predecessor, or none that answers.
         """
+        self._refresh()
         made = self._by_champion(offsets, x)
         self._memory.remember(made)
         confidence = _unmixed_confidence(made)
@@ -98,6 +109,7 @@ class Predictor:
 
         Raises RefusedError when the model `version` is not loaded; ModelError when no model has an answer.
         """
+        self._refresh()
         x = pad(x, self.schema.width)
         offsets, champion = np.zeros(len(x), np.int64), self.champion
         if version in (None, champion.version):
@@ -115,7 +127,7 @@ class Predictor:
         while True:
             try:
                 raw, experts = self._run(served, x)
-                return replace(self._decode(served, offsets, x, raw), experts=experts)
+                return replace(self._decode(served, offsets, x, raw), experts=experts, missing=self.missing)
             except ModelError as problem:
                 served = self._fall_back(served, problem)
 
@@ -228,12 +240,18 @@ class Predictor:
             log.warning("probation_lapsed", version=self.champion.version, labelled=probation.count)
             self._probation = None
 
-    def label(self, offsets: NDArray[np.int64], y: NDArray[np.float32]) -> bool | None:
-        """Join labels `(n, targets)` to answers. The probation's outcome once it is known."""
+    def label(
+        self, offsets: NDArray[np.int64], y: NDArray[np.float32], x: NDArray[np.float32] | None = None
+    ) -> bool | None:
+        """Join labels `(n, targets)` to answers. The probation's outcome once it is known.
+
+        `x` `(n, d)` are the samples; without them they are read where the head learns them.
+        """
         champion = self.champion
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         if joined.experts is not None:
             self.mix.update(joined.experts, joined.labels)
+        self._teach_head(offsets, y, x)
         if len(joined.offsets):
             # The median of this group of labels: a few that are very late say nothing of the rest.
             self.label_delay = int(self._newest - quantiles(joined.offsets, [0.5])[0])
@@ -254,6 +272,47 @@ class Predictor:
         if outcome is not None:
             self._probation = None
         return outcome
+
+    # ---- the head --------------------------------------------------------------------------
+
+    @property
+    def missing(self) -> str | None:
+        """What is missing before answers say anything, such as `7 of 20 labels`; None once they do."""
+        model = self.champion.model
+        if not isinstance(model, StreamModel) or not model.random or self.mix.head is None:
+            return None
+        there, needed = self.mix.head.progress
+        return None if there == needed else f"{there} of {needed} labels"
+
+    def forget_labels(self) -> None:
+        """Labels were erased or changed: the head learns those that are left anew; from any thread."""
+        self._stale = self.mix.head is not None
+
+    def _teach_head(
+        self, offsets: NDArray[np.int64], y: NDArray[np.float32], x: NDArray[np.float32] | None
+    ) -> None:
+        """Let the head learn what may be learned from."""
+        head = self.mix.head
+        if head is None or self._samples is None or self._stale:
+            return  # what is stale learns from the log, which has these labels
+        mine = ~is_holdout(offsets, self._gate.holdout)
+        if x is None:
+            window = self._samples.rows(offsets[mine])
+            head.learn(window.x, window.y[:, 0].astype(np.int64))
+        else:
+            head.learn(x[mine], y[mine, 0].astype(np.int64))
+
+    def _refresh(self) -> None:
+        """Let a stale head learn the newest labels of the log."""
+        head, samples = self.mix.head, self._samples
+        if not self._stale or head is None or samples is None:
+            return
+        self._stale = False
+        head.clear()
+        ends = samples.training_parts(0, RELEARNED, PART)
+        for after, upto in pairwise(ends):
+            window = samples.training_window(after, PART, upto_seq=upto)
+            head.learn(window.x, window.y[:, 0].astype(np.int64))
 
     def detect_anomalies(
         self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]

@@ -192,7 +192,7 @@ class ServingWorker:
             return
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]
         if labelled:
-            self._join(offsets[labelled].tolist(), [batch.labels[part][i] for i in labelled])
+            self._join(offsets[labelled].tolist(), [batch.labels[part][i] for i in labelled], x[labelled])
 
     def _rescued(self, predict: Callable[[], Predictions]) -> Predictions:
         """Predict; a champion that fails and has no predecessor is replaced, where there is another model."""
@@ -236,9 +236,9 @@ class ServingWorker:
         self._on_asked(asked)
         self._report_failed()
 
-    def _join(self, offsets: list[int], labels: list[Any]) -> None:
+    def _join(self, offsets: list[int], labels: list[Any], x: NDArray[np.float32] | None = None) -> None:
         y = np.asarray(labels, np.float32).reshape(len(labels), -1)
-        self._report(self._predictor.label(np.asarray(offsets, np.int64), y))
+        self._report(self._predictor.label(np.asarray(offsets, np.int64), y, x))
 
     def _report(self, outcome: bool | None) -> None:
         if outcome is not None:

@@ -12,6 +12,7 @@ from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.domain.drift.live import LiveDrift
+    from edged.domain.judging.ridge_head import RidgeHead
     from edged.domain.stream.anomaly import Anomalies
     from edged.storage.models.registry import Registry
 
@@ -28,9 +29,9 @@ def stored_regimes(registry: Registry) -> Regimes:
         return Regimes()
 
 
-def stored_mix(registry: Registry) -> ExpertMix:
-    """Return how much each expert counts; the same for all where that cannot be read."""
-    kept, mix = registry.get_value("mix"), ExpertMix()
+def stored_mix(registry: Registry, head: RidgeHead | None) -> ExpertMix:
+    """Return how much each expert counts, `head` among them; the same for all where that cannot be read."""
+    kept, mix = registry.get_value("mix"), ExpertMix(head)
     try:
         if kept is not None:
             mix.restore(kept)

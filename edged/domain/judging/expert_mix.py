@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.judging.outputs import probabilities
+from edged.domain.judging.ridge_head import RidgeHead, log_likelihoods
 from edged.domain.protocols import ExpertModel
 from edged.domain.stream.temporal_context import pad
 from edged.errors import CorruptError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 SLOW, FAST = 0.002, 0.05  # step of a late label, and of the first one
-HALVED = 20  # labels after which the first step is halved
+HALVED = 100  # labels after which the first step is halved
 
 
 class ExpertMix:
@@ -28,12 +29,14 @@ class ExpertMix:
     ℓ of an expert are logarithms of its probabilities, less their mean over the classes. Each of k experts
     begins with 1/k. A label y moves each weight against the gradient of the mixture's cross-entropy,
     w ← max(0, w − step·Σ (p − [y])·ℓ), with ℓ and p of prediction time, and a step that shrinks from `FAST`
-    to `SLOW`. Their sum is free, so a mixture that is too sure of itself becomes less so.
+    to `SLOW`. Their sum is free, so a mixture that is too sure of itself becomes less so. `head` is the last
+    of the experts, where there is one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, head: RidgeHead | None = None) -> None:
         self._weights = np.empty(0)
         self.labels = 0
+        self.head = head
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -81,16 +84,17 @@ class StreamModel:
     """A model as a stream uses it: it gets rows with the context that it takes, and its experts are mixed.
 
     `mix` is the stream's, which all its models share: a later generation of the same experts goes on with it.
+    A model with `random` weights says nothing, so the head answers alone; without one the model does.
     """
 
-    def __init__(self, model: ExpertModel, mix: ExpertMix) -> None:
-        self._model, self.mix = model, mix
-        self.input_width, self.experts = model.input_width, model.experts
+    def __init__(self, model: ExpertModel, mix: ExpertMix, *, random: bool = False) -> None:
+        self._model, self.mix, self.random = model, mix, random
+        self.input_width = model.input_width
 
     @classmethod
-    def of(cls, model: Model, mix: ExpertMix) -> Model:
+    def of(cls, model: Model, mix: ExpertMix, *, random: bool = False) -> Model:
         """The model as the stream uses it; itself where it is not known to need that."""
-        return cls(model, mix) if isinstance(model, ExpertModel) else model
+        return cls(model, mix, random=random) if isinstance(model, ExpertModel) else model
 
     def predict(self, x: Floats) -> Floats:
         """Logits or values `(n, k)`."""
@@ -98,15 +102,22 @@ class StreamModel:
 
     def predict_both(self, x: Floats) -> tuple[Floats, Floats | None]:
         """Logits or values `(n, k)`, and what each expert says, `(n, experts, k)`, where there are any."""
-        x = pad(x, self.input_width)
-        if not self.experts:
-            return self._model.predict(x), None
-        said = self._model.predict_experts(x)
+        head = self.mix.head
+        if head is not None and self.random:
+            return head.likelihoods(x), None
+        own = pad(x, self.input_width)
+        if head is None:
+            if not self._model.experts:
+                return self._model.predict(own), None
+            said = self._model.predict_experts(own)
+        else:
+            said = np.concatenate([self._experts(own), head.likelihoods(x)[:, None]], axis=1)
         return self.mix.combine(said), said
 
-    def predict_experts(self, x: Floats) -> Floats:
-        """What each expert says, `(n, experts, classes)`."""
-        return self._model.predict_experts(pad(x, self.input_width))
+    def _experts(self, x: Floats) -> Floats:
+        if self._model.experts:
+            return self._model.predict_experts(x)
+        return log_likelihoods(self._model.predict(x))[:, None]
 
     def with_own_mix(self) -> StreamModel:
         """The model with weights of its own, the same for each expert, that nothing changes."""

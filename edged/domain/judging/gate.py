@@ -36,7 +36,7 @@ class GateRules:
 
     min_gain: float = 0.0
     max_regret: float = 0.02
-    min_holdout: int = 20
+    min_holdout: int = 5
     significance: float = 0.1
 
 

@@ -186,7 +186,8 @@ PUBLISHED: dict[str, Schema] = {
     ),
     "predictions": every(
         {"label": ANYTHING, "confidence": or_null(NUMBER), "boot": COUNT, "seq": COUNT,
-         "historical": HISTORICAL},
+         "historical": HISTORICAL, "untrained": about("true until every class has labels", FLAG),
+         "missing": about("what an untrained model lacks, such as 7 of 20 labels", TEXT)},
         id=TEXT, key=TEXT, ts=SECONDS, model=VERSION,
         output=about("probabilities, values or an anomaly score", {"type": ["array", "number", "null"]}),
     ),

@@ -293,7 +293,7 @@ class Replay(Listener):
         if not scored or len(rows) == 0:
             return
         self.labels_used += len(rows)
-        outcome = self.predictor.label(rows + 1, y)
+        outcome = self.predictor.label(rows + 1, y, self.stream.x[rows])
         if outcome is not None:
             self.rollout.probation_ended(self.predictor.champion.version, outcome)
 

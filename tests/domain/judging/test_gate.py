@@ -37,7 +37,7 @@ def test_a_worse_candidate_is_refused() -> None:
 
 def test_one_sample_is_no_plural() -> None:
     verdict = judge("classify", Evidence(wrong(0.3, 1), wrong(0.2, 1)), [], GateRules())
-    assert verdict.reasons == ("only 1 labelled holdout sample, 20 needed",)
+    assert verdict.reasons == ("only 1 labelled holdout sample, 5 needed",)
 
 
 def test_a_verdict_is_read_as_it_was_stored() -> None:

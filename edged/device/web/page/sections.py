@@ -53,6 +53,8 @@ def model(view: Snapshot) -> str:
         "Live quality": f"{_tell(view)(_live(view))}, {now['quality']['labelled']:,} labelled",
         "Lineage": f"<span>{line}</span>",
     }
+    if now["missing"] is not None:
+        told["Untrained"] = f"{now['missing']} there"
     rows = [_model_row(view, record) for record in view.models]
     head = ("Version", "State", "From", "Made", "Verdict", "Steer")
     return facts(told) + table(

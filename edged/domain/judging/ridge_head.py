@@ -1,0 +1,174 @@
+"""A closed-form classifier beside the networks: it takes effect with each label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.domain.judging.outputs import probabilities
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edged.domain.stream.schema import Schema
+
+    Floats = NDArray[np.float32]
+    Doubles = NDArray[np.float64]
+
+LARGEST = 512  # columns: what is solved takes their square in memory, and their cube in time
+HALF_LIFE = 1000.0  # labels after which one counts half
+PENALTY, CONTEXT_PENALTY = 10.0, 100.0  # of weights of standardised features, and of their context
+FEWEST = 2  # labels of a class before it can be answered
+CLIP, FAR, ENOUGH = (
+    5.0,
+    10.0,
+    20,
+)  # standard deviations: in answers; in what is learned, from so many labels on
+FLOOR = 1e-4  # added to probabilities, as in the graph of the experts
+
+
+@dataclass(frozen=True)
+class _Solution:
+    """Scores are `prior + clip((x - mean) * scale) @ weights`; `sharpness` makes logits of them."""
+
+    mean: Doubles
+    scale: Doubles
+    weights: Doubles
+    prior: Doubles
+
+    def scores(self, x: Doubles) -> Doubles:
+        z = np.clip((x - self.mean) * self.scale, -CLIP, CLIP)
+        return np.asarray(self.prior + z @ self.weights)
+
+
+class RidgeHead:
+    """Ridge regression of classes on samples and their context, in closed form.
+
+    It keeps sums over samples `(1, x)` and their classes, in which older ones count less, and solves
+    (ZᵀZ + Λ)·W = ZᵀY for standardised Z when they have grown by a twentieth. A row that is subtracted from
+    the sums is forgotten exactly. Scores become probabilities by a softmax whose sharpness follows what
+    the scores of each label had been before it was learned (Newton's method on its likelihood).
+
+    `learn` belongs to one thread; `likelihoods` may be called from any other.
+    """
+
+    def __init__(self, columns: int, measured: int, classes: int) -> None:
+        self.columns, self.classes = columns, classes
+        self._penalty = np.where(np.arange(columns) < measured, PENALTY, CONTEXT_PENALTY)
+        self.clear()
+
+    @classmethod
+    def of(cls, schema: Schema) -> RidgeHead | None:
+        """The head of a stream of classes, without context where that is too wide; None where it has none."""
+        width = schema.width if schema.width < LARGEST else schema.measured
+        if schema.task != "classify" or width >= LARGEST:
+            return None
+        return cls(width, schema.measured, schema.outputs)
+
+    def clear(self) -> None:
+        """Forget every label."""
+        self._origin: Doubles = np.zeros(self.columns)
+        self._sums = np.zeros((self.columns + 1, self.columns + 1))
+        self._by_class = np.zeros((self.columns + 1, self.classes))
+        self._counts = np.zeros(self.classes, np.int64)
+        self._solved_at = 0
+        self._solution: _Solution | None = None
+        self._sharpness, self._certainty = 5.0, 10.0
+
+    # ---- answers ---------------------------------------------------------------------------
+
+    @property
+    def labels(self) -> int:
+        """Labels learned."""
+        return int(self._counts.sum())
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Labels there are of those needed before every class can be answered, and how many those are."""
+        return int(np.minimum(self._counts, FEWEST).sum()), FEWEST * self.classes
+
+    @property
+    def ready(self) -> bool:
+        """Whether two classes at least can be told apart."""
+        return self._solution is not None and int((self._counts >= FEWEST).sum()) > 1
+
+    def likelihoods(self, x: Floats) -> Floats:
+        """log(p + 1e-4) of each class less its mean over the classes, `(n, c)`, of rows `(n, d)`.
+
+        0 where nothing is known yet.
+        """
+        solution = self._solution
+        if solution is None or not self.ready:
+            return np.zeros((len(x), self.classes), np.float32)
+        logits = self._sharpness * solution.scores(x[:, : self.columns].astype(np.float64))
+        return log_likelihoods(logits.astype(np.float32))
+
+    # ---- learning --------------------------------------------------------------------------
+
+    def learn(self, x: Floats, y: NDArray[np.int64]) -> None:
+        """Learn rows `(n, d)` of classes `y` `(n,)`, oldest first; those that are not finite are left out."""
+        rows = x[:, : self.columns].astype(np.float64)
+        usable = np.isfinite(rows).all(axis=1) & (y >= 0) & (y < self.classes)
+        rows, y = rows[usable], y[usable]
+        if not len(rows):
+            return
+        self._sharpen(rows, y)
+        if not self.labels:
+            self._origin = rows[0].copy()  # sums of differences keep their digits
+        self._add(self._bounded(rows), y)
+        if self.labels >= 1.05 * self._solved_at + 1 or self.labels < ENOUGH:
+            self._solve()
+
+    def _add(self, rows: Doubles, y: NDArray[np.int64]) -> None:
+        n = len(rows)
+        share = 0.5 ** (np.arange(n)[::-1] / HALF_LIFE)
+        long = np.concatenate([np.ones((n, 1)), rows - self._origin], axis=1)
+        weighted = long * share[:, None]
+        kept = 0.5 ** (n / HALF_LIFE)
+        self._sums = kept * self._sums + weighted.T @ long
+        self._by_class *= kept
+        np.add.at(self._by_class.T, y, weighted)
+        np.add.at(self._counts, y, 1)
+
+    def _bounded(self, rows: Doubles) -> Doubles:
+        """Rows with values no further from the mean than `FAR`: one that is impossible moves little."""
+        solution = self._solution
+        if solution is None or self.labels < ENOUGH:
+            return rows
+        far = np.where(solution.scale > 0, FAR / np.where(solution.scale > 0, solution.scale, 1), np.inf)
+        return np.clip(rows, solution.mean - far, solution.mean + far)
+
+    def _solve(self) -> None:
+        total, sums = float(self._sums[0, 0]), self._sums[0, 1:]
+        mean, by_class = sums / total, self._by_class[0]
+        spread = self._sums[1:, 1:] - np.outer(sums, mean)
+        deviation = np.sqrt(np.maximum(spread.diagonal(), 0) / total)
+        tiny = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-5)
+        scale = np.where(tiny, 0.0, 1 / np.where(tiny, 1, deviation))
+        left = spread * scale * scale[:, None]
+        left[np.diag_indices_from(left)] += self._penalty
+        right = (self._by_class[1:] - np.outer(mean, by_class)) * scale[:, None]
+        weights = np.asarray(np.linalg.solve(left, right), np.float64)
+        self._solution = _Solution(mean + self._origin, scale, weights, by_class / total)
+        self._solved_at = self.labels
+
+    def _sharpen(self, rows: Doubles, y: NDArray[np.int64]) -> None:
+        """Move the sharpness to where new labels are likelier, by their scores before they are learned."""
+        solution = self._solution
+        if solution is None or not self.ready:
+            return
+        scores = solution.scores(rows)
+        share = probabilities((self._sharpness * scores).astype(np.float32))
+        expected = (share * scores).sum(axis=1)
+        slope = float((scores[np.arange(len(y)), y] - expected).sum())
+        bend = float((share * scores**2).sum() - (expected**2).sum())
+        self._certainty = self._certainty * 0.5 ** (len(y) / HALF_LIFE) + bend
+        self._sharpness = float(np.clip(self._sharpness + slope / max(self._certainty, 1e-9), 1.0, 50.0))
+
+
+def log_likelihoods(logits: Floats) -> Floats:
+    """log(p + 1e-4) of each class less its mean over the classes, `(n, c)`, of logits `(n, c)`."""
+    log = np.log(probabilities(logits) + np.float32(FLOOR))
+    return np.asarray(log - log.mean(axis=1, keepdims=True), np.float32)

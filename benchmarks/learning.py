@@ -44,7 +44,8 @@ CHUNK, DELAY, MEMORY, BATCH, HALF_LIFE = 100, 150, 5000, 64, 1000.0
 class Recording:
     """A stream: `x` `(n, d)`, class indices `y` `(n,)`, rows of pre-training, and rows held out of it.
 
-    `user` `(n,)` says whose a row is, where a stream has users.
+    `user` `(n,)` says whose a row is, where a stream has users. `among` are the rows held out with those
+    around them, in their order, and which of them are held out: a row has the context of where it lay.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Recording:
     pretrain: int
     held: tuple[Floats, Ids] | None = None
     user: Ids | None = None
+    among: tuple[Floats, NDArray[np.bool_]] | None = None
 
     @property
     def classes(self) -> int:
@@ -72,7 +74,8 @@ def read(name: str, folder: Path) -> Recording:
     x, y, user = x[basic][order], y[basic][order], user[basic][order]
     first = np.isin(user, np.unique(user)[:6])
     held = first & (np.random.default_rng(0).random(len(x)) < 0.3)
-    return Recording(name, x[~held], y[~held], int((first & ~held).sum()), (x[held], y[held]), user[~held])
+    learned, among = int((first & ~held).sum()), (x[first], held[first])
+    return Recording(name, x[~held], y[~held], learned, (x[held], y[held]), user[~held], among)
 
 
 # ---- edged ------------------------------------------------------------------------------------
@@ -96,10 +99,9 @@ def edged(stream: Recording, seed: int, rate: float, *, ask: bool = False) -> di
         replay.run()
         figures = report(replay)
         kept = {}
-        if stream.held is not None:
-            context, x = TemporalContext.of(replay.schema), stream.held[0]
-            if context is not None:
-                x = context.extend(["stream"] * len(x), x)
+        if stream.held is not None and stream.among is not None:
+            context, (x, chosen) = TemporalContext.of(replay.schema), stream.among
+            x = (x if context is None else context.extend(["stream"] * len(x), x))[chosen]
             for name, served in (("held_out", replay.predictor.champion), ("held_out_frozen", replay.frozen)):
                 right = served.model.predict(x).argmax(axis=1) == stream.held[1]
                 kept[name] = round(100 * float(right.mean()), 2)

@@ -75,7 +75,8 @@ def started(listener: Listener, recorded: dict[str, Any], reason: str) -> None:
 
 def delivered(listener: Listener, recorded: dict[str, Any]) -> None:
     def late(topic: str, field: str) -> list[Any]:
-        return [m[field] for m in listener.messages[topic] if m.get("historical")]
+        before = recorded["status"]["boot"]  # what this start tells may wait for the connection, too
+        return [m[field] for m in listener.messages[topic] if m.get("historical") and m["boot"] <= before]
 
     waited = recorded["waiting"]
     assert all(waited.values())

@@ -30,9 +30,9 @@ log = get_logger("edged.bootstrap")
 BUILD_SECONDS = 120.0
 # One wide layer learns a stream faster than two narrow ones: +0.3 to +1 point of accuracy in the mean.
 STANDARD = [256]
-# Without it weights grow with every step of years: +0.8 points of accuracy in the mean (docs/learning.md).
+# Without it weights grow with every step of years: +0.8 points of accuracy (docs/studies/learning.md).
 DECAY = 0.15
-# Samples that are answered rightly already go on teaching: +0.2 points in the mean (docs/learning.md).
+# Samples that are answered rightly already go on teaching: +0.2 points (docs/studies/learning.md).
 SMOOTHING = 0.1
 HIDDEN = {"autoencoder": [64, 32], "cnn1d": [32, 32], "gru": [64]}
 ORDER_FILE = "bundle.hidden.json"

@@ -15,7 +15,6 @@ from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
-from edged.domain.judging.ridge_head import HALF_LIFE
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.quantiles import quantiles

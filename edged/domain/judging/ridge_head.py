@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Doubles = NDArray[np.float64]
 
 LARGEST = 512  # columns: what is solved takes their square in memory, and their cube in time
-HALF_LIFE = 1000.0  # labels after which one counts half
+HALF_LIFE = 3000.0  # labels after which one counts half
 PENALTY, CONTEXT_PENALTY = 10.0, 100.0  # of weights of standardised features, and of their context
 FEWEST = 2  # labels of a class before it can be answered
 CLIP, FAR, ENOUGH = (

@@ -406,7 +406,8 @@ class StreamConfig(Section):
             task, self.targets
         )
         units = (tuple(self.units or self._own_units()), tuple(self.target_units or ()))
-        return Schema(self.names, width, task, classes, targets, self.steps, self.target_max, *units, context)
+        shape = (self.steps, self.target_max, *units, context, self.forecast_columns)
+        return Schema(self.names, width, task, classes, targets, *shape)
 
     def _own_units(self) -> tuple[str, ...]:
         """Units that features give by themselves, an empty text for a column without one."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.drift.live import LiveDrift
-from edged.domain.judging.expert_mix import ExpertMix, StreamModel
+from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
@@ -50,16 +50,17 @@ class Predictor:
         champion: ServedModel,
         drift: DriftRules | None = None,
         anomaly: AnomalyRules | None = None,
-        mix: ExpertMix | None = None,
+        mix: Mix | None = None,
     ) -> None:
         self._config = config
         self._gate = gate
         self.schema = schema
         self.champion = champion
         self.previous: ServedModel | None = None
-        self.mix = mix or ExpertMix()
+        self.mix = mix or mix_of(schema)
         self._memory = RecentAnswers(config.remember, schema)
-        self.quality = LiveQuality()
+        self.quality, self.repeated = LiveQuality(), LiveQuality()
+        self._last: NDArray[np.float32] | float = np.nan  # the newest label
         self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
         self.anomalies = Anomalies(anomaly or AnomalyRules()) if schema.labels_itself else None
         self._watching = threading.Lock()
@@ -82,7 +83,8 @@ class Predictor:
         Raises ModelError when there is no predecessor, or none that answers.
         """
         made = self._by_champion(offsets, x)
-        self._memory.remember(made)
+        forecast = self.schema.forecast
+        self._memory.remember(made, x[:, forecast] if forecast else self._last)
         confidence = _unmixed_confidence(made)
         if confidence is not None:
             with self._watching:
@@ -241,6 +243,9 @@ class Predictor:
         usual = joined.errors <= limit
         wrong = joined.errors[usual]
         self.quality.add(wrong)
+        self.repeated.add(joined.repeated[np.isfinite(joined.repeated)])
+        if len(y) and not self.schema.labels_itself:
+            self._last = y[-1]
         with self._watching:
             self.drift.errors(wrong, joined.offsets[usual])
         self._fallen |= self._fall.add(wrong)
@@ -296,16 +301,21 @@ class Predictor:
         return self.quality.mean if known else None
 
     def live_quality(self) -> dict[str, Any]:
-        """For metrics: mean error (or accuracy) over the newest labelled predictions."""
-        mean = self.quality.mean
+        """For metrics: mean error (or accuracy) over the newest labelled predictions.
+
+        `repeated` is the same of repeating the last value that was known; None without a label before.
+        """
         name = "accuracy" if self.schema.task == "classify" else "error"
-        value = None if mean is None else (1.0 - mean if name == "accuracy" else mean)
-        return {name: value, "labelled": self.quality.count}
+        ours, repeated = (
+            None if mean is None else 1.0 - mean if name == "accuracy" else mean
+            for mean in (self.quality.mean, self.repeated.mean)
+        )
+        return {name: ours, "labelled": self.quality.count, "repeated": repeated}
 
 
 def _unmixed_confidence(made: Predictions) -> NDArray[np.float32] | None:
     """How sure the model is whatever its experts count: their weights change without any change of inputs."""
-    if made.experts is None:
+    if made.experts is None or made.confidence is None:
         return made.confidence
     return np.asarray(probabilities(made.experts.mean(axis=1)).max(axis=1), np.float32)
 

@@ -199,6 +199,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
             tuple(hidden),
             config.training.seed,
             schema.context,
+            config.stream.forecast_columns,
         ),
         out,
         config.model.optimizer.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.domain.judging.expert_mix import ExpertMix
+from edged.domain.judging.expert_mix import mix_of
 from edged.domain.judging.regimes import Regimes
 from edged.domain.training.guards import Budget
 from edged.errors import CorruptError
@@ -12,7 +12,9 @@ from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.domain.drift.live import LiveDrift
+    from edged.domain.judging.expert_mix import Mix
     from edged.domain.stream.anomaly import Anomalies
+    from edged.domain.stream.schema import Schema
     from edged.storage.models.registry import Registry
 
 log = get_logger("edged.remembered")
@@ -28,9 +30,9 @@ def stored_regimes(registry: Registry) -> Regimes:
         return Regimes()
 
 
-def stored_mix(registry: Registry) -> ExpertMix:
+def stored_mix(registry: Registry, schema: Schema) -> Mix:
     """Return how much each expert counts; the same for all where that cannot be read."""
-    kept, mix = registry.get_value("mix"), ExpertMix()
+    kept, mix = registry.get_value("mix"), mix_of(schema)
     try:
         if kept is not None:
             mix.restore(kept)

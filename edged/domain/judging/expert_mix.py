@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from edged.domain.judging.change_mix import ChangeMix
 from edged.domain.judging.outputs import probabilities
 from edged.domain.protocols import ExpertModel
 from edged.domain.stream.temporal_context import pad
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Model
+    from edged.domain.stream.schema import Schema
 
     Floats = NDArray[np.float32]
 
@@ -76,19 +78,33 @@ class ExpertMix:
             raise CorruptError("weights of experts are damaged")
         self._weights, self.labels = weights, labels
 
+    def fresh(self) -> ExpertMix:
+        """The same before any label."""
+        return ExpertMix()
+
+
+Mix: TypeAlias = ExpertMix | ChangeMix
+
+
+def mix_of(schema: Schema) -> Mix:
+    """What a stream begins with: of forecasts the last value is one expert, and their model another."""
+    return ChangeMix(schema.forecast) if schema.forecast else ExpertMix()
+
 
 class StreamModel:
     """A model as a stream uses it: it gets rows with the context that it takes, and its experts are mixed.
 
+    The experts of a forecast are the last value and the model's answer.
+
     `mix` is the stream's, which all its models share: a later generation of the same experts goes on with it.
     """
 
-    def __init__(self, model: ExpertModel, mix: ExpertMix) -> None:
+    def __init__(self, model: ExpertModel, mix: Mix) -> None:
         self._model, self.mix = model, mix
         self.input_width, self.experts = model.input_width, model.experts
 
     @classmethod
-    def of(cls, model: Model, mix: ExpertMix) -> Model:
+    def of(cls, model: Model, mix: Mix) -> Model:
         """The model as the stream uses it; itself where it is not known to need that."""
         return cls(model, mix) if isinstance(model, ExpertModel) else model
 
@@ -99,6 +115,9 @@ class StreamModel:
     def predict_both(self, x: Floats) -> tuple[Floats, Floats | None]:
         """Logits or values `(n, k)`, and what each expert says, `(n, experts, k)`, where there are any."""
         x = pad(x, self.input_width)
+        if isinstance(self.mix, ChangeMix):
+            both = self.mix.beside(x, self._model.predict(x))
+            return self.mix.combine(both), both
         if not self.experts:
             return self._model.predict(x), None
         said = self._model.predict_experts(x)
@@ -110,4 +129,4 @@ class StreamModel:
 
     def with_own_mix(self) -> StreamModel:
         """The model with weights of its own, the same for each expert, that nothing changes."""
-        return StreamModel(self._model, ExpertMix())
+        return StreamModel(self._model, self.mix.fresh())

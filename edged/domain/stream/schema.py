@@ -32,6 +32,7 @@ class Schema:
     units: tuple[str, ...] = ()  # of what a reading holds; empty where they are not told, as those of targets
     target_units: tuple[str, ...] = ()
     context: tuple[float, ...] = ()  # half-lives of the means that a model sees a sample beside, in samples
+    forecast: tuple[int, ...] = ()  # columns of a sample whose later values are the targets of a forecast
 
     def __post_init__(self) -> None:
         if self.width < 1:

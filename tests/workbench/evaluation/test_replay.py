@@ -442,6 +442,19 @@ def test_a_forecast_beats_the_present_value_on_a_wave(tmp_path: Path) -> None:
     assert report["metric"]["mae"] < 0.3 * held
 
 
+@pytest.mark.parametrize("kind", ["walk", "noise"])
+def test_a_forecast_is_no_worse_than_the_last_value_and_better_where_that_is_none(
+    tmp_path: Path, kind: str
+) -> None:
+    """Of a random walk nothing is better than the last value, of noise the mean is much better."""
+    x = np.random.default_rng(0).normal(size=(2500, 2)).astype(np.float32)
+    x = np.cumsum(x, axis=0) if kind == "walk" else x
+    section = {"features": 2, "target": "forecast", "horizon": 3}
+    report = evaluate(tmp_path, save(tmp_path, X=x), section)
+    limit = 1.03 if kind == "walk" else 0.8
+    assert report["metric"]["mae"] < limit * report["no_change"]["mae"]
+
+
 def test_a_forecast_looks_ahead_within_its_key(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     n = 900

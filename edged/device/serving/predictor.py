@@ -233,6 +233,9 @@ class Predictor:
     def label(self, offsets: NDArray[np.int64], y: NDArray[np.float32]) -> bool | None:
         """Join labels `(n, targets)` to answers. The probation's outcome once it is known."""
         champion = self.champion
+        if self.schema.open is not None:
+            y = self.schema.open.mapped(y)
+            offsets, y = offsets[y[:, 0] >= 0], y[y[:, 0] >= 0]
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         if joined.experts is not None:
             self.mix.update(joined.experts, joined.labels)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Model
+    from edged.domain.stream.open_classes import OpenClasses
     from edged.domain.stream.schema import Schema
 
     Floats = NDArray[np.float32]
@@ -30,10 +31,12 @@ class ExpertMix:
     ℓ of an expert are logarithms of its probabilities, less their mean over the classes. Each of k experts
     begins with 1/k. A label y moves each weight against the gradient of the mixture's cross-entropy,
     w ← max(0, w − step·Σ (p − [y])·ℓ), with ℓ and p of prediction time, and a step that shrinks from `FAST`
-    to `SLOW`. Their sum is free, so a mixture that is too sure of itself becomes less so.
+    to `SLOW`. Their sum is free, so a mixture that is too sure of itself becomes less so. `classes` that come
+    and go are settled in what is served.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, classes: OpenClasses | None = None) -> None:
+        self._classes = classes
         self._weights = np.empty(0)
         self.labels = 0
 
@@ -80,7 +83,11 @@ class ExpertMix:
 
     def fresh(self) -> ExpertMix:
         """The same before any label."""
-        return ExpertMix()
+        return ExpertMix(self._classes)
+
+    def settle(self, raw: Floats) -> Floats:
+        """Logits `(n, c)` for the classes of now, where they come and go."""
+        return raw if self._classes is None else self._classes.fold(raw)
 
 
 Mix: TypeAlias = ExpertMix | ChangeMix
@@ -88,7 +95,7 @@ Mix: TypeAlias = ExpertMix | ChangeMix
 
 def mix_of(schema: Schema) -> Mix:
     """What a stream begins with: of forecasts the last value is one expert, and their model another."""
-    return ChangeMix(schema.forecast) if schema.forecast else ExpertMix()
+    return ChangeMix(schema.forecast) if schema.forecast else ExpertMix(schema.open)
 
 
 class StreamModel:
@@ -119,9 +126,9 @@ class StreamModel:
             both = self.mix.beside(x, self._model.predict(x))
             return self.mix.combine(both), both
         if not self.experts:
-            return self._model.predict(x), None
+            return self.mix.settle(self._model.predict(x)), None
         said = self._model.predict_experts(x)
-        return self.mix.combine(said), said
+        return self.mix.settle(self.mix.combine(said)), said
 
     def predict_experts(self, x: Floats) -> Floats:
         """What each expert says, `(n, experts, classes)`."""

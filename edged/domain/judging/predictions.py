@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.judging.outputs import errors
+from edged.domain.stream.open_classes import OpenClasses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -173,7 +174,8 @@ def encode(
     """
     finite = np.isfinite(made.output)
     gaps = [] if finite.all() else np.flatnonzero(~finite.all(axis=1)).tolist()
-    names = _quoted(tuple(classes))
+    unnamed = isinstance(classes, OpenClasses)  # an output may have no class yet
+    names = _quoted(tuple((name or None) if unnamed else name for name in classes))
     known: dict[str, str] = {}
     # NaN cannot be cast.
     answers = np.where(finite.all(axis=1), made.answers[:, 0], 0) if gaps else made.answers[:, 0]
@@ -198,7 +200,7 @@ def encode(
 
 
 @lru_cache(maxsize=4)
-def _quoted(classes: tuple[str, ...]) -> list[str]:
+def _quoted(classes: tuple[str | None, ...]) -> list[str]:
     """The names of the classes as JSON."""
     return [json.dumps(name) for name in classes]
 

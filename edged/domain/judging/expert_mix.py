@@ -54,6 +54,8 @@ class ExpertMix:
         """Learn from class indices `y` `(n,)` of rows of which the experts had said `experts` `(n, k, c)`."""
         weights = self._for(experts.shape[1])
         for said, label in zip(experts, y.tolist(), strict=True):
+            if label >= experts.shape[2]:
+                continue  # an earlier network, which never had this class
             wrong = probabilities((weights @ said)[None])[0]
             wrong[label] -= 1
             self.labels += 1

@@ -113,7 +113,7 @@ class OpenClasses(Sequence[str]):
                 raise RefusedError(
                     f"all {self._outputs} outputs of the network have had a class",
                     where="stream.max_classes",
-                    remedy="more need another network, in another storage.dir",
+                    remedy="raise it and restart",
                 )
             self._classes.append(OpenClass(name, len(self._classes), command))
             self.revision += 1
@@ -186,7 +186,13 @@ class OpenClasses(Sequence[str]):
         return counted([one.becomes for one in self._classes], y)
 
     def fold(self, raw: Floats) -> Floats:
-        """Logits `(n, c)` in which merged classes count for others, and those that are none for nothing."""
+        """Logits `(n, c)` in which merged classes count for others, and those that are none for nothing.
+
+        Those of an earlier network may be fewer: classes that it never had count for nothing, too.
+        """
+        if raw.shape[1] < self._outputs:
+            more = np.full((len(raw), self._outputs - raw.shape[1]), _NEVER)
+            raw = np.concatenate([raw, more], axis=1)
         becomes = [one.becomes for one in self._classes]
         if becomes == list(range(raw.shape[1])):
             return raw

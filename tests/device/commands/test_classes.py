@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import yaml
 
 from edged.signing import new_pair, sign_command
 from edged.storage.samples.log import SampleLog
@@ -93,6 +94,33 @@ def test_classes_come_with_their_labels_and_go_by_command(broker: Broker, tmp_pa
         ("class.merge", {"from": "high", "to": "low"}), ("class.remove", {"class": "low"}),
         ("class.add", {"class": "odd"}),
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_network_without_a_free_output_grows_with_the_next_start(broker: Broker, tmp_path: Path) -> None:
+    """The model of the narrow network serves on, and never answers the class that came after it."""
+    gate = {"min_holdout": 1, "significance": 1e-9}
+    device = Device(tmp_path, broker.port, OPEN | {"max_classes": 2}, training=RESTS, gate=gate)
+    names = ["idle", "low", "high"]
+    with running(device, broker.port) as listener:
+        feed(listener, names[:2], 200, 0)
+        train(listener)
+        narrow = data(listener, "status")["model"]["version"]
+        assert "max_classes" in ask(listener, "class.add", **{"class": "high"})["error"]
+        device.stop()
+        device.values["stream"]["max_classes"] = 4
+        device.path.write_text(yaml.safe_dump(device.values))
+        device.start()
+        listener.wait(lambda: [s["state"] for s in listener.messages["status"]].count("online") > 1, 60)
+        assert data(listener, "status")["model"]["version"] == narrow
+        assert share(feed(listener, names[:2], 40, 1, labelled=False), names[:2]) > 0.9
+        feed(listener, names, 300, 2)
+        assert listener.messages["predictions"][-1]["output"][2:] == [0, 0]
+        train(listener)
+        assert share(feed(listener, names, 60, 3, labelled=False), names) > 0.9
+        data(listener, "rollback", version=narrow)
+        said = feed(listener, names, 60, 4, labelled=False)
+        assert set(said) == {"idle", "low"}
 
 
 CHANGES: dict[str, tuple[dict[str, str], list[str]]] = {

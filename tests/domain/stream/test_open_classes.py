@@ -37,6 +37,12 @@ def test_an_output_without_a_class_has_probability_0_and_no_name() -> None:
     assert OpenClasses(["ok", "worn"], 2).fold(full) is full
 
 
+def test_an_earlier_network_knows_nothing_of_classes_that_came_after_it() -> None:
+    classes = OpenClasses(["ok", "worn", "torn"], 4)
+    shares = probabilities(classes.fold(np.array([[0, 0]], np.float32)))
+    assert shares.tolist() == [[0.5, 0.5, 0, 0]]
+
+
 def test_a_merged_class_counts_as_the_other_and_a_removed_one_for_nothing() -> None:
     classes = OpenClasses(["ok", "worn", "used", "torn"], 4)
     classes.end("torn", "used")

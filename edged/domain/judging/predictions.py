@@ -119,8 +119,8 @@ class RecentAnswers:
         if watched is not None:
             both &= self._versions[place] == watched
         shadow = errors(self._schema, self._shadows[place][both], y[both], scale)
-        repeated = errors(self._schema, self._repeated[place], y, scale)
-        repeated[np.isnan(self._repeated[place]).any(axis=1)] = np.nan
+        known_then = self._repeated[place]
+        repeated = errors(self._schema, known_then, y, scale) + 0 * known_then.sum(axis=1)
         self._offsets[place] = -1
         said = self._experts_of[place] == offsets
         experts = None if self._experts is None else self._experts[place[said]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.bundles import require
@@ -52,11 +53,31 @@ def loss_of(network: StandardNetwork, smoothing: float) -> Given:
 
     if network.kind == "experts":
         return ExpertsCrossEntropy(smoothing=smoothing, logits=("expert1", "expert2"))
+    if network.change_of:
+        return "l1"
     return CrossEntropy(smoothing=smoothing) if network.task == "classify" else "mse"
 
 
 def network_of(network: StandardNetwork) -> onnx.ModelProto:
-    """The network as an ONNX model with random weights."""
+    """The network as an ONNX model with random weights; where it learns a change, it begins with none."""
+    made = _drawn(network)
+    if network.change_of:
+        _begin_with_no_change(made.graph)
+    return made
+
+
+def _begin_with_no_change(graph: onnx.GraphProto) -> None:
+    """Let the last layer answer zero, whatever comes before it."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    for tensor in graph.initializer:
+        if tensor.name in graph.node[-1].input:
+            zeros = np.zeros(tuple(tensor.dims), np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(zeros, tensor.name))
+
+
+def _drawn(network: StandardNetwork) -> onnx.ModelProto:
     from edged.bundles.graph.experts import experts
     from edged.bundles.graph.templates import autoencoder, cnn1d, gru, mlp
 
@@ -80,10 +101,14 @@ def _statistics(order: StandardBundleOrder) -> Statistics:
     from edged.bundles.source.standardise import Statistics
 
     network, reconstruct = order.network, order.network.task == "reconstruct"
-    if order.statistics is not None:
-        return Statistics.of(order.statistics, reconstruct=reconstruct)
     targets = network.outputs if network.task in ("regress", "forecast") else None
-    return Statistics.identity(network.features, targets, reconstruct=reconstruct)
+    found = Statistics.identity(network.features, targets, reconstruct=reconstruct)
+    if order.statistics is not None:
+        given = Statistics.of(order.statistics, reconstruct=reconstruct)
+        if given.target_mean is None:
+            given = replace(given, target_mean=found.target_mean, target_scale=found.target_scale)
+        found = given
+    return replace(found, change_of=network.change_of)
 
 
 def main() -> int:

@@ -231,6 +231,7 @@ def build(
         described = replace(
             naming.put(_describe(plan, staged, rule.name, seed)),
             portable=portable, engines=_engines(files), refused=refused,
+            change_of=() if standardise is None else standardise.change_of,
         )  # fmt: skip
         told, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, note)
         added += _checkpoint(plan, staged, files, checkpoint, external_above, forms)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from edged.config.features import FeatureConfig, FixedKey, LabelConfig, MissingConfig, number_or_features
 from edged.config.formats import check_codec, check_joined, check_keys
 from edged.config.values import (
+    OPEN,
     Count,
     Duration,
     Filter,
@@ -22,10 +23,12 @@ from edged.config.values import (
 )
 from edged.domain.stream.admission import AdmissionRules
 from edged.domain.stream.feature_rules import JoinRules
+from edged.domain.stream.open_classes import OpenClasses
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.windowing import WindowRules
 
 WIDEST = 100_000  # numbers in a sample
+MOST_CLASSES = 16  # that may come, where it is not said how many
 
 
 GAP_SHARE = 0.25  # of a window, when no max_gap is given
@@ -83,8 +86,12 @@ class WindowConfig(Section):
 
 
 class StreamConfig(Section):
-    """Where samples come from and what they mean."""
+    """Where samples come from and what they mean.
 
+    Copies share classes that come and go.
+    """
+
+    _open: OpenClasses | None = PrivateAttr(None)
     topic: Filter | Annotated[list[Filter], Field(min_length=1)] = Field(
         "sensors/#", description="topic filter(s), wildcards allowed"
     )
@@ -140,14 +147,22 @@ class StreamConfig(Section):
     )
     classes: (
         Annotated[
-            Annotated[int, Field(ge=2)] | Annotated[Names, Field(min_length=2)],
+            Annotated[int, Field(ge=2)] | Annotated[Names, Field(min_length=2)] | Literal["open"],
             BeforeValidator(number_or_names),
         ]
         | None
     ) = Field(
         None,
         description="their number or names, in model output order; those still to come count, too: a label"
-        " outside them goes to the quarantine, its sample stays",
+        " outside them goes to the quarantine, its sample stays. open: none is known yet, labels bring them",
+    )
+    max_classes: int | None = Field(
+        None,
+        ge=2,
+        le=1000,
+        description="outputs of the network: labels with new names make classes as long as one is free, and"
+        " class.add, class.remove and class.merge change them; 16 with classes: open when absent, else there"
+        " are no others than classes",
     )
     targets: int = Field(1, ge=1, description="width of a regression target")
     target_max: float | None = Field(
@@ -222,6 +237,7 @@ class StreamConfig(Section):
             raise ValueError("task classify needs classes: their number or a list of names")
         if task != "classify" and self.classes is not None:
             raise ValueError(f"classes make no sense with task {task}: remove them or set task: classify")
+        self._check_open(task)
         if task in ("reconstruct", "forecast") and (self.label or self.label_topic):
             raise ValueError(f"task {task} makes its own labels: remove label and label_topic")
         if isinstance(self.label, LabelConfig) and self.label_topic:
@@ -239,6 +255,16 @@ class StreamConfig(Section):
         check_codec(self)
         self.forecast_columns  # noqa: B018  a wrong name or position must be refused here, with its key
         return self
+
+    def _check_open(self, task: str) -> None:
+        if self.max_classes is None and self.classes != OPEN:
+            return
+        if task != "classify":
+            raise ValueError("max_classes is for task classify only")
+        most = self.max_classes or MOST_CLASSES
+        if most < len(self._class_names):
+            raise ValueError(f"max_classes {most}: classes has {len(self._class_names)}")
+        self._open = OpenClasses(self._class_names, most)
 
     def _check_units(self, task: str) -> None:
         if self.units is not None and (self.joined or len(self.units) != self.width):
@@ -395,18 +421,22 @@ class StreamConfig(Section):
     def to_schema(self) -> Schema:
         """The stream's schema for the domain."""
         task = self.resolved_task
-        classes: tuple[str, ...] = ()
-        if isinstance(self.classes, int):
-            classes = tuple(str(i) for i in range(self.classes))
-        elif self.classes is not None:
-            classes = tuple(self.classes)
+        classes = self._class_names if self._open is None else self._open
         context = tuple(self.context or ())
         width = self.width * self.steps * (1 + len(context))
         targets = {"classify": 1, "reconstruct": width, "forecast": len(self.forecast_columns)}.get(
             task, self.targets
         )
         units = (tuple(self.units or self._own_units()), tuple(self.target_units or ()))
-        return Schema(self.names, width, task, classes, targets, self.steps, self.target_max, *units, context)
+        shape = (self.steps, self.target_max, *units, context, self.forecast_columns)
+        return Schema(self.names, width, task, classes, targets, *shape)
+
+    @property
+    def _class_names(self) -> tuple[str, ...]:
+        """The classes of the configuration."""
+        if isinstance(self.classes, int):
+            return tuple(str(i) for i in range(self.classes))
+        return tuple(self.classes) if isinstance(self.classes, list) else ()
 
     def _own_units(self) -> tuple[str, ...]:
         """Units that features give by themselves, an empty text for a column without one."""

@@ -87,8 +87,11 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+OPEN = "open"  # classes that are not known yet
+
+
 def number_or_names(value: Any) -> Any:
-    """Let a number or a list of names pass; nothing else, and no name twice."""
+    """Let a number, a list of names or `open` pass; nothing else, and no name twice."""
     names = (
         isinstance(value, list)
         and value
@@ -96,11 +99,11 @@ def number_or_names(value: Any) -> Any:
     )
     if names:
         return unique(value)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if value == OPEN or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, list) and any(isinstance(item, bool) for item in value):
         raise ValueError("YAML reads yes, no, on and off as true and false: put the names in quotes")
-    raise ValueError("expected a number or a list of names")
+    raise ValueError("expected a number, a list of names, or open")
 
 
 Size = Annotated[int, BeforeValidator(parse_size)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edged import logs
 from edged.clock import SystemClock
 from edged.device.commands.answers import CommandAnswers
+from edged.device.commands.classes import ClassCommands
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
@@ -247,6 +248,7 @@ class Assembly:
         queries = QueryCommands(pipeline, self.status, self.session)
         transfers = TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout)
         keys, labels = KeyCommands(config, self.first.trust), LabelCommands(pipeline)
+        classes = ClassCommands(pipeline)
         handlers: dict[str, Handler] = {
             "train": Handler(training.train, "later", resume=training.resume),
             "cancel": Handler(training.cancel),
@@ -263,6 +265,9 @@ class Assembly:
             "export": Handler(models.export, "aside"),
             "label": Handler(labels.label, "known", resume=labels.resume),
             "label.undo": Handler(labels.undo, "known", resume=labels.resume_undo),
+            "class.add": Handler(classes.add, "known", resume=classes.resume_add),
+            "class.remove": Handler(classes.remove, "known", resume=classes.resume_remove),
+            "class.merge": Handler(classes.merge, "known", resume=classes.resume_merge),
             "wipe": Handler(WipeCommands(pipeline, self.outbound, events).wipe, "aside"),
             "config.get": Handler(settings.get),
             "config.set": Handler(settings.set),

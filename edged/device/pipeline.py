@@ -83,7 +83,7 @@ class Pipeline:
         self.schema = schema = config.stream.to_schema()
         regimes = stored_regimes(registry)
         holdout = judged_on(reader, config.stream.window_rules)
-        self.mix = stored_mix(registry, head_of(config, bundle, schema))
+        self.mix = stored_mix(registry, schema, head_of(config, bundle, schema))
         self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes, self.mix)
         self.models = ModelStore(config, registry, host.models, regimes, host.clock, self.mix)
         self.recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.recall)

@@ -77,6 +77,8 @@ class BundleContents:
     what is added up: `output`, `loss`, `label` and `weight` of each term. `loss_options` are what the name of
     the loss does not tell, such as its label smoothing. `properties` are a user's own.
     `context` are half-lives of means: its model sees how samples differ from them, see `TemporalContext`.
+    `change_of` are columns of the input: the outputs are changes from their values, and `target_standardise`
+    has the statistics of those changes.
     A signed bundle has a `version`, a number that rises, and may expire at `expires`, in Unix seconds.
     """
 
@@ -105,6 +107,7 @@ class BundleContents:
     forms: Mapping[str, Any] | None = None
     properties: Mapping[str, int | float | str] = field(default_factory=dict)
     context: tuple[float, ...] = ()
+    change_of: tuple[int, ...] = ()
     version: int | None = None
     expires: int | None = None
 

@@ -21,6 +21,8 @@ class StandardNetwork(Message):
 
     `window` holds the rows and channels of the `features` numbers that it takes. The last size in `hidden` is
     an autoencoder's code. `context` are half-lives of means: `features` is then the width with all columns.
+    `change_of` are columns of the input, one for each output: it begins with answering their values, and
+    learns how the target differs from them.
     """
 
     task: Task
@@ -31,6 +33,7 @@ class StandardNetwork(Message):
     hidden: tuple[int, ...]
     seed: int = 0
     context: tuple[float, ...] = ()
+    change_of: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 TROUBLES = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
 FIGURES = ("accuracy", "error")
+ENOUGH_LABELS = 100  # for live quality to be compared
 
 
 def summary(status: Mapping[str, Any]) -> dict[str, str]:
@@ -45,17 +46,43 @@ def attention(status: Mapping[str, Any]) -> list[str]:
 
     >>> attention({"problem": None, "training": {"paused": None}, "stuck": 2, "host": {"throttled": True}})
     ['2 features stand still', 'throttled']
+    >>> attention({"model": {"quality": {"accuracy": 0.8, "labelled": 100, "repeated": 0.9}}})
+    ['repeating the last known value is better than the model: accuracy 0.9, with the model 0.8']
+    >>> attention({"model": {"quality": {"error": 0.1, "labelled": 99, "repeated": 0.05}}})
+    []
     """
     found = [str(status["problem"])] if status.get("problem") else []
     if paused := status.get("training", {}).get("paused"):
         found.append(f"training paused: {paused['reason']} ({paused['remedy']})")
     if stuck := status.get("stuck"):
         found.append(f"{stuck} feature{'s stand' if stuck > 1 else ' stands'} still")
+    live = (status.get("model") or {}).get("quality") or {}
+    if live.get("labelled", 0) >= ENOUGH_LABELS:
+        name = "accuracy" if "accuracy" in live else "error"
+        found += filter(None, [repeating_wins(name, live.get(name), live.get("repeated"))])
     host = status.get("host") or {}
     found += [text for name, text in TROUBLES.items() if host.get(name)]
     if host.get("clock_synchronised") is False:
         found.append("no time server has set the clock")
     return found
+
+
+def repeating_wins(name: str, model: float | None, repeated: float | None) -> str | None:
+    """What is to be told where repeating the last known value beats the model; None where it does not.
+
+    `name` is that of both figures: more is better of an `accuracy`, less of anything else.
+
+    >>> repeating_wins("mae", 0.2, 0.1)
+    'repeating the last known value is better than the model: mae 0.1, with the model 0.2'
+    """
+    if (
+        model is None
+        or repeated is None
+        or not (repeated > model if name == "accuracy" else repeated < model)
+    ):
+        return None
+    figures = f"{name} {repeated:.4g}, with the model {model:.4g}"
+    return f"repeating the last known value is better than the model: {figures}"
 
 
 def number(value: Any) -> str:
@@ -71,12 +98,16 @@ def when(seconds: float | None) -> str:
 def quality(live: Mapping[str, Any] | None) -> str:
     """Live quality and how many labelled predictions it rests on.
 
-    >>> quality({"accuracy": 0.9, "labelled": 12345})
-    'accuracy 0.9000, 12,345 labelled'
+    >>> quality({"accuracy": 0.9, "labelled": 12345, "repeated": 0.5})
+    'accuracy 0.9000, 12,345 labelled, repeating the last value 0.5000'
     """
     live = live or {}
     told = [f"{name} {number(live[name])}" for name in FIGURES if live.get(name) is not None]
-    return ", ".join([*told, f"{live['labelled']:,} labelled"]) if told else "-"
+    if not told:
+        return "-"
+    repeated = live.get("repeated")
+    beside = [] if repeated is None else [f"repeating the last value {number(repeated)}"]
+    return ", ".join([*told, f"{live['labelled']:,} labelled", *beside])
 
 
 def drift(state: Mapping[str, Any]) -> str:

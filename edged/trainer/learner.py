@@ -174,6 +174,7 @@ class InputStatistics:
 
     def __init__(self, task: LearningTask, engine: Engine) -> None:
         self._inputs, self._targets = task.bundle.standardise, task.bundle.target_standardise
+        self._change_of = list(task.bundle.change_of)
         self._task, self._initial = task, engine.parameters()
         parts = [part for part in (self._inputs, self._targets) if part is not None]
         self.names = {str(name) for part in parts for name in part.values()}
@@ -213,5 +214,5 @@ class InputStatistics:
         mean, scale = self._initial[names["mean"]], self._initial[names["scale"]]
         if fitted(mean, scale):
             return {}
-        centre, unit = scale_of(new.y)
+        centre, unit = scale_of(new.y - new.x[:, self._change_of] if self._change_of else new.y)
         return {names["mean"]: centre.reshape(mean.shape), names["scale"]: unit.reshape(scale.shape)}

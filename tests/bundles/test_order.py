@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edged.bundles.export.parameters import get
 from edged.domain.stream.schema import Schema
+from edged.engines.inference import InferenceModel
 from edged.storage.models.bundles import Bundle
 
 NETWORK: dict[str, Any] = {
@@ -49,6 +51,24 @@ def test_every_task_gets_a_bundle_that_fits(tmp_path: Path, schema: Schema) -> N
     bundle.check_schema(schema)
     assert bundle.standardise is not None
     assert (bundle.target_standardise is None) == (schema.task == "classify")
+
+
+@pytest.mark.parametrize(("kind", "window"), [("mlp", [1, 6]), ("cnn1d", [3, 2]), ("gru", [3, 2])])
+@pytest.mark.parametrize("known", [True, False], ids=["statistics", "none"])
+def test_a_forecast_begins_with_the_last_value(
+    tmp_path: Path, kind: str, window: list[int], known: bool
+) -> None:
+    schema = Schema((), 6, "forecast", targets=2, forecast=(4, 5))
+    network = NETWORK | {"task": "forecast", "outputs": 2, "kind": kind, "window": window}
+    asked = {"network": network | {"change_of": [4, 5]}, "out": str(tmp_path / "b")}
+    if known:
+        asked["statistics"] = {"mean": [1.0] * 6, "scale": [2.0] * 6}
+    assert order(json.dumps(asked)).returncode == 0
+    bundle = Bundle.open(tmp_path / "b")
+    bundle.check_schema(schema)
+    assert bundle.change_of == (4, 5)
+    x = np.random.default_rng(0).normal(0, 1e4, (8, 6)).astype(np.float32)
+    assert InferenceModel(bundle.inference_model).predict(x).tolist() == x[:, 4:].tolist()
 
 
 def test_statistics_and_choices_are_taken(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,3 +81,12 @@ def test_a_name_that_is_taken_is_refused() -> None:
     standardise_model(model, Statistics.identity(2))
     with pytest.raises(BundleError, match="already has a tensor"):
         standardise_model(model, Statistics.identity(2))
+
+
+def test_a_target_may_be_a_change_from_a_column_of_the_input() -> None:
+    plain, wrapped = mlp(3, 2, output="y"), mlp(3, 2, output="y")
+    given = {"mean": [0] * 3, "scale": [1] * 3, "target_mean": [5, 0], "target_scale": [0.01, 10]}
+    standardise_model(wrapped, replace(Statistics.of(given), change_of=(2, 0)))
+    x = np.array([[1.0, 2.0, 30000.0], [-3.0, 0.5, -4.0]])
+    change = run(plain, np.clip(x, -10, 10)) / [0.01, 10] + [5, 0]
+    np.testing.assert_allclose(run(wrapped, x), x[:, [2, 0]] + change, rtol=1e-6)

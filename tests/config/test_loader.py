@@ -103,6 +103,7 @@ def test_units(file: Path) -> None:
     ("text", "task"),
     [
         ("{features: 2, classes: [idle, busy]}", "classify"),
+        ("{features: 2, classes: open}", "classify"),
         ("{features: 2}", "regress"),
         ("{features: 2, target: reconstruct}", "reconstruct"),
         ("{features: 2, target: forecast, horizon: 3}", "forecast"),
@@ -251,6 +252,22 @@ def test_every_pattern_has_words() -> None:
     assert {json.loads(pattern) for pattern in used} == set(PATTERNS)
 
 
+@pytest.mark.parametrize(
+    ("text", "known", "outputs"),
+    [
+        ("classes: open", (), 16), ("classes: open, max_classes: 5", (), 5),
+        ("classes: [a, b], max_classes: 5", ("a", "b"), 5), ("classes: 2, max_classes: 3", ("0", "1"), 3),
+    ],
+)  # fmt: skip
+def test_classes_may_come_later(file: Path, text: str, known: tuple[str, ...], outputs: int) -> None:
+    file.write_text(f"device: {{id: a}}\nstream: {{features: 2, {text}}}\n")
+    stream = load(file).stream
+    schema = stream.to_schema()
+    assert (schema.known_classes, schema.outputs, schema.named_classes) == (known, outputs, ())
+    assert schema.parse_label("new") == len(known)
+    assert stream.model_copy().to_schema().known_classes == (*known, "new"), "copies share them"
+
+
 STREAM_REFUSALS = {
     "no features": ("{topic: a}", "stream.features", "features: 8"),
     "zero features": ("{features: 0}", "stream.features", "greater than or equal to 1"),
@@ -260,6 +277,9 @@ STREAM_REFUSALS = {
     "regress with classes": ("{features: 2, task: regress, classes: 3}", "stream", "set task: classify"),
     "task against target": ("{features: 2, task: regress, target: forecast}", "stream", "contradict"),
     "reconstruct with label": ("{features: 2, target: reconstruct, label: y}", "stream", "its own labels"),
+    "fewer outputs than classes": ("{features: 2, classes: [a, b, c], max_classes: 2}", "stream", "has 3"),
+    "classes of values to come": ("{features: 2, max_classes: 5}", "stream", "task classify only"),
+    "unknown classes": ("{features: 2, classes: some}", "stream.classes", "or open"),
     "cap of classes": ("{features: 2, classes: 2, target_max: 3}", "stream", "task regress only"),
     "forecast of nothing": ("{features: 2, forecast: [0]}", "stream", "task forecast only"),
     "forecast of a stranger": (

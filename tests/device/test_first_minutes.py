@@ -92,7 +92,7 @@ def test_labels_that_are_taken_away_are_forgotten_exactly(tmp_path: Path) -> Non
     x = inputs(200)
     labels = np.asarray(classes(x), np.float32).reshape(-1, 1)
     model = InferenceModel(write(tmp_path / "m.onnx", GOOD))
-    mix = ExpertMix(RidgeHead.of(SCHEMA))
+    mix = ExpertMix(head=RidgeHead.of(SCHEMA))
     with SampleLog.open(tmp_path / "samples.db", SCHEMA, holdout=0.05) as log:
         champion = ServedModel(1, StreamModel(model, mix, random=True))
         predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, champion, mix=mix, samples=log)
@@ -120,7 +120,7 @@ def test_beside_a_model_of_ones_own_the_head_corrects_what_it_gets_wrong(tmp_pat
     wrong = InferenceModel(write(tmp_path / "m.onnx", -GOOD))
     right: dict[bool, list[bool]] = {True: [], False: []}
     for head in (None, RidgeHead.of(SCHEMA)):
-        mix = ExpertMix(head)
+        mix = ExpertMix(head=head)
         with SampleLog.open(tmp_path / f"{head is None}.db", SCHEMA) as log:
             champion = ServedModel(1, StreamModel(wrong, mix))
             predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, champion, mix=mix, samples=log)

@@ -22,7 +22,7 @@ from edged.engines.inference import InferenceModel
 from edged.errors import NoDataError
 from edged.mqtt import weight_encoding as wire
 from tests.device.learning_rig import CLASSIFY, RecordingEngine, Workshop, losses, rows, task
-from tests.installed import USUAL, UsualEngine
+from tests.installed import KINDS, USUAL, UsualEngine
 
 if TYPE_CHECKING:
     from edged.domain.stream.sample import LabelValue
@@ -200,6 +200,22 @@ def test_regression_targets_in_their_own_units(tmp_path: Path, loss: str) -> Non
     error = np.abs(candidate(result).predict(x) - y).mean(axis=0)
     assert error[0] < 100
     assert error[1] < 0.03
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_change_is_learned_in_its_own_units(tmp_path: Path, kind: type[UsualEngine]) -> None:
+    """A large level that hardly moves: without a step the answer is the level, with some the level moves."""
+    statistics = replace(Statistics.identity(5, 1), change_of=(2,))
+    bundle = build(mlp(5, 1, (16,), output="y"), tmp_path / "b", loss="l1", standardise=statistics)
+    schema = Schema((), 5, "forecast", targets=1, forecast=(2,))
+    shop = Workshop(tmp_path / "s", bundle, schema, max_steps=400, steps=400)
+    x, _ = task(500)
+    x[:, 2] = 3000 + 500 * x[:, 2]
+    y = x[:, 2] + 0.02 * x[:, 0]
+    shop.feed(x, [float(value) for value in y])
+    result = shop.trainee(kind(shop.bundle)).run(shop.request())
+    error = np.abs(candidate(result).predict(x)[:, 0] - y).mean()
+    assert error < 0.3 * np.abs(y - x[:, 2]).mean()
 
 
 def test_reconstruction_needs_no_labels(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Inputs: `x` → minus `input.mean` → times `input.scale` → clipped to ±10 �
 are standardised: the network's own output is in standardised units; for serving it is brought back by
 `target.scale` and `target.mean`, for the loss the raw label is brought to the network's units instead.
 So no target counts for more because of its unit, and no precision is lost by scaling back and forth.
+A target may be a change: then the raw input of its column is added to the output, and taken from the label.
 
 The four vectors are parameters, frozen in training: an engine can overwrite them.
 """
@@ -32,6 +33,7 @@ TARGET: Standardisation = {"mean": "target.mean", "scale": "target.scale"}
 STANDARD_INPUT = "input.standard"
 STANDARD_OUTPUT = "output.standard"
 STANDARD_TARGET = "target.standard"
+LAST, LAST_COLUMNS = "target.last", "target.last.columns"
 LOW, HIGH = "limit.low", "limit.high"
 
 Vector = NDArray[np.float32]
@@ -43,6 +45,8 @@ class Statistics:
 
     `target_mean` and `target_scale` `(k,)` are for regression targets. With `reconstruct` the target
     is the input, so it shares the input's statistics and follows them when they are overwritten.
+    With `change_of`, one column of the input for each target, they are statistics of how far a target is from
+    that column's value.
 
     Raises BundleError when lengths differ, a value is not finite or a scale not positive.
     """
@@ -52,6 +56,7 @@ class Statistics:
     target_mean: Vector | None = None
     target_scale: Vector | None = None
     reconstruct: bool = False
+    change_of: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_pair("mean", self.mean, self.scale)
@@ -134,6 +139,8 @@ def _needed_names(statistics: Statistics) -> list[str]:
     names = [*INPUT.values(), STANDARD_INPUT, LOW, HIGH, "input.centred", "input.scaled"]
     if statistics.target_names is not None:
         names += [*TARGET.values(), STANDARD_OUTPUT, STANDARD_TARGET, "output.scaled", "target.centred"]
+    if statistics.change_of:
+        names += [LAST, LAST_COLUMNS, "output.base", "target.change"]
     return [str(name) for name in names]
 
 
@@ -165,11 +172,18 @@ def _standardise_input(graph: onnx.GraphProto, statistics: Statistics) -> None:
 
 
 def _raw_output(graph: onnx.GraphProto, statistics: Statistics) -> None:
-    names, output = statistics.target_names or TARGET, graph.output[0].name
+    names, output, given = statistics.target_names or TARGET, graph.output[0].name, graph.input[0].name
     rename_reads(graph, output, STANDARD_OUTPUT)
     rename_writes(graph, output, STANDARD_OUTPUT)
     graph.node.append(node("Div", [STANDARD_OUTPUT, names["scale"]], "output.scaled"))
-    last = node("Add", ["output.scaled", names["mean"]], output)
+    base = names["mean"]
+    if statistics.change_of:
+        columns = numpy_helper.from_array(np.array(statistics.change_of, np.int64), LAST_COLUMNS)
+        graph.node.append(node("Constant", [], LAST_COLUMNS, value=columns))
+        graph.node.append(node("Gather", [given, LAST_COLUMNS], LAST, axis=1))
+        graph.node.append(node("Add", [LAST, names["mean"]], "output.base"))
+        base = "output.base"
+    last = node("Add", ["output.scaled", base], output)
     # What computed the output before may bear its name still.
     last.name = f"{output}.raw"
     graph.node.append(last)
@@ -188,6 +202,9 @@ def standard_target(graph: onnx.GraphProto, label: str, names: Standardisation) 
     A reconstruction's target is clipped where its input is: what the network cannot see it need not match,
     and one absurd reading does not fill the whole loss.
     """
+    if any(LAST in item.output for item in graph.node):
+        graph.node.append(node("Sub", [label, LAST], "target.change"))
+        label = "target.change"
     graph.node.append(node("Sub", [label, names["mean"]], "target.centred"))
     if names != INPUT:
         graph.node.append(node("Mul", ["target.centred", names["scale"]], STANDARD_TARGET))

@@ -15,7 +15,7 @@ from edged.device.admin.audit import local_entry
 from edged.device.admin.state import lock_state
 from edged.device.ingest.import_feed import finish, store_part
 from edged.device.startup.bootstrap import open_samples, with_context
-from edged.domain.stream.imported import ImportProgress
+from edged.domain.commits.imported import ImportProgress
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal.audit_log import AuditLog

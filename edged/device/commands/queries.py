@@ -50,7 +50,7 @@ class QueryCommands:
             "engine": self._pipeline.scheduler.engine or config.training.engine,
             "task": schema.task,
             "features": list(schema.names) if schema.names else schema.measured,
-            "classes": list(schema.classes),
+            "classes": list(schema.known_classes),
             "codec": config.stream.codec,
             "root": config.topic_root,
             "commands": commands,

@@ -16,8 +16,8 @@ from edged.storage.samples.import_chunks import FOLDER, ImportChunks
 
 if TYPE_CHECKING:
     from edged.clock import Clock
+    from edged.domain.commits.imported import ImportProgress
     from edged.domain.protocols import ModelSupervisor, SampleStore
-    from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.sample import Batch
 
 log = get_logger("edged.import")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.device.promotion.evaluator import line_of
-from edged.domain.judging.expert_mix import ExpertMix, StreamModel
+from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.gate import refuse
 from edged.domain.model_files import FLOAT32, INT8, model_in
 from edged.domain.protocols import ServedModel
@@ -56,12 +56,12 @@ class CandidateStore:
         reader: ModelReader,
         regimes: Regimes,
         clock: Clock,
-        mix: ExpertMix | None = None,
+        mix: Mix | None = None,
     ) -> None:
         self._registry = registry
         self._schema = config.stream.to_schema()
         self._reader = reader
-        self._mix = mix or ExpertMix()
+        self._mix = mix or mix_of(self._schema)
         self._regimes = regimes
         self._clock = clock
         self._keep = config.storage.keep_models

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.judging.comparison import ModelComparison
-from edged.domain.judging.expert_mix import ExpertMix, StreamModel
+from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
 from edged.domain.judging.label_trust import LabelTrust
 from edged.domain.model_files import INT8
@@ -63,7 +63,7 @@ class CandidateEvaluator:
         holdout: Holdout,
         reader: ModelReader,
         regimes: Regimes,
-        mix: ExpertMix | None = None,
+        mix: Mix | None = None,
     ) -> None:
         self._config = config.gate
         self._schema = schema = config.stream.to_schema()
@@ -71,7 +71,7 @@ class CandidateEvaluator:
         self._registry = registry
         self._holdout = holdout
         self._reader = reader
-        self._mix = mix or ExpertMix()
+        self._mix = mix or mix_of(schema)
         self._int8 = config.serving.quantise == INT8
         self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
 

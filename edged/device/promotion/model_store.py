@@ -24,7 +24,7 @@ from edged.logs import get_logger
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
-    from edged.domain.judging.expert_mix import ExpertMix
+    from edged.domain.judging.expert_mix import Mix
     from edged.domain.judging.regimes import Regimes
     from edged.domain.protocols import Model, ModelReader, ServedModel
     from edged.storage.models.records import Status
@@ -53,7 +53,7 @@ class ModelStore(CandidateStore):
         reader: ModelReader,
         regimes: Regimes,
         clock: Clock,
-        mix: ExpertMix | None = None,
+        mix: Mix | None = None,
     ) -> None:
         super().__init__(config, registry, reader, regimes, clock, mix)
         self._base: Path | None = None

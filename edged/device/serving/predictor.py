@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.drift.live import LiveDrift
-from edged.domain.judging.expert_mix import ExpertMix, StreamModel
+from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.serve")
 
 ENOUGH_LABELS = 100  # for a share of wrong answers to say something
-RELEARNED, PART = (
-    int(2 * HALF_LIFE),
-    500,
-)  # newest labels that a head learns anew from the log, and how many at once
+RELEARNED, PART = 5000, 500  # newest labels that a head learns anew from the log, and how many at once
 
 
 class Predictor:
@@ -56,7 +53,7 @@ class Predictor:
         champion: ServedModel,
         drift: DriftRules | None = None,
         anomaly: AnomalyRules | None = None,
-        mix: ExpertMix | None = None,
+        mix: Mix | None = None,
         samples: Samples | None = None,
     ) -> None:
         self._config = config
@@ -64,11 +61,13 @@ class Predictor:
         self.schema = schema
         self.champion = champion
         self.previous: ServedModel | None = None
-        self.mix = mix or ExpertMix()
+        self.mix = mix or mix_of(schema)
         self._samples = samples
         self._stale = samples is not None and self.mix.head is not None  # the head is to learn from the log
+        self._classes_seen = 0
         self._memory = RecentAnswers(config.remember, schema)
-        self.quality = LiveQuality()
+        self.quality, self.repeated = LiveQuality(), LiveQuality()
+        self._last: NDArray[np.float32] | float = np.nan  # the newest label
         self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
         self.anomalies = Anomalies(anomaly or AnomalyRules()) if schema.labels_itself else None
         self._watching = threading.Lock()
@@ -90,9 +89,10 @@ class Predictor:
 
         Raises ModelError when there is no predecessor, or none that answers.
         """
-        self._refresh()
+        self.refresh_head()
         made = self._by_champion(offsets, x)
-        self._memory.remember(made)
+        forecast = self.schema.forecast
+        self._memory.remember(made, x[:, forecast] if forecast else self._last)
         confidence = _unmixed_confidence(made)
         if confidence is not None:
             with self._watching:
@@ -108,7 +108,7 @@ class Predictor:
 
         Raises RefusedError when the model `version` is not loaded; ModelError when no model has an answer.
         """
-        self._refresh()
+        self.refresh_head()
         x = pad(x, self.schema.width)
         offsets, champion = np.zeros(len(x), np.int64), self.champion
         if version in (None, champion.version):
@@ -247,6 +247,10 @@ class Predictor:
         `x` `(n, d)` are the samples; without them they are read where the head learns them.
         """
         champion = self.champion
+        if self.schema.open is not None:
+            y = self.schema.open.mapped(y)
+            counts = y[:, 0] >= 0
+            offsets, y, x = offsets[counts], y[counts], None if x is None else x[counts]
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         if joined.experts is not None:
             self.mix.update(joined.experts, joined.labels)
@@ -258,6 +262,9 @@ class Predictor:
         usual = joined.errors <= limit
         wrong = joined.errors[usual]
         self.quality.add(wrong)
+        self.repeated.add(joined.repeated[np.isfinite(joined.repeated)])
+        if len(y) and not self.schema.labels_itself:
+            self._last = y[-1]
         with self._watching:
             self.drift.errors(wrong, joined.offsets[usual])
         self._fallen |= self._fall.add(wrong)
@@ -280,7 +287,10 @@ class Predictor:
         model = self.champion.model
         if not isinstance(model, StreamModel) or not model.random or self.mix.head is None:
             return None
-        there, needed = self.mix.head.progress
+        opened = self.schema.open
+        there, needed = self.mix.head.progress(
+            range(self.schema.outputs) if opened is None else opened.places
+        )
         return None if there == needed else f"{there} of {needed} labels"
 
     def forget_labels(self) -> None:
@@ -301,10 +311,10 @@ class Predictor:
         else:
             head.learn(x[mine], y[mine, 0].astype(np.int64))
 
-    def _refresh(self) -> None:
+    def refresh_head(self) -> None:
         """Let a stale head learn the newest labels of the log."""
         head, samples = self.mix.head, self._samples
-        if not self._stale or head is None or samples is None:
+        if head is None or samples is None or not (self._stale or self._classes_changed()):
             return
         self._stale = False
         head.clear()
@@ -312,6 +322,12 @@ class Predictor:
         for after, upto in pairwise(ends):
             window = samples.training_window(after, PART, upto_seq=upto)
             head.learn(window.x, window.y[:, 0].astype(np.int64))
+
+    def _classes_changed(self) -> bool:
+        """Whether classes have come, gone or become one since this was last asked."""
+        opened = self.schema.open
+        seen, self._classes_seen = self._classes_seen, 0 if opened is None else opened.revision
+        return seen != self._classes_seen
 
     def detect_anomalies(
         self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]
@@ -354,16 +370,21 @@ class Predictor:
         return self.quality.mean if known else None
 
     def live_quality(self) -> dict[str, Any]:
-        """For metrics: mean error (or accuracy) over the newest labelled predictions."""
-        mean = self.quality.mean
+        """For metrics: mean error (or accuracy) over the newest labelled predictions.
+
+        `repeated` is the same of repeating the last value that was known; None without a label before.
+        """
         name = "accuracy" if self.schema.task == "classify" else "error"
-        value = None if mean is None else (1.0 - mean if name == "accuracy" else mean)
-        return {name: value, "labelled": self.quality.count}
+        ours, repeated = (
+            None if mean is None else 1.0 - mean if name == "accuracy" else mean
+            for mean in (self.quality.mean, self.repeated.mean)
+        )
+        return {name: ours, "labelled": self.quality.count, "repeated": repeated}
 
 
 def _unmixed_confidence(made: Predictions) -> NDArray[np.float32] | None:
     """How sure the model is whatever its experts count: their weights change without any change of inputs."""
-    if made.experts is None:
+    if made.experts is None or made.confidence is None:
         return made.confidence
     return np.asarray(probabilities(made.experts.mean(axis=1)).max(axis=1), np.float32)
 

@@ -124,10 +124,13 @@ def _usable(config: Config, out: Path) -> bool:
     if not (out / "bundle.json").exists():
         return False  # whatever else is in its place is refused by the builder, not removed
     try:
-        Bundle.open(out)
+        outputs = Bundle.open(out).output.width
     except (BundleError, StorageError) as problem:
         # It stays until the new one takes its place: where none can be built, its models still serve.
         log.warning("bundle_damaged", problem=problem.line(), remedy="it is built again")
+        return False
+    if config.stream.max_classes is not None and outputs < config.stream.max_classes:
+        log.info("network_grows", outputs=outputs, classes=config.stream.max_classes)
         return False
     ordered = _ordered(out.with_name(ORDER_FILE))
     for key, chosen in (("hidden", config.model.hidden), ("network", config.model.network)):
@@ -199,6 +202,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
             tuple(hidden),
             config.training.seed,
             schema.context,
+            config.stream.forecast_columns,
         ),
         out,
         config.model.optimizer.name,

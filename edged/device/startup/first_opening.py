@@ -108,7 +108,7 @@ class FirstOpenings:
         seconds = STARTING_SECONDS + round(limits.timeout)
         # Not the configuration itself: to read that takes longer than to open a bundle.
         order = FirstOpening(
-            kind, config.storage.dir, config.stream.to_schema(), config.serving.quantise,
+            kind, config.storage.dir, config.stream.to_schema().fixed(), config.serving.quantise,
             config.training.batch, limits.max_bytes, tuple(keys), tuple(sources), os.getpid(), memory,
             seconds, bundle, tuple(keep), least, self._clock.now(),
         )  # fmt: skip

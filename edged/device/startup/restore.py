@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.domain.judging.expert_mix import ExpertMix
+from edged.domain.judging.expert_mix import mix_of
 from edged.domain.judging.regimes import Regimes
 from edged.domain.training.guards import Budget
 from edged.errors import CorruptError
@@ -12,8 +12,10 @@ from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.domain.drift.live import LiveDrift
+    from edged.domain.judging.expert_mix import Mix
     from edged.domain.judging.ridge_head import RidgeHead
     from edged.domain.stream.anomaly import Anomalies
+    from edged.domain.stream.schema import Schema
     from edged.storage.models.registry import Registry
 
 log = get_logger("edged.remembered")
@@ -29,9 +31,9 @@ def stored_regimes(registry: Registry) -> Regimes:
         return Regimes()
 
 
-def stored_mix(registry: Registry, head: RidgeHead | None) -> ExpertMix:
+def stored_mix(registry: Registry, schema: Schema, head: RidgeHead | None = None) -> Mix:
     """Return how much each expert counts, `head` among them; the same for all where that cannot be read."""
-    kept, mix = registry.get_value("mix"), ExpertMix(head)
+    kept, mix = registry.get_value("mix"), mix_of(schema, head)
     try:
         if kept is not None:
             mix.restore(kept)

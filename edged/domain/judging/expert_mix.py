@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import copy
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from edged.domain.judging.change_mix import ChangeMix
 from edged.domain.judging.outputs import probabilities
 from edged.domain.judging.ridge_head import RidgeHead, log_likelihoods
 from edged.domain.protocols import ExpertModel
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Model
+    from edged.domain.stream.open_classes import OpenClasses
+    from edged.domain.stream.schema import Schema
 
     Floats = NDArray[np.float32]
 
@@ -29,11 +33,12 @@ class ExpertMix:
     ℓ of an expert are logarithms of its probabilities, less their mean over the classes. Each of k experts
     begins with 1/k. A label y moves each weight against the gradient of the mixture's cross-entropy,
     w ← max(0, w − step·Σ (p − [y])·ℓ), with ℓ and p of prediction time, and a step that shrinks from `FAST`
-    to `SLOW`. Their sum is free, so a mixture that is too sure of itself becomes less so. `head` is the last
-    of the experts, where there is one.
+    to `SLOW`. Their sum is free, so a mixture that is too sure of itself becomes less so. `classes` that come
+    and go are settled in what is served. `head` is the last of the experts, where there is one.
     """
 
-    def __init__(self, head: RidgeHead | None = None) -> None:
+    def __init__(self, classes: OpenClasses | None = None, head: RidgeHead | None = None) -> None:
+        self._classes = classes
         self._weights = np.empty(0)
         self.labels = 0
         self.head = head
@@ -52,6 +57,8 @@ class ExpertMix:
         """Learn from class indices `y` `(n,)` of rows of which the experts had said `experts` `(n, k, c)`."""
         weights = self._for(experts.shape[1])
         for said, label in zip(experts, y.tolist(), strict=True):
+            if label >= experts.shape[2]:
+                continue  # an earlier network, which never had this class
             wrong = probabilities((weights @ said)[None])[0]
             wrong[label] -= 1
             self.labels += 1
@@ -79,20 +86,51 @@ class ExpertMix:
             raise CorruptError("weights of experts are damaged")
         self._weights, self.labels = weights, labels
 
+    def fresh(self) -> ExpertMix:
+        """The same weights for all, with what the head knows now."""
+        return ExpertMix(self._classes, copy.deepcopy(self.head))
+
+    def settle(self, raw: Floats) -> Floats:
+        """Logits `(n, c)` for the classes of now, where they come and go."""
+        return raw if self._classes is None else self._classes.fold(raw)
+
+
+Mix: TypeAlias = ExpertMix | ChangeMix
+
+
+def mix_of(schema: Schema, head: RidgeHead | None = None) -> Mix:
+    """What a stream begins with: of forecasts the last value is one expert, and their model another."""
+    return ChangeMix(schema.forecast) if schema.forecast else ExpertMix(schema.open, head)
+
+
+def beside(experts: Floats, head: Floats) -> Floats:
+    """What experts `(n, e, k)` say and what the head says `(n, c)`: `(n, e + 1, c)`.
+
+    Classes that an earlier network never had are as unlikely to it as its least likely one.
+    """
+    more = head.shape[1] - experts.shape[2]
+    if more > 0:
+        experts = np.concatenate(
+            [experts, np.repeat(experts.min(axis=2, keepdims=True), more, axis=2)], axis=2
+        )
+    return np.concatenate([experts, head[:, None]], axis=1)
+
 
 class StreamModel:
     """A model as a stream uses it: it gets rows with the context that it takes, and its experts are mixed.
+
+    The experts of a forecast are the last value and the model's answer.
 
     `mix` is the stream's, which all its models share: a later generation of the same experts goes on with it.
     A model with `random` weights says nothing, so the head answers alone; without one the model does.
     """
 
-    def __init__(self, model: ExpertModel, mix: ExpertMix, *, random: bool = False) -> None:
+    def __init__(self, model: ExpertModel, mix: Mix, *, random: bool = False) -> None:
         self._model, self.mix, self.random = model, mix, random
         self.input_width = model.input_width
 
     @classmethod
-    def of(cls, model: Model, mix: ExpertMix, *, random: bool = False) -> Model:
+    def of(cls, model: Model, mix: Mix, *, random: bool = False) -> Model:
         """The model as the stream uses it; itself where it is not known to need that."""
         return cls(model, mix, random=random) if isinstance(model, ExpertModel) else model
 
@@ -102,17 +140,19 @@ class StreamModel:
 
     def predict_both(self, x: Floats) -> tuple[Floats, Floats | None]:
         """Logits or values `(n, k)`, and what each expert says, `(n, experts, k)`, where there are any."""
-        head = self.mix.head
-        if head is not None and self.random:
-            return head.likelihoods(x), None
-        own = pad(x, self.input_width)
-        if head is None:
+        own, mix = pad(x, self.input_width), self.mix
+        if isinstance(mix, ChangeMix):
+            both = mix.beside(own, self._model.predict(own))
+            return mix.combine(both), both
+        if mix.head is None:
             if not self._model.experts:
-                return self._model.predict(own), None
+                return mix.settle(self._model.predict(own)), None
             said = self._model.predict_experts(own)
+        elif self.random:
+            return mix.settle(mix.head.likelihoods(x)), None
         else:
-            said = np.concatenate([self._experts(own), head.likelihoods(x)[:, None]], axis=1)
-        return self.mix.combine(said), said
+            said = beside(self._experts(own), mix.head.likelihoods(x))
+        return mix.settle(mix.combine(said)), said
 
     def _experts(self, x: Floats) -> Floats:
         if self._model.experts:
@@ -121,4 +161,4 @@ class StreamModel:
 
     def with_own_mix(self) -> StreamModel:
         """The model with weights of its own, the same for each expert, that nothing changes."""
-        return StreamModel(self._model, ExpertMix())
+        return StreamModel(self._model, self.mix.fresh())

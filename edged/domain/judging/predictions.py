@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.judging.outputs import errors
+from edged.domain.stream.open_classes import OpenClasses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,8 +27,9 @@ class Predictions:
 
     `answers` `(n, w)` float32 is what labels are compared with; `output` `(n, k)` float32 is what
     is published (probabilities, values, or anomaly scores); `confidence` `(n,)` or None. `experts`
-    `(n, e, k)` is what each expert of the model said, None where it has none. `missing` says what is needed
-    before answers say anything, such as `7 of 20 labels`; None once they do.
+    `(n, e, k)` is what each expert of the model said, None where it has none; of a forecast the last value
+    and the model's own answer. `missing` says what is needed before answers say anything, such as
+    `7 of 20 labels`; None once they do.
     """
 
     version: int
@@ -44,8 +46,10 @@ class Joined:
     """Errors `(n,)` of predictions whose labels have come, and the offsets of their samples.
 
     During probation `shadow` has the predecessor's errors on those samples that both answered,
-    and `beside` the champion's on the same. `experts` `(m, e, k)` and `labels` `(m,)` are those of the `m`
-    samples that a model with experts answered; None and empty without one.
+    and `beside` the champion's on the same. `repeated` `(n,)` are the errors of repeating the last value that
+    was known at each prediction, NaN where there was none. `experts` `(m, e, k)` and `labels`, classes `(m,)`
+    or values `(m, k)`, are those of the `m` samples that a model with experts answered; None and empty
+    without one.
     """
 
     offsets: NDArray[np.int64]
@@ -53,8 +57,9 @@ class Joined:
     errors: NDArray[np.float64]
     beside: NDArray[np.float64]
     shadow: NDArray[np.float64]
+    repeated: NDArray[np.float64]
     experts: NDArray[np.float32] | None
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
 
 
 class RecentAnswers:
@@ -69,15 +74,17 @@ class RecentAnswers:
         self._answers = np.zeros((size, width), np.float32)
         self._shadows = np.zeros((size, width), np.float32)
         self._shadow_of = np.full(size, -1, np.int64)
+        self._repeated = np.full((size, width), np.nan, np.float32)
         self._experts: NDArray[np.float32] | None = None
         self._experts_of = np.full(size, -1, np.int64)
 
-    def remember(self, made: Predictions) -> None:
-        """Keep the answers of a batch."""
+    def remember(self, made: Predictions, repeated: NDArray[np.float32] | float = np.nan) -> None:
+        """Keep the answers of a batch, and the last values known then: `(n, w)`, `(w,)`, NaN for none."""
         place = made.offsets % self._size
         self._offsets[place] = made.offsets
         self._versions[place] = made.version
         self._answers[place] = made.answers
+        self._repeated[place] = repeated
         self._shadow_of[place] = -1
         if made.experts is not None:
             shape = (self._size, *made.experts.shape[1:])
@@ -114,12 +121,15 @@ class RecentAnswers:
         if watched is not None:
             both &= self._versions[place] == watched
         shadow = errors(self._schema, self._shadows[place][both], y[both], scale)
+        known_then = self._repeated[place]
+        repeated = errors(self._schema, known_then, y, scale) + 0 * known_then.sum(axis=1)
         self._offsets[place] = -1
         said = self._experts_of[place] == offsets
         experts = None if self._experts is None else self._experts[place[said]]
-        labels = y[said, 0].astype(np.int64) if experts is not None else np.empty(0, np.int64)
+        labels = y[said] if experts is not None else y[:0]
+        labels = labels[:, 0].astype(np.int64) if self._schema.task == "classify" else labels
         versions = self._versions[place].astype(np.int64)
-        return Joined(offsets, versions, wrong, wrong[both], shadow, experts, labels)
+        return Joined(offsets, versions, wrong, wrong[both], shadow, repeated, experts, labels)
 
 
 class LiveQuality:
@@ -167,7 +177,8 @@ def encode(
     """
     finite = np.isfinite(made.output)
     gaps = [] if finite.all() else np.flatnonzero(~finite.all(axis=1)).tolist()
-    names = _quoted(tuple(classes))
+    unnamed = isinstance(classes, OpenClasses)  # an output may have no class yet
+    names = _quoted(tuple((name or None) if unnamed else name for name in classes))
     known: dict[str, str] = {}
     # NaN cannot be cast.
     answers = np.where(finite.all(axis=1), made.answers[:, 0], 0) if gaps else made.answers[:, 0]
@@ -193,7 +204,7 @@ def encode(
 
 
 @lru_cache(maxsize=4)
-def _quoted(classes: tuple[str, ...]) -> list[str]:
+def _quoted(classes: tuple[str | None, ...]) -> list[str]:
     """The names of the classes as JSON."""
     return [json.dumps(name) for name in classes]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,10 +85,9 @@ class RidgeHead:
         """Labels learned."""
         return int(self._counts.sum())
 
-    @property
-    def progress(self) -> tuple[int, int]:
-        """Labels there are of those needed before every class can be answered, and how many those are."""
-        return int(np.minimum(self._counts, FEWEST).sum()), FEWEST * self.classes
+    def progress(self, classes: Sequence[int]) -> tuple[int, int]:
+        """Labels there are of those needed to answer each of these classes, and how many those are."""
+        return int(np.minimum(self._counts[list(classes)], FEWEST).sum()), FEWEST * max(2, len(classes))
 
     @property
     def ready(self) -> bool:

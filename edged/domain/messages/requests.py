@@ -92,6 +92,11 @@ REQUESTS: dict[str, Schema] = {
         "takes back what the last command `label` did, or the one whose answer had that `number`",
         fields(number={"type": "integer", "minimum": 1}),
     ),
+    "class.add": about("makes a class before its first label", fields("class", class_=TEXT)),
+    "class.remove": about(
+        "a class is none any more: it is not answered, its labels do not count", fields("class", class_=TEXT)
+    ),
+    "class.merge": about("the class `from` counts as `to`", fields("from", "to", from_=TEXT, to=TEXT)),
     "accept": about("alarms that stand are the new normal", fields(key=TEXT)),
     "weights.get": about(
         "publishes the weights of a version, or some chunks of them, on weights/<version>/…",

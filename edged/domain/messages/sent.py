@@ -52,6 +52,8 @@ STATUS = every(
     outbox=OUTBOX, engine=or_null(TEXT), audit=AUDIT_HEAD,
 )  # fmt: skip
 
+CLASSES = every(classes=about("those of now", listed(TEXT)), free=about("how many can still come", COUNT))
+
 TRANSFER = every(
     {
         "topic": about("the chunks go to this topic, one level more for the number", TEXT),
@@ -103,6 +105,9 @@ ANSWERS: dict[str, Schema] = {
         kept=about("labelled again since", COUNT), gone=about("evicted since", COUNT),
         before=SO_MANY, after=SO_MANY,
     ),
+    "class.add": CLASSES,
+    "class.remove": CLASSES,
+    "class.merge": CLASSES,
     "wipe": every(ACCEPTED | each(COUNT, "samples", "labels", "quarantined", "models", "files") | {
         "checkpoints": about("files", COUNT),
     }),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from edged.domain.nearest import did_you_mean, one_of
+from edged.domain.stream.open_classes import OpenClasses
 from edged.errors import ConfigError, RejectedSampleError
 
 if TYPE_CHECKING:
@@ -25,13 +27,14 @@ class Schema:
     names: tuple[str, ...]  # of what a reading holds (JSON paths) in model input order; empty for an array
     width: int  # what a model takes: channels of a reading, times the readings of a window, and context
     task: Task
-    classes: tuple[str, ...] = ()  # names of labels in output order for `classify`, else empty
+    classes: Sequence[str] = ()  # names of labels in output order for `classify`, else empty
     targets: int = 1  # width of the target vector; 1 for `classify`: a class index
     steps: int = 1  # readings in a window; 1 where every reading is a sample
     target_max: float | None = None  # larger regression targets are read as this
     units: tuple[str, ...] = ()  # of what a reading holds; empty where they are not told, as those of targets
     target_units: tuple[str, ...] = ()
     context: tuple[float, ...] = ()  # half-lives of the means that a model sees a sample beside, in samples
+    forecast: tuple[int, ...] = ()  # columns of a sample whose later values are the targets of a forecast
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -66,12 +69,32 @@ class Schema:
     @property
     def named_classes(self) -> tuple[str, ...]:
         """The classes, where they have names; none where only their number is known."""
-        return () if self.classes == tuple(map(str, range(len(self.classes)))) else self.classes
+        numbered = self.classes == tuple(map(str, range(len(self.classes))))
+        return () if numbered or self.open is not None else tuple(self.classes)
+
+    @property
+    def open(self) -> OpenClasses | None:
+        """The classes, where they come and go; None where they are those of the configuration."""
+        return self.classes if isinstance(self.classes, OpenClasses) else None
+
+    @property
+    def known_classes(self) -> tuple[str, ...]:
+        """The classes of now, for people."""
+        return tuple(self.classes) if self.open is None else self.open.known
+
+    def fixed(self) -> Schema:
+        """The schema for another process: classes that come and go are outputs by number there."""
+        numbers = tuple(str(place) for place in range(len(self.classes)))
+        return self if self.open is None else replace(self, classes=numbers)
 
     @property
     def numeric_names(self) -> bool:
         """Whether classes are named by numbers: then a number in a message is a name, not a position."""
-        return bool(self.classes) and all(name.lstrip("-").isdigit() for name in self.classes)
+        return (
+            bool(self.classes)
+            and self.open is None
+            and all(name.lstrip("-").isdigit() for name in self.classes)
+        )
 
     @property
     def labels_itself(self) -> bool:
@@ -97,6 +120,8 @@ class Schema:
         return numbers[0] if self.targets == 1 else numbers
 
     def _class_index(self, value: Any) -> int:
+        if self.open is not None:
+            return self.open.place(_name_of(value))
         if isinstance(value, bool):
             index = int(value)
         elif self.numeric_names and isinstance(value, int | float):
@@ -143,3 +168,10 @@ class Schema:
             label = y[:, 0]
             good &= (label >= 0) & (label < len(self.classes)) & (label == np.floor(label))
         return np.asarray(good)
+
+
+def _name_of(value: Any) -> str:
+    """The name of a class that a message brings; of a number its digits."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise RejectedSampleError("label", f"label of type {type(value).__name__} is no name of a class")
+    return value if isinstance(value, str) else f"{value:.15g}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -24,8 +24,8 @@ SHOWN = 40  # characters of a wrong value that an error quotes
 class Message:
     """Base of frozen dataclasses that become JSON objects.
 
-    Fields are numbers, texts, paths, literals, optional ones (`X | None`), tuples of one kind, mappings by
-    name, and further dataclasses.
+    Fields are numbers, texts, paths, literals, optional ones (`X | None`), tuples of one kind or sequences
+    that are tuples, mappings by name, and further dataclasses.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _read(kind: Any, value: object, where: str) -> Any:
     if origin in (Union, UnionType):
         known = value is None or type(value) in inner
         return value if known else _read(next(k for k in inner if k is not NoneType), value, where)
-    if origin is tuple and isinstance(value, list):
+    if origin in (tuple, Sequence) and isinstance(value, list):
         simple = inner[0] in SCALARS and set(map(type, value)) <= {inner[0]}
         items = value if simple else (_read(inner[0], v, f"{where}[{at}]") for at, v in enumerate(value))
         return tuple(items)  # thousands of offsets, in the daemon

@@ -94,6 +94,8 @@ def _reader(stream: StreamConfig, name: str) -> Callable[[str], Any]:
         return _feature
     if name in (stream.key_spec, stream.id):
         return _text
+    if name == stream.label_path and stream.to_schema().open is not None:
+        return _text
     if name == stream.label_path and isinstance(stream.classes, list):
         classes = frozenset(stream.classes)
         return lambda cell: cell if cell in classes else _value(cell)

@@ -191,6 +191,7 @@ class Bundle(BundleContents):
             "forms": self.forms is not None,
             "properties": bool(self.properties),
             "context": bool(self.context),
+            "change_of": bool(self.change_of),
             **{name: getattr(self, name) is not None for name in ("version", "expires")},
         }
         values = {name: value for name, value in asdict(self).items() if written.get(name, True)}
@@ -302,6 +303,7 @@ def _parse(data: dict[str, Any], path: Path) -> Bundle:
         forms=fields.optional("forms", values),
         properties=fields.optional("properties", values, {}),
         context=fields.optional("context", lambda key: tuple(map(float, fields.get(key, list))), ()),
+        change_of=fields.optional("change_of", lambda key: tuple(map(int, fields.get(key, list))), ()),
         version=fields.optional("version", lambda key: fields.count(key, least=0)),
         expires=fields.optional("expires", lambda key: fields.count(key, least=0)),
     )

@@ -235,7 +235,7 @@ def read_recording(path: Path, stream: StreamConfig) -> Recording:
         batch.ts,
         batch.keys,
         stream.names,
-        schema.classes,
+        tuple(schema.known_classes),
         stream.names,
         "; ".join(line for line in told if line),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edged.domain.stream.imported import ImportProgress
+from edged.domain.commits.imported import ImportProgress
 from edged.domain.stream.sample import Batch
 from edged.errors import CorruptError
 from edged.storage.files import atomic

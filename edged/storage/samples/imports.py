@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
-from edged.domain.stream.imported import ImportProgress
+from edged.domain.commits.imported import ImportProgress
 
 if TYPE_CHECKING:
     import sqlite3

@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING
 
 from edged.clock import Ages
 from edged.domain.stream.holdout import is_holdout
-from edged.errors import CorruptError, StorageError
+from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files import database
-from edged.storage.samples import erasure, eviction, imports, joined_values, open_windows, quarantine
+from edged.storage.samples import (
+    erasure,
+    eviction,
+    imports,
+    joined_values,
+    open_windows,
+    quarantine,
+    stored_classes,
+)  # fmt: skip
 from edged.storage.samples import labels as labelling
 from edged.storage.samples.checksum import CHECKED, is_whole, provide_checksum
 from edged.storage.samples.eviction import Eviction
@@ -37,9 +45,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.clock import Clock
+    from edged.domain.commits.imported import ImportProgress
     from edged.domain.stream.held_labels import HeldLabel
-    from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.joining import JoinChanges
+    from edged.domain.stream.open_classes import OpenClasses
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
@@ -91,6 +100,7 @@ class SampleLog(JoiningReader):
         self._scrubbing = erasure.Scrubber(db, path) if secure else None
         self._evicting = evicting
         self._wal = database.WriteAheadLog(path, self._limits.wal_bytes)
+        self._classes_stored = -1
         self.damage: CorruptError | None = None
         provide_checksum(db)
 
@@ -163,6 +173,8 @@ class SampleLog(JoiningReader):
             database.migrate(db, path, MIGRATIONS)
         with database.translated(path):
             known = check_stream(db, path, schema)
+            if schema.open is not None and (stored := stored_classes.read(db)):
+                schema.open.load(stored)
         if not known and not readonly:
             with database.transaction(db, path):
                 write_stream(db, schema)
@@ -228,6 +240,28 @@ class SampleLog(JoiningReader):
                     tally.quarantined += len(quarantined)
                 refused = [r.packet for r in quarantined if r.packet]
                 self._remember([*refused, *packets], tally.next_offset)
+
+    def _store_classes(self) -> int:
+        """Store classes that have come, in the transaction of their first labels; their revision."""
+        classes = self._schema.open
+        if classes is None:
+            return 0
+        revision = classes.revision
+        if revision != self._classes_stored:
+            stored_classes.write(self._db, classes.rows())
+        return revision
+
+    @contextmanager
+    def changing_classes(self) -> Iterator[OpenClasses]:
+        """Change the classes of now: durable when this returns, or not at all.
+
+        Raises RefusedError where they are those of the configuration, or a change is refused.
+        """
+        classes = self._schema.open
+        if classes is None:
+            raise RefusedError("its classes are fixed", where="stream.max_classes", remedy="set it, once")
+        with self._lock, classes.changing(), self._writing():
+            yield classes
 
     def open_windows(self) -> OpenWindows:
         """Read the windows that are not yet samples."""
@@ -367,7 +401,7 @@ class SampleLog(JoiningReader):
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[SampleCounts, Eviction]]:
-        """Open a transaction that keeps the counts exact."""
+        """Open a transaction that keeps the counts exact, and stores the classes that have come."""
         evicting = self._evicting
         if evicting is None:
             raise StorageError("the sample log was opened for reading only", where=str(self._path))
@@ -376,8 +410,9 @@ class SampleLog(JoiningReader):
             with self._lock, database.transaction(self._db, self._path):
                 tally = SampleCounts.read(self._db)
                 yield tally, evicting
+                revision = self._store_classes()
                 tally.write(self._db)
-            done = True
+            self._classes_stored, done = revision, True
         finally:
             if not done:
                 evicting.forget_position()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.seeded_rng import SeededRng
+from edged.domain.stream.open_classes import counted
 from edged.domain.stream.sample import Rejected, Window
 from edged.domain.stream.temporal_context import pad
 from edged.domain.training.caches import codes_of
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files.database import file_bytes, json_list, snapshot
-from edged.storage.samples import imports, joined_values, open_windows, quarantine
+from edged.storage.samples import imports, joined_values, open_windows, quarantine, stored_classes
 from edged.storage.samples.checksum import CHECKED, is_whole
 from edged.storage.samples.tables import SampleCounts
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edged.domain.commits.imported import ImportProgress
     from edged.domain.stream.held_labels import HeldLabel
-    from edged.domain.stream.imported import ImportProgress
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindows
 
@@ -289,7 +290,13 @@ class WindowReader:
             if y is not x:
                 y[part] = self._targets(part_y)
             done += len(chunk)
-        return Window(offsets[:done], seq[:done], x[:done], y[:done])
+        found = Window(offsets[:done], seq[:done], x[:done], y[:done])
+        return found if self._schema.open is None else self._counted(found)
+
+    def _counted(self, found: Window) -> Window:
+        """The rows with their labels as they count now, without those of removed classes."""
+        y = counted([one.becomes for one in stored_classes.read(self._db)], found.y)
+        return replace(found, y=y).take(y[:, 0] >= 0)
 
     def _whole(self, rows: list[Any]) -> list[Any]:
         """Those of some rows that are what was written."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.samples import imports, joined_values, label_actions, open_windows
+from edged.storage.samples import imports, joined_values, label_actions, open_windows, stored_classes
 
 if TYPE_CHECKING:
     import sqlite3
@@ -63,6 +63,7 @@ MIGRATIONS: Migrations = (
     joined_values.TABLES,
     imports.TABLES,
     label_actions.TABLES,
+    stored_classes.TABLES,
 )
 
 
@@ -120,7 +121,7 @@ def stream_values(schema: Schema) -> dict[str, str]:
         "targets": str(schema.targets),
         "task": schema.task,
         "features": "\n".join(schema.names),
-        "classes": "\n".join(schema.classes),
+        "classes": "open" if schema.open is not None else "\n".join(schema.classes),
     }
 
 

@@ -75,7 +75,7 @@ def _per_class(
         return []
     y = replay.stream.y[scored, 0]
     rows = []
-    for index, name in enumerate(replay.schema.classes):
+    for index, name in enumerate(replay.schema.known_classes):
         row: dict[str, Any] = {"class": name, "samples": int((y == index).sum())}
         for line in ("adapted", "frozen"):
             answered = lines[line][scored, 0] == index

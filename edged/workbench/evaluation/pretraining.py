@@ -75,12 +75,9 @@ def statistics(config: Config, stream: Stream, rows: int) -> dict[str, list[floa
     moments.update(stream.x[:rows].reshape(rows * steps, -1))
     mean, scale = (np.tile(values, steps) for values in moments.scale())
     found = {"mean": mean.tolist(), "scale": scale.tolist()}
-    task = config.stream.resolved_task
-    if task in ("regress", "forecast"):
+    if config.stream.resolved_task == "regress":
         target = RunningMoments(rows)
-        # The last targets of a forecast lie beyond these rows; the column itself has the same statistics.
-        columns = list(config.stream.forecast_columns)
-        target.update(stream.y[:rows][stream.known[:rows]] if task == "regress" else stream.x[:rows, columns])
+        target.update(stream.y[:rows][stream.known[:rows]])
         if target.mean is None:
             return found  # not one label is known
         mean, scale = target.scale()

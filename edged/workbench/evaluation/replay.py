@@ -198,6 +198,7 @@ class Replay(Listener):
         self.predictor.swap(served, watch=False)
         self.recall.record_champion(served.version)
         self.predictor.quality.clear()
+        self.predictor.refresh_head()
         own = served.model.with_own_mix() if isinstance(served.model, StreamModel) else served.model
         return replace(served, model=own)
 
@@ -225,7 +226,7 @@ class Replay(Listener):
         self.predictor.shadow(index + 1, self.stream.x[index])
         self.answers[index] = made.output if self.schema.labels_itself else made.answers
         self.versions[index] = made.version
-        if made.experts is not None:
+        if made.experts is not None and self.schema.task == "classify":
             if self.expert_answers is None:
                 self.expert_answers = np.full((len(self.stream), made.experts.shape[1]), np.nan, np.float32)
             self.expert_answers[index] = made.experts.argmax(axis=2)

@@ -53,6 +53,8 @@ def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
             f"{'smaller' if share >= 0 else 'larger'}</b> than that of the model that was never updated "
             f"({plain(frozen)}). Repeating the last known value gives {plain(last)}."
         )
+    if last > ours if name == "accuracy" else last < ours:
+        text += " <b>That is better than the model.</b>"
     return f"<p class=lead>{text}</p>"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from edged.domain.judging import metrics
 from edged.domain.judging.outputs import errors
 from edged.domain.stream.anomaly import Anomalies
+from edged.domain.text import repeating_wins
 from edged.workbench.evaluation.forgetting import skill
 
 if TYPE_CHECKING:
@@ -67,11 +68,9 @@ def _drift(signal: DriftSignal, names: Sequence[str]) -> dict[str, Any]:
 
 def _loses(adapted: Mapping[str, float], repeated: Mapping[str, float]) -> list[str]:
     """A warning where nothing is gained over repeating what came last."""
-    name, sign = ("mae", -1) if "mae" in adapted else ("accuracy", 1)
-    if name not in adapted or not sign * (adapted[name] - repeated[name]) < 0:
-        return []
-    figures = f"{name} {repeated[name]:.4g}, with the model {adapted[name]:.4g}"
-    return [f"repeating the last known value is better than the model: {figures}"]
+    name = "mae" if "mae" in adapted else "accuracy"
+    told = repeating_wins(name, adapted.get(name), repeated.get(name))
+    return [] if told is None else [told]
 
 
 def no_change(replay: Replay) -> NDArray[np.float32]:

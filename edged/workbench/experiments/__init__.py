@@ -100,7 +100,7 @@ def _prepare(options: ExperimentOptions) -> None:
 
 
 def _orders(loaded: LoadedRecipes, work: Path) -> list[TrialOrder]:
-    schema, file = loaded.file.stream.to_schema(), loaded.file
+    schema, file = loaded.file.stream.to_schema().fixed(), loaded.file
     return [
         TrialOrder(
             recipe, schema, seed, file.engine, file.threads, file.judged_by, work, folder, folder / BUNDLE

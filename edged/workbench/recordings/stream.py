@@ -12,7 +12,7 @@ import numpy as np
 from edged.domain.nearest import did_you_mean, one_of
 from edged.domain.stream.sample import Reading
 from edged.domain.stream.windowing import Windowing
-from edged.errors import ConfigError
+from edged.errors import ConfigError, RejectedSampleError
 from edged.storage.recordings import Recording
 
 if TYPE_CHECKING:
@@ -199,6 +199,8 @@ def _by_name(recorded: Recording, y: NDArray[np.float64], schema: Schema) -> NDA
     """Labels; text labels of the recording as positions in the stream's classes."""
     if schema.task != "classify":
         return np.asarray(y)
+    if schema.open is not None and y.ndim == 1:
+        return _by_open_name(recorded, np.asarray(y, np.float64), schema)
     if not recorded.classes:
         return _by_number(np.asarray(y, np.float64), schema)
     unknown = [name for name in recorded.classes if name not in schema.classes]
@@ -213,6 +215,19 @@ def _by_name(recorded: Recording, y: NDArray[np.float64], schema: Schema) -> NDA
     positions = np.full(len(y), np.nan)
     positions[there] = places[np.asarray(y[there], np.int64)]
     return positions
+
+
+def _by_open_name(recorded: Recording, y: NDArray[np.float64], schema: Schema) -> NDArray[np.float64]:
+    """Labels as the daemon reads them, one after the other: a new name makes a class."""
+    names = recorded.classes or None
+    places = {}
+    for value in dict.fromkeys(y[np.isfinite(y)].tolist()):
+        name = value if names is None else names[int(value)]
+        try:
+            places[value] = schema.parse_label(name)
+        except RejectedSampleError as problem:
+            raise ConfigError(problem.what, where="stream.max_classes", remedy="raise it") from problem
+    return np.array([places.get(value, np.nan) for value in y.tolist()], np.float64)
 
 
 def _by_number(y: NDArray[np.float64], schema: Schema) -> NDArray[np.float64]:

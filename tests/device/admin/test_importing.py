@@ -17,7 +17,7 @@ import pytest
 from edged.config import loader
 from edged.device.admin.importing import import_files
 from edged.device.ingest.import_feed import SLICE
-from edged.domain.stream.imported import ImportProgress
+from edged.domain.commits.imported import ImportProgress
 from edged.domain.stream.sample import Batch
 from edged.errors import ConfigError, RefusedError
 from edged.storage.recordings.history import FileReader

@@ -20,14 +20,28 @@ from edged.clock import VirtualClock
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.serving import Predictor, ServingWorker
+from edged.domain.judging.expert_mix import StreamModel, mix_of
 from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.predictions import Predictions, encode
 from edged.domain.protocols import ServedModel
 from edged.domain.stream.sample import LabelUpdate
 from edged.domain.stream.schema import Schema
+from edged.engines.inference import InferenceModel
 from edged.errors import ModelError
 from edged.host.systemd import Notifier, Watchdog
-from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, WIDTH, classes, inputs, numbered, samples, served
+from tests.device.linear import (
+    BAD,
+    BROKEN,
+    GOOD,
+    SCHEMA,
+    WIDTH,
+    classes,
+    inputs,
+    numbered,
+    samples,
+    served,
+    write,
+)  # fmt: skip
 from tests.device.partners import Recorder, Supervisor, no_requests
 from tests.running_device import wait_until
 
@@ -122,8 +136,6 @@ def test_values_are_published_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_reconstruction_is_published_as_an_anomaly_score(tmp_path: Path) -> None:
-    from edged.engines.inference import InferenceModel
-    from tests.device.linear import write
 
     schema = Schema((), WIDTH, "reconstruct", (), WIDTH)
     model = InferenceModel(write(tmp_path / "m.onnx", 0.0, outputs=WIDTH))  # answers zeros
@@ -134,7 +146,7 @@ def test_a_reconstruction_is_published_as_an_anomaly_score(tmp_path: Path) -> No
         outlet.submit(samples(1, x))
     assert [p["output"] for p in outlet.published] == [[1.0], [0.0]]
     assert [p["label"] for p in outlet.published] == [None, None]
-    assert predictor.live_quality() == {"error": 0.5, "labelled": 2}
+    assert predictor.live_quality() == {"error": 0.5, "labelled": 2, "repeated": None}
 
 
 def test_a_published_prediction_has_all_its_fields(tmp_path: Path) -> None:
@@ -285,7 +297,7 @@ def test_a_model_that_fails_while_it_is_being_replaced_leaves_the_answer_to_its_
 
 def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
     predictor = make_server(served(tmp_path, 1, GOOD))
-    assert predictor.live_quality() == {"accuracy": None, "labelled": 0}
+    assert predictor.live_quality() == {"accuracy": None, "labelled": 0, "repeated": None}
     x = inputs(100)
     with serving(predictor) as outlet:
         outlet.submit(samples(1, x, [*classes(x[:60]), *[None] * 40]))
@@ -295,7 +307,7 @@ def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
         outlet.loop.label(late)
         outlet.loop.label(late)  # a second time they do not count
         outlet.loop.label([LabelUpdate(9999, 1.0, 0.0)])  # nor do those of samples never answered
-    assert predictor.live_quality() == {"accuracy": 0.75, "labelled": 80}
+    assert predictor.live_quality().items() >= {"accuracy": 0.75, "labelled": 80}.items()
     assert predictor.live_error() is None, "so few say nothing"
 
 
@@ -379,8 +391,41 @@ def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_pa
         outlet.submit(samples(1, x, classes(x)))
     assert [p["id"] for p in outlet.published] == [f"1-{offset}" for offset in range(1, 101)]
     assert (outlet.loop.errors, outlet.outcomes) == (0, [])
-    assert predictor.live_quality() == {"accuracy": 1.0, "labelled": 100}
+    assert predictor.live_quality().items() >= {"accuracy": 1.0, "labelled": 100}.items()
     assert predictor.live_error() == 0.0
+
+
+def test_the_newest_label_known_at_a_prediction_is_what_repeating_would_have_answered(tmp_path: Path) -> None:
+    predictor = make_server(served(tmp_path, 1, GOOD))
+    x, offsets = inputs(6), numbered(1, 6)
+    y = np.array([0, 1, 1, 0, 0, 0], np.float32).reshape(-1, 1)
+    predictor.predict(offsets[:2], x[:2])
+    predictor.label(offsets[:2], y[:2])  # nothing was known when these were answered
+    assert predictor.live_quality()["repeated"] is None
+    predictor.predict(offsets[2:5], x[2:5])
+    predictor.label(offsets[2:5], y[2:5])  # the label of the second: right, wrong, wrong
+    predictor.predict(offsets[5:], x[5:])
+    predictor.label(offsets[5:], y[5:])
+    assert predictor.live_quality()["repeated"] == 0.5
+
+
+def test_a_forecast_is_compared_with_the_last_value_and_mixed_with_it(tmp_path: Path) -> None:
+    """A model that answers with noise gives way to the last value, which the next value always is."""
+    schema = Schema((), WIDTH, "forecast", forecast=(1,))
+    mix = mix_of(schema)
+    model = InferenceModel(write(tmp_path / "m.onnx", 3.0, outputs=1))
+    champion = ServedModel(1, StreamModel.of(model, mix))
+    predictor = Predictor(ServingConfig(remember=5000), GateConfig(), schema, champion, mix=mix)
+    x = inputs(1000)
+    for i in range(1000):
+        made = predictor.predict(numbered(i + 1, 1), x[i : i + 1])
+        assert made.experts is not None
+        assert made.experts[0, 0] == x[i, 1]
+        predictor.label(numbered(i + 1, 1), x[i : i + 1, 1:2])
+    assert predictor.live_quality()["repeated"] == 0
+    assert made.experts is not None
+    last, raw = made.experts[0, :, 0]
+    assert abs(made.output[0, 0] - last) < 0.05 * abs(raw - last)
 
 
 # ---- the thread ------------------------------------------------------------------------------

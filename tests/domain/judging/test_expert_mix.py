@@ -72,3 +72,12 @@ def test_a_restart_changes_nothing_and_another_number_of_experts_begins_anew() -
 def test_what_is_no_state_is_damage(state: Any) -> None:
     with pytest.raises(CorruptError, match="weights of experts"):
         ExpertMix().restore(state)
+
+
+def test_a_class_that_an_earlier_network_never_had_says_nothing_about_its_experts() -> None:
+    y = np.random.default_rng(5).integers(0, 2, 50)
+    experts, mix = said(y, (0.9, 0.6)), ExpertMix()
+    mix.update(experts, y)
+    before = mix.state()
+    mix.update(experts[:1], np.array([2]))
+    assert mix.state() == before

@@ -442,6 +442,36 @@ def test_a_forecast_beats_the_present_value_on_a_wave(tmp_path: Path) -> None:
     assert report["metric"]["mae"] < 0.3 * held
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["names", "numbers"])
+def test_classes_that_are_not_known_before_come_with_their_labels(tmp_path: Path, named: bool) -> None:
+    """Three classes, the last of which comes in the second half."""
+    rng = np.random.default_rng(0)
+    y = np.where(np.arange(3000) < 1500, rng.integers(0, 2, 3000), rng.integers(0, 3, 3000))
+    x = (4 * np.eye(3)[y] + rng.normal(size=(3000, 3))).astype(np.float32)
+    labels = np.array(["low", "high", "odd"])[y] if named else np.array([7, 5, 11])[y]
+    data = save(tmp_path, X=x, y=labels)
+    options = LabelOptions(delay=5)
+    section = {"features": 3, "classes": "open", "max_classes": 4}
+    report = evaluate(tmp_path, data, section, options=options, gate=OPEN_GATE)
+    assert report["metric"]["balanced_accuracy"] > 0.85
+    assert report["frozen"]["balanced_accuracy"] < 0.67
+    with pytest.raises(ConfigError, match="all 2 outputs"):
+        evaluate(tmp_path, data, section | {"max_classes": 2}, options=options)
+
+
+@pytest.mark.parametrize("kind", ["walk", "noise"])
+def test_a_forecast_is_no_worse_than_the_last_value_and_better_where_that_is_none(
+    tmp_path: Path, kind: str
+) -> None:
+    """Of a random walk nothing is better than the last value, of noise the mean is much better."""
+    x = np.random.default_rng(0).normal(size=(2500, 2)).astype(np.float32)
+    x = np.cumsum(x, axis=0) if kind == "walk" else x
+    section = {"features": 2, "target": "forecast", "horizon": 3}
+    report = evaluate(tmp_path, save(tmp_path, X=x), section)
+    limit = 1.03 if kind == "walk" else 0.8
+    assert report["metric"]["mae"] < limit * report["no_change"]["mae"]
+
+
 def test_a_forecast_looks_ahead_within_its_key(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     n = 900

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from edged.device.web.page.history import PageState
 
 COMMANDS = (
-    "accept", "cancel", "checkpoint", "drift.reset", "evaluate", "label", "label.undo", "pause", "pin",
-    "promote", "resume", "rollback", "train", "unpin",
+    "accept", "cancel", "checkpoint", "class.add", "class.merge", "class.remove", "drift.reset", "evaluate",
+    "label", "label.undo", "pause", "pin", "promote", "resume", "rollback", "train", "unpin",
 )  # fmt: skip
 ANYBODY_WHO_INFERS = ("label",)
 

@@ -155,6 +155,8 @@ class Metrics:
         live = predictor.live_quality()
         page.gauge("edged_live_accuracy_ratio", "Of the newest labelled predictions.", live.get("accuracy"))
         page.gauge("edged_live_error", "Mean error of the newest labelled ones.", live.get("error"))
+        about = "The same figure of repeating the last known value, on the same predictions."
+        page.gauge("edged_live_repeated", about, live["repeated"])
         page.counter("edged_live_labelled_total", "Predictions whose label came.", live["labelled"])
         about = "From the arrival of a row to its prediction."
         page.histograms("edged_prediction_duration_seconds", about, [({}, self._predictions)])

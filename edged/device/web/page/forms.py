@@ -95,7 +95,7 @@ def _request(view: Snapshot, said: Mapping[str, Any]) -> str:
 
 
 def _answers(view: Snapshot, said: Mapping[str, Any]) -> str:
-    sample, classes = said["id"], view.schema.classes
+    sample, classes = said["id"], view.schema.known_classes
     if classes and len(classes) <= BUTTONS:
         return '<div class="buttons">' + "".join(
             button(name, f"Label sample {sample} of {said['key']} as {name}?", "label",

@@ -51,6 +51,7 @@ def model(view: Snapshot) -> str:
         "Serving": f"<b>version {now['version']}</b>{' (pinned)' if now['pinned'] else ''}",
         "Since": moment(now["since"]),
         "Live quality": f"{_tell(view)(_live(view))}, {now['quality']['labelled']:,} labelled",
+        "Repeating the last value": _tell(view)(now["quality"].get("repeated")),
         "Lineage": f"<span>{line}</span>",
     }
     if now["missing"] is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 TROUBLES = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
-FIGURES = ("accuracy", "error")
+FIGURES = ("accuracy", "error", "coverage")
 
 
 def summary(status: Mapping[str, Any]) -> dict[str, str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from edged.config import GateConfig, ServingConfig
     from edged.domain.drift.live import DriftRules
+    from edged.domain.judging.prediction_sets import PredictionSets
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.serve")
 
+COVERED = 2000  # newest sets of which it is told how many contained the label
 ENOUGH_LABELS = 100  # for a share of wrong answers to say something
 
 
@@ -51,6 +53,7 @@ class Predictor:
         drift: DriftRules | None = None,
         anomaly: AnomalyRules | None = None,
         mix: ExpertMix | None = None,
+        sets: PredictionSets | None = None,
     ) -> None:
         self._config = config
         self._gate = gate
@@ -58,8 +61,10 @@ class Predictor:
         self.champion = champion
         self.previous: ServedModel | None = None
         self.mix = mix or ExpertMix()
+        self.sets = sets
         self._memory = RecentAnswers(config.remember, schema)
         self.quality = LiveQuality()
+        self._covered = LiveQuality(COVERED)
         self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
         self.anomalies = Anomalies(anomaly or AnomalyRules()) if schema.labels_itself else None
         self._watching = threading.Lock()
@@ -82,6 +87,8 @@ class Predictor:
         Raises ModelError when there is no predecessor, or none that answers.
         """
         made = self._by_champion(offsets, x)
+        if self.sets is not None:
+            made = replace(made, promise=self.sets.promise(made.output))
         self._memory.remember(made)
         confidence = _unmixed_confidence(made)
         if confidence is not None:
@@ -234,6 +241,10 @@ class Predictor:
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         if joined.experts is not None:
             self.mix.update(joined.experts, joined.labels)
+        if joined.promised is not None and self.sets is not None:
+            kept = joined.promised
+            covered = self.sets.settle(kept.promise, kept.answers, kept.y)
+            self._covered.add(covered.mean(axis=1))
         if len(joined.offsets):
             # The median of this group of labels: a few that are very late say nothing of the rest.
             self.label_delay = int(self._newest - quantiles(joined.offsets, [0.5])[0])
@@ -296,11 +307,15 @@ class Predictor:
         return self.quality.mean if known else None
 
     def live_quality(self) -> dict[str, Any]:
-        """For metrics: mean error (or accuracy) over the newest labelled predictions."""
+        """For metrics: mean error (or accuracy) over the newest labelled predictions.
+
+        With `serving.coverage` also the share of their sets that contained the label.
+        """
         mean = self.quality.mean
         name = "accuracy" if self.schema.task == "classify" else "error"
         value = None if mean is None else (1.0 - mean if name == "accuracy" else mean)
-        return {name: value, "labelled": self.quality.count}
+        covered = {} if self.sets is None else {"coverage": self._covered.mean}
+        return {name: value, "labelled": self.quality.count, **covered}
 
 
 def _unmixed_confidence(made: Predictions) -> NDArray[np.float32] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edged.domain.judging.expert_mix import ExpertMix
+from edged.domain.judging.prediction_sets import PredictionSets
 from edged.domain.judging.regimes import Regimes
 from edged.domain.training.guards import Budget
 from edged.errors import CorruptError
@@ -13,6 +14,7 @@ from edged.logs import get_logger
 if TYPE_CHECKING:
     from edged.domain.drift.live import LiveDrift
     from edged.domain.stream.anomaly import Anomalies
+    from edged.domain.stream.schema import Schema
     from edged.storage.models.registry import Registry
 
 log = get_logger("edged.remembered")
@@ -37,6 +39,19 @@ def stored_mix(registry: Registry) -> ExpertMix:
     except CorruptError as problem:
         log.warning("expert_mix_lost", problem=problem.line())
     return mix
+
+
+def stored_sets(registry: Registry, coverage: float | None, schema: Schema) -> PredictionSets | None:
+    """Return what makes sets of this coverage, None without one; it begins anew where it cannot be read."""
+    if coverage is None:
+        return None
+    kept, sets = registry.get_value("sets"), PredictionSets(coverage, schema)
+    try:
+        if kept is not None:
+            sets.restore(kept)
+    except CorruptError as problem:
+        log.warning("prediction_sets_lost", problem=problem.line())
+    return sets
 
 
 def restore_drift(registry: Registry, drift: LiveDrift) -> bool:

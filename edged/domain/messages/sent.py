@@ -186,6 +186,9 @@ PUBLISHED: dict[str, Schema] = {
     ),
     "predictions": every(
         {"label": ANYTHING, "confidence": or_null(NUMBER), "boot": COUNT, "seq": COUNT,
+         "set": about("with serving.coverage: classes, or least and greatest value of each target",
+                      {"type": ["array", "null"]}),
+         "coverage": about("share of the sets that contain the truth", NUMBER),
          "historical": HISTORICAL},
         id=TEXT, key=TEXT, ts=SECONDS, model=VERSION,
         output=about("probabilities, values or an anomaly score", {"type": ["array", "number", "null"]}),

@@ -104,6 +104,14 @@ def test_it_says_how_much_learning_brings() -> None:
     assert "No label has come yet" in text("quality", view(CLASSIFY, points=[(NOW, None, None)]))
 
 
+@pytest.mark.parametrize(("choices", "said"), [([0, 1], "{} or {}"), ([1], "{1}"), ([], "no answer")])
+def test_a_prediction_is_shown_as_the_classes_of_its_set(choices: list[int], said: str) -> None:
+    made = sensor(999.0, 1.0, [0.5, 0.5])
+    made.choices = choices
+    told = text("predictions", view(CLASSIFY, sensors={"b": made}))
+    assert f"b{said.format(*CLASSIFY.classes)}75.0 %" in told
+
+
 def test_lineage_verdicts_and_progress_are_shown() -> None:
     told = text("model", view(CLASSIFY))
     assert "2 ← 1" in told

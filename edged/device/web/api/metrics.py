@@ -154,6 +154,8 @@ class Metrics:
         page.counter("edged_unanswerable_total", "Rows no model could answer.", predictor.unanswerable)
         live = predictor.live_quality()
         page.gauge("edged_live_accuracy_ratio", "Of the newest labelled predictions.", live.get("accuracy"))
+        covered = live.get("coverage")
+        page.gauge("edged_live_coverage_ratio", "Of the newest sets that contained their label.", covered)
         page.gauge("edged_live_error", "Mean error of the newest labelled ones.", live.get("error"))
         page.counter("edged_live_labelled_total", "Predictions whose label came.", live["labelled"])
         about = "From the arrival of a row to its prediction."

@@ -117,8 +117,19 @@ def show_evaluation(report: Mapping[str, Any]) -> None:
     out.print(table)
     if report["anomaly"] is not None:
         show_pairs("", _alarms(report["anomaly"]))
-    show_pairs("", {name: report[name] for name in EVALUATED})
+    show_pairs("", _kept_promises(report) | {name: report[name] for name in EVALUATED})
     show_warnings(report)
+
+
+def _kept_promises(report: Mapping[str, Any]) -> dict[str, Any]:
+    """How far confidence was from the truth, and how often sets contained it."""
+    error, found = report["calibration_error"], report["coverage"]
+    shown = {} if error is None else {"calibration_error": f"{error:.4f}"}
+    if found is None:
+        return shown
+    share = f"{found['covered']:.1%} (promised {found['promised']:.4g})"
+    extremes = f"{found['lowest']:.1%} to {found['highest']:.1%} in {found['window']:,} rows"
+    return shown | {"covered": f"{share}, {extremes}", "set size": found["size"]}
 
 
 def show_warnings(report: Mapping[str, Any]) -> None:

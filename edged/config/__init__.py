@@ -116,6 +116,12 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _labels_to_cover(self) -> Config:
+        if self.serving.coverage is not None and self.stream.resolved_task == "reconstruct":
+            raise ValueError("serving.coverage is about labels, and a reconstruction has none: remove it")
+        return self
+
+    @model_validator(mode="after")
     def _a_door_for_flower(self) -> Config:
         if self.fleet is not None and self.fleet.flower and (self.web is None or not self.web.unix_socket):
             raise ValueError("fleet.flower needs web.unix_socket: rounds come over it")

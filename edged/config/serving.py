@@ -31,6 +31,13 @@ class ServingConfig(Section):
         description="int8: models are served with 8-bit weights where that form passes the gate too, else as"
         " float32; needs a bundle built with --int8",
     )
+    coverage: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of predictions whose `set` contains the truth: classes, or an interval of each"
+        " target; with a set that is not a single class comes no label",
+    )
     remember: int = Field(20_000, ge=1, description="predictions kept in memory until their labels come")
 
 

@@ -20,7 +20,13 @@ from edged.device.learning.worker import CANCELLED, TrainingWorker
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import Predictor, ServingWorker
 from edged.device.serving.label_requester import LabelRequester
-from edged.device.startup.restore import restore_anomalies, restore_drift, stored_mix, stored_regimes
+from edged.device.startup.restore import (
+    restore_anomalies,
+    restore_drift,
+    stored_mix,
+    stored_regimes,
+    stored_sets,
+)
 from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.ridge_head import RidgeHead
@@ -95,6 +101,7 @@ class Pipeline:
             config.drift.rules(),
             config.anomaly.rules(),
             self.mix,
+            stored_sets(registry, config.serving.coverage, schema),
             reader,
         )
         self.scheduler = TrainingScheduler(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 TROUBLES = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
-FIGURES = ("accuracy", "error")
+FIGURES = ("accuracy", "error", "coverage")
 ENOUGH_LABELS = 100  # for live quality to be compared
 
 

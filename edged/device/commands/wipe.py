@@ -100,6 +100,8 @@ class WipeCommands:
     def _forget(self, *, samples: bool) -> None:
         """Erase what the journal and its values say of samples, and what would be written there again."""
         pipeline = self._pipeline
+        if pipeline.predictor.sets is not None:
+            pipeline.predictor.sets.forget_rows()
         if samples:
             for model in sorted((pipeline.config.storage.dir / MODELS).glob("[0-9]*")):
                 erase_members(model, "probe_*.npy")

@@ -301,6 +301,8 @@ class TrainingWorker:
         self._kept_at = time.monotonic()
         self._registry.set_value("drift", self._predictor.drift_state())
         self._registry.set_value("mix", self._predictor.mix.state())
+        if self._predictor.sets is not None:
+            self._registry.set_value("sets", self._predictor.sets.state())
         self._registry.set_value("budget", self._scheduler.budget.to_json())
         if self._predictor.anomalies is not None:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())

@@ -72,6 +72,8 @@ class LabelRequester:
         if made.confidence is not None:
             request["answer"] = self._schema.classes[int(made.answers[i, 0])]
             request["confidence"] = round(float(made.confidence[i]), 4)
+            if made.promise is not None:
+                request["set"] = [self._schema.classes[at] for at in made.promise.classes(i)]
         else:
             request["answer"] = [float(f"{value:.6g}") for value in made.answers[i].tolist()]
         return request

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from edged.config import GateConfig, ServingConfig
     from edged.domain.drift.live import DriftRules
+    from edged.domain.judging.prediction_sets import PredictionSets
     from edged.domain.protocols import Samples, ServedModel
     from edged.domain.stream.schema import Schema
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.serve")
 
+COVERED = 2000  # newest sets of which it is told how many contained the label
 ENOUGH_LABELS = 100  # for a share of wrong answers to say something
 RELEARNED, PART = 5000, 500  # newest labels that a head learns anew from the log, and how many at once
 
@@ -54,6 +56,7 @@ class Predictor:
         drift: DriftRules | None = None,
         anomaly: AnomalyRules | None = None,
         mix: Mix | None = None,
+        sets: PredictionSets | None = None,
         samples: Samples | None = None,
     ) -> None:
         self._config = config
@@ -62,11 +65,13 @@ class Predictor:
         self.champion = champion
         self.previous: ServedModel | None = None
         self.mix = mix or mix_of(schema)
+        self.sets = sets
         self._samples = samples
         self._stale = samples is not None and self.mix.head is not None  # the head is to learn from the log
         self._classes_seen = 0
         self._memory = RecentAnswers(config.remember, schema)
         self.quality, self.repeated = LiveQuality(), LiveQuality()
+        self._covered = LiveQuality(COVERED)
         self._last: NDArray[np.float32] | float = np.nan  # the newest label
         self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
         self.anomalies = Anomalies(anomaly or AnomalyRules()) if schema.labels_itself else None
@@ -91,6 +96,8 @@ class Predictor:
         """
         self.refresh_head()
         made = self._by_champion(offsets, x)
+        if self.sets is not None:
+            made = replace(made, promise=self.sets.promise(made.output))
         forecast = self.schema.forecast
         self._memory.remember(made, x[:, forecast] if forecast else self._last)
         confidence = _unmixed_confidence(made)
@@ -255,6 +262,10 @@ class Predictor:
         if joined.experts is not None:
             self.mix.update(joined.experts, joined.labels)
         self._teach_head(offsets, y, x)
+        if joined.promised is not None and self.sets is not None:
+            kept = joined.promised
+            covered = self.sets.settle(kept.promise, kept.answers, kept.y)
+            self._covered.add(covered.mean(axis=1))
         if len(joined.offsets):
             # The median of this group of labels: a few that are very late say nothing of the rest.
             self.label_delay = int(self._newest - quantiles(joined.offsets, [0.5])[0])
@@ -372,14 +383,16 @@ class Predictor:
     def live_quality(self) -> dict[str, Any]:
         """For metrics: mean error (or accuracy) over the newest labelled predictions.
 
-        `repeated` is the same of repeating the last value that was known; None without a label before.
+        `repeated` is the same of repeating the last value that was known; None without a label before. With
+        `serving.coverage` also the share of their sets that contained the label.
         """
         name = "accuracy" if self.schema.task == "classify" else "error"
         ours, repeated = (
             None if mean is None else 1.0 - mean if name == "accuracy" else mean
             for mean in (self.quality.mean, self.repeated.mean)
         )
-        return {name: ours, "labelled": self.quality.count, "repeated": repeated}
+        covered = {} if self.sets is None else {"coverage": self._covered.mean}
+        return {name: ours, "labelled": self.quality.count, "repeated": repeated, **covered}
 
 
 def _unmixed_confidence(made: Predictions) -> NDArray[np.float32] | None:

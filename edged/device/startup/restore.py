@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edged.domain.judging.expert_mix import mix_of
+from edged.domain.judging.prediction_sets import PredictionSets
 from edged.domain.judging.regimes import Regimes
 from edged.domain.training.guards import Budget
 from edged.errors import CorruptError
@@ -40,6 +41,19 @@ def stored_mix(registry: Registry, schema: Schema, head: RidgeHead | None = None
     except CorruptError as problem:
         log.warning("expert_mix_lost", problem=problem.line())
     return mix
+
+
+def stored_sets(registry: Registry, coverage: float | None, schema: Schema) -> PredictionSets | None:
+    """Return what makes sets of this coverage, None without one; it begins anew where it cannot be read."""
+    if coverage is None:
+        return None
+    kept, sets = registry.get_value("sets"), PredictionSets(coverage, schema)
+    try:
+        if kept is not None:
+            sets.restore(kept)
+    except CorruptError as problem:
+        log.warning("prediction_sets_lost", problem=problem.line())
+    return sets
 
 
 def restore_drift(registry: Registry, drift: LiveDrift) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 SLOW, FAST = 0.002, 0.05  # step of a late label, and of the first one
+FIRST = 1.4  # sum of the first weights: what learned smoothed labels is less sure than it is right
 HALVED = 100  # labels after which the first step is halved
 
 
@@ -31,7 +32,7 @@ class ExpertMix:
     """Weights w of the log-linear mixture p ∝ exp(Σ w·ℓ) of experts (Genest and Zidek 1986).
 
     ℓ of an expert are logarithms of its probabilities, less their mean over the classes. Each of k experts
-    begins with 1/k. A label y moves each weight against the gradient of the mixture's cross-entropy,
+    begins with `FIRST`/k. A label y moves each weight against the gradient of the mixture's cross-entropy,
     w ← max(0, w − step·Σ (p − [y])·ℓ), with ℓ and p of prediction time, and a step that shrinks from `FAST`
     to `SLOW`. Their sum is free, so a mixture that is too sure of itself becomes less so. `classes` that come
     and go are settled in what is served. `head` is the last of the experts, where there is one.
@@ -69,7 +70,7 @@ class ExpertMix:
     def _for(self, experts: int) -> NDArray[np.float64]:
         """The weights; of another number of experts nothing is known."""
         if len(self._weights) != experts:
-            self._weights, self.labels = np.full(experts, 1 / experts), 0
+            self._weights, self.labels = np.full(experts, FIRST / experts), 0
         return self._weights
 
     def state(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ASKED_KEPT = 64
 HALF_LIFE = 2000
 DAY = 86400.0
+UNDECIDED = 8.0  # more than all else is worth: added where the set is not a single class
 
 
 class LabelRequests:
@@ -80,6 +81,8 @@ class LabelRequests:
         mean, scale = self._moments.scale()
         z = np.clip(np.nan_to_num((x - mean) * scale), -10, 10).astype(np.float32)
         worth = self._uncertainty(made) * self._rarity(made)
+        if made.promise is not None:
+            worth[made.promise.undecided] += UNDECIDED
         worth[is_holdout(made.offsets, self._holdout)] = -1.0
         chosen, start = [], 0
         while start < len(x):

@@ -36,6 +36,17 @@ def classification(y: Array, predicted: Array, classes: int) -> dict[str, float]
     }
 
 
+def calibration_error(confidence: Array, right: NDArray[np.bool_], bins: int = 15) -> float:
+    """Expected calibration error: mean distance of confidence `(n,)` from the share that is right, by bins.
+
+    >>> calibration_error(np.array([0.75, 0.75]), np.array([True, False]))
+    0.25
+    """
+    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(place, confidence, bins) - np.bincount(place, right, bins)
+    return float(np.abs(gaps).sum() / max(1, len(confidence)))
+
+
 def regression(y: Array, predicted: Array) -> dict[str, float]:
     """Mean absolute error, root mean squared error and R2 of values `(n,)` or `(n, k)`."""
     if len(y) == 0:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.judging.outputs import errors
+from edged.domain.judging.prediction_sets import Promise
 from edged.domain.stream.open_classes import OpenClasses
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class Predictions:
     is published (probabilities, values, or anomaly scores); `confidence` `(n,)` or None. `experts`
     `(n, e, k)` is what each expert of the model said, None where it has none; of a forecast the last value
     and the model's own answer. `missing` says what is needed before answers say anything, such as
-    `7 of 20 labels`; None once they do.
+    `7 of 20 labels`; None once they do. `promise` are the sets that contain the truth in a share of the
+    samples, None without `serving.coverage`.
     """
 
     version: int
@@ -39,6 +41,16 @@ class Predictions:
     confidence: NDArray[np.float32] | None
     experts: NDArray[np.float32] | None = None
     missing: str | None = None
+    promise: Promise | None = None
+
+
+@dataclass(frozen=True)
+class LabelledPromise:
+    """What was promised of `m` samples, the answers `(m, w)` and the labels `(m, w)` that have come."""
+
+    promise: Promise
+    answers: NDArray[np.float32]
+    y: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class Joined:
     and `beside` the champion's on the same. `repeated` `(n,)` are the errors of repeating the last value that
     was known at each prediction, NaN where there was none. `experts` `(m, e, k)` and `labels`, classes `(m,)`
     or values `(m, k)`, are those of the `m` samples that a model with experts answered; None and empty
-    without one.
+    without one. `promised` has what was promised.
     """
 
     offsets: NDArray[np.int64]
@@ -60,6 +72,7 @@ class Joined:
     repeated: NDArray[np.float64]
     experts: NDArray[np.float32] | None
     labels: NDArray[Any]
+    promised: LabelledPromise | None = None
 
 
 class RecentAnswers:
@@ -77,6 +90,7 @@ class RecentAnswers:
         self._repeated = np.full((size, width), np.nan, np.float32)
         self._experts: NDArray[np.float32] | None = None
         self._experts_of = np.full(size, -1, np.int64)
+        self._promise: Promise | None = None
 
     def remember(self, made: Predictions, repeated: NDArray[np.float32] | float = np.nan) -> None:
         """Keep the answers of a batch, and the last values known then: `(n, w)`, `(w,)`, NaN for none."""
@@ -93,6 +107,16 @@ class RecentAnswers:
                 self._experts_of.fill(-1)
             self._experts[place] = made.experts
             self._experts_of[place] = made.offsets
+        if made.promise is not None:
+            self._remember_promise(place, made.promise)
+
+    def _remember_promise(self, place: NDArray[np.int64], made: Promise) -> None:
+        kept = self._promise
+        if kept is None or kept.sets.shape[1:] != made.sets.shape[1:]:
+            sets = np.zeros((self._size, *made.sets.shape[1:]), made.sets.dtype)
+            expected = np.full((self._size, made.expected.shape[1]), np.nan, np.float32)
+            self._promise = kept = Promise(made.coverage, sets, expected)
+        kept.sets[place], kept.expected[place] = made.sets, made.expected
 
     def remember_shadow(self, offsets: NDArray[np.int64], answers: NDArray[np.float32]) -> None:
         """Keep what the predecessor would have answered."""
@@ -129,7 +153,9 @@ class RecentAnswers:
         labels = y[said] if experts is not None else y[:0]
         labels = labels[:, 0].astype(np.int64) if self._schema.task == "classify" else labels
         versions = self._versions[place].astype(np.int64)
-        return Joined(offsets, versions, wrong, wrong[both], shadow, repeated, experts, labels)
+        kept = self._promise
+        promised = None if kept is None else LabelledPromise(kept.rows(place), self._answers[place], y)
+        return Joined(offsets, versions, wrong, wrong[both], shadow, repeated, experts, labels, promised)
 
 
 class LiveQuality:
@@ -171,9 +197,9 @@ def encode(
 ) -> list[bytes]:
     """JSON payloads of a batch of predictions.
 
-    Output, label and confidence of a row without an answer are null; an untrained model says what it lacks.
-    Written out by hand, as this is done for
-    every sample: four times as fast as `json.dumps`.
+    Output, label and confidence of a row without an answer are null; so is the label of a row whose set is
+    not a single class. An untrained model says what it lacks. Written out by hand, as this is done for every
+    sample: four times as fast as `json.dumps`.
     """
     finite = np.isfinite(made.output)
     gaps = [] if finite.all() else np.flatnonzero(~finite.all(axis=1)).tolist()
@@ -182,25 +208,50 @@ def encode(
     known: dict[str, str] = {}
     # NaN cannot be cast.
     answers = np.where(finite.all(axis=1), made.answers[:, 0], 0) if gaps else made.answers[:, 0]
-    answer = answers.astype(int).tolist() if names else []
+    said = [names[at] for at in answers.astype(int).tolist()] if names else ["null"] * len(ids)
     confidence = made.confidence.tolist() if made.confidence is not None else None
+    promised = [""] * len(ids)
+    if made.promise is not None:
+        promised = _sets(made.promise, names)
+        for i in np.flatnonzero(made.promise.undecided).tolist():
+            said[i] = "null"
     payloads = []
     lacks = "" if made.missing is None else f',"untrained":true,"missing":{json.dumps(made.missing)}'
     for i, row in enumerate(made.output.tolist()):
         key = known.get(keys[i]) or known.setdefault(keys[i], json.dumps(keys[i]))
         output = ",".join(["%.6g" % v for v in row])
-        label = names[answer[i]] if names else "null"
         sure = "%.6g" % confidence[i] if confidence is not None else "null"
         payloads.append(
-            f'{{"id":{json.dumps(ids[i])},"key":{key},"ts":{ts[i]:.6f},"output":[{output}],"label":{label},'
-            f'"confidence":{sure},"model":{made.version}{lacks}}}'.encode()
+            f'{{"id":{json.dumps(ids[i])},"key":{key},"ts":{ts[i]:.6f},"output":[{output}],"label":{said[i]},'
+            f'"confidence":{sure}{promised[i]},"model":{made.version}{lacks}}}'.encode()
         )
+    nothing = "" if made.promise is None else f',"set":null,"coverage":{made.promise.coverage}'
     for i in gaps:
         payloads[i] = (
             f'{{"id":{json.dumps(ids[i])},"key":{json.dumps(keys[i])},"ts":{ts[i]:.6f},"output":null,'
-            f'"label":null,"confidence":null,"model":{made.version}}}'.encode()
+            f'"label":null,"confidence":null{nothing},"model":{made.version}}}'.encode()
         )
     return payloads
+
+
+def _sets(promise: Promise, names: Sequence[str]) -> list[str]:
+    """The members `set` and `coverage` of each row, behind a comma; null where there are too few labels."""
+    share, texts = promise.coverage, []
+    for row, known in zip(promise.sets.tolist(), promise.made.tolist(), strict=True):
+        if not known:
+            text = "null"
+        elif promise.of_classes:
+            text = (
+                "["
+                + ",".join(
+                    [name for name, inside in zip(names, row, strict=True) if inside and name != "null"]
+                )
+                + "]"
+            )
+        else:
+            text = "[" + ",".join(["[%.6g,%.6g]" % (low, high) for low, high in row]) + "]"
+        texts.append(f',"set":{text},"coverage":{share}')
+    return texts
 
 
 @lru_cache(maxsize=4)

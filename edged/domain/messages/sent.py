@@ -191,6 +191,9 @@ PUBLISHED: dict[str, Schema] = {
     ),
     "predictions": every(
         {"label": ANYTHING, "confidence": or_null(NUMBER), "boot": COUNT, "seq": COUNT,
+         "set": about("with serving.coverage: classes, or least and greatest value of each target",
+                      {"type": ["array", "null"]}),
+         "coverage": about("share of the sets that contain the truth", NUMBER),
          "historical": HISTORICAL, "untrained": about("true until every class has labels", FLAG),
          "missing": about("what an untrained model lacks, such as 7 of 20 labels", TEXT)},
         id=TEXT, key=TEXT, ts=SECONDS, model=VERSION,

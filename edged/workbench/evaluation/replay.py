@@ -38,6 +38,7 @@ from edged.workbench.evaluation.pretraining import (
     with_columns,
     with_engine,
 )
+from edged.workbench.evaluation.promises import PromiseMeter
 from edged.workbench.evaluation.score import Detections
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Replay(Listener):
         self.versions = np.zeros(len(stream), np.int64)
         self.expert_answers: NDArray[np.float32] | None = None
         self.detections = Detections(self.predictor.anomalies, stream)
+        self.promises = PromiseMeter(stream)
         self.labels_used = 0
         self._requests = self._ask_for_labels(config) if options.ask else None
         self._answers_due: deque[tuple[int, int]] = deque()
@@ -226,6 +228,7 @@ class Replay(Listener):
         self.predictor.shadow(index + 1, self.stream.x[index])
         self.answers[index] = made.output if self.schema.labels_itself else made.answers
         self.versions[index] = made.version
+        self.promises.add(index, made)
         if made.experts is not None and self.schema.task == "classify":
             if self.expert_answers is None:
                 self.expert_answers = np.full((len(self.stream), made.experts.shape[1]), np.nan, np.float32)

@@ -22,6 +22,7 @@ def page(title: str, report: Mapping[str, Any], history: Mapping[str, Any]) -> s
     sections = [
         _summary(report, history),
         _figures(report, history),
+        _promises(report),
         _over_time(history, tell) if history["alarms"] is None else anomalies(history),
         _verdicts(report, history),
         _classes(history),
@@ -74,6 +75,19 @@ def _figures(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     ]
     head = ["", *(name.replace("_", " ") for name in names)]
     return table(head, rows) + _last_of_keys(report, head, names)
+
+
+def _promises(report: Mapping[str, Any]) -> str:
+    """How often sets contained the truth, where any were promised."""
+    found = report["coverage"]
+    if found is None:
+        return ""
+    text = (
+        f"The sets contained the truth in <b>{percent(found['covered'])}</b> of the samples, promised were "
+        f"{percent(found['promised'])}; in any {found['window']:,} consecutive samples in "
+        f"{percent(found['lowest'])} to {percent(found['highest'])}."
+    )
+    return f"<p>{text}</p>"
 
 
 def _last_of_keys(report: Mapping[str, Any], head: Sequence[str], names: Sequence[str]) -> str:

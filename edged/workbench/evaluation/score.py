@@ -42,6 +42,8 @@ def report(replay: Replay) -> dict[str, Any]:
             f"expert{i}": score_rows(replay, scored, answer)
             for i, answer in enumerate(replay.answers_of_experts(), 1)
         },
+        "calibration_error": _calibration_error(replay, scored),
+        "coverage": replay.promises.figures(scored),
         "windows": _windows(replay, scored),
         "trainings": replay.scheduler.trainings,
         "promotions": replay.models.promotions,
@@ -57,6 +59,15 @@ def report(replay: Replay) -> dict[str, Any]:
         "engine": replay.scheduler.engine,
         "train_seconds": round(replay.scheduler.train_seconds, 3),
     }
+
+
+def _calibration_error(replay: Replay, scored: NDArray[np.int64]) -> float | None:
+    """How far confidence is from the share of right answers; None where there is no confidence."""
+    scored = scored[np.isfinite(replay.promises.confidence[scored])]
+    if replay.schema.task != "classify" or len(scored) == 0:
+        return None
+    right = replay.answers[scored, 0] == replay.stream.y[scored, 0]
+    return metrics.calibration_error(replay.promises.confidence[scored], right)
 
 
 def _drift(signal: DriftSignal, names: Sequence[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from edged.clock import VirtualClock
 from edged.device.events import Events
 from edged.device.serving.label_requester import MOST_VALUES, LabelRequester
 from edged.domain.judging.label_requests import LabelRequests
+from edged.domain.judging.prediction_sets import Promise
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.schema import Schema
@@ -41,6 +43,9 @@ def test_a_request_names_the_sample_and_what_the_model_says() -> None:
         "model": 3, "answer": "worn", "confidence": 0.75,
     }  # fmt: skip
     assert told[1]["answer"] == "ok"
+    sets = Promise(0.9, np.array([[True, True], [False, False]]), np.full((2, 1), 0.1, np.float32))
+    told = requests(schema, batch(2, 2, [None, None]), replace(made, promise=sets))
+    assert [(request["answer"], request["set"]) for request in told] == [("worn", ["ok", "worn"]), ("ok", [])]
 
 
 def test_a_sample_that_brought_its_label_is_not_asked_about() -> None:

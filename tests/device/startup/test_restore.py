@@ -10,8 +10,10 @@ import pytest
 
 from edged.device.startup import restore
 from edged.domain.drift.live import LiveDrift
+from edged.domain.judging.prediction_sets import PredictionSets
 from edged.domain.judging.regimes import Regimes
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules
+from edged.domain.stream.schema import Schema
 from edged.domain.training.guards import Budget
 from edged.storage.models.registry import Registry
 
@@ -48,6 +50,26 @@ def test_what_is_damaged_is_begun_anew(registry: Registry) -> None:
     fresh = live.state()
     assert not restore.restore_drift(registry, live)
     assert live.state() == fresh
+
+
+def test_the_account_of_misses_goes_on_unless_it_is_damaged_or_nothing_is_promised(
+    registry: Registry,
+) -> None:
+    schema = Schema((), 2, "classify", ("no", "yes"))
+    sets = PredictionSets(0.9, schema)
+    sets.promise(np.random.default_rng(0).dirichlet([1, 1], 100).astype(np.float32))
+    assert restore.stored_sets(registry, None, schema) is None
+    fresh = restore.stored_sets(registry, 0.9, schema)
+    assert fresh is not None
+    assert fresh.state() == PredictionSets(0.9, schema).state() != sets.state()
+    registry.set_value("sets", sets.state())
+    again = restore.stored_sets(registry, 0.9, schema)
+    assert again is not None
+    assert again.state() == sets.state()
+    registry.set_value("sets", {"misses": "damaged"})
+    anew = restore.stored_sets(registry, 0.9, schema)
+    assert anew is not None
+    assert anew.state() == fresh.state()
 
 
 def test_alarms_and_thresholds_go_on_after_a_restart(registry: Registry) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
 from edged.device.web.page.history import EVENTS, MARKS, MOST_KEYS, POINTS, REQUESTS, History, PageState
+from edged.domain.judging.prediction_sets import Promise
 from edged.domain.judging.predictions import Predictions
 
 
@@ -94,3 +96,13 @@ def test_a_row_without_an_answer_has_none() -> None:
     predictions.answers[0, 0] = np.nan
     board.answered(["k"], np.zeros(1), predictions, 0.0)
     assert board.sensors["k"].label is None
+
+
+def test_the_newest_set_of_a_key_is_remembered() -> None:
+    board, sets = PageState(None), np.array([[True, True], [False, True]])
+    promise = Promise(0.9, sets, np.full((2, 1), 0.1, np.float32))
+    for rows in (slice(0, 1), slice(1, 2)):
+        board.answered(["k"], np.zeros(1), replace(made(1), promise=promise.rows(rows)), 0.0)
+        assert board.sensors["k"].choices == np.flatnonzero(sets[rows][0]).tolist()
+    board.answered(["k"], np.zeros(1), made(1), 0.0)
+    assert board.sensors["k"].choices is None

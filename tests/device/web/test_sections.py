@@ -31,7 +31,7 @@ STATUS: dict[str, Any] = {
     "labels": 2, "quarantined": 1, "evicted": 0, "engine": "portable", "stuck": 1,
     "drift": {"signals": 0, "last": None},
     "model": {"version": 2, "since": NOW, "parent": 1, "pinned": False,
-              "quality": {"error": 0.25, "labelled": 2}},
+              "quality": {"error": 0.25, "labelled": 2}, "missing": None},
     "training": {"runs": 1, "last": None, "paused": None, "waiting_for": ["quiet hours"],
                  "progress": {"run": 2, "step": 3, "steps": 10, "loss": 0.5}},
     "outbox": {"pending": 0, "bytes": 0, "dropped": 0}, "host": {},
@@ -102,6 +102,20 @@ def test_it_says_how_much_learning_brings() -> None:
     told = text("quality", view(CLASSIFY, points=points))
     assert "Accuracy 60.0 %; without learning it would be 75.0 % (15.0 points worse)" in told
     assert "No label has come yet" in text("quality", view(CLASSIFY, points=[(NOW, None, None)]))
+
+
+@pytest.mark.parametrize(("choices", "said"), [([0, 1], "{} or {}"), ([1], "{1}"), ([], "no answer")])
+def test_a_prediction_is_shown_as_the_classes_of_its_set(choices: list[int], said: str) -> None:
+    made = sensor(999.0, 1.0, [0.5, 0.5])
+    made.choices = choices
+    told = text("predictions", view(CLASSIFY, sensors={"b": made}))
+    assert f"b{said.format(*CLASSIFY.classes)}75.0 %" in told
+
+
+def test_an_untrained_model_says_what_it_lacks() -> None:
+    lacks = {**STATUS, "model": {**STATUS["model"], "missing": "7 of 20 labels"}}
+    assert "Untrained" not in text("model", view(CLASSIFY))
+    assert "7 of 20 labels there" in text("model", replace(view(CLASSIFY), status=lacks))
 
 
 def test_lineage_verdicts_and_progress_are_shown() -> None:

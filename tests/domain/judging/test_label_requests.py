@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edged.domain.judging.label_requests import DAY, LabelRequests
+from edged.domain.judging.prediction_sets import Promise
 from edged.domain.judging.predictions import Predictions
 from edged.domain.stream.holdout import is_holdout
 
@@ -60,6 +62,20 @@ def test_unsure_samples_are_asked_for_first() -> None:
     x, p, unsure = stream(10_000)
     asked = ask(LabelRequests(0.05, random=0.2), x, p, 50)
     assert asked[unsure].mean() > 8 * asked[~unsure].mean()
+
+
+def test_samples_whose_set_is_not_a_single_class_are_asked_for_before_all_others() -> None:
+    x, p, unsure = stream(2000)
+    undecided = (np.arange(len(x)) % 10 == 7) & ~unsure
+    sets = np.stack([undecided, np.ones(len(x), bool)], axis=1)
+    made = replace(said(p), promise=Promise(0.9, sets, np.full((len(x), 1), 0.1, np.float32)))
+    requests = LabelRequests(0.05, random=0.0)
+    asked = requests.choose(made, x, 0.0)
+    assert len(asked) == 100
+    chosen = np.isin(np.arange(len(x)), asked)
+    kept = is_holdout(np.arange(len(x)), 0.1)
+    slots = (undecided & ~kept).reshape(100, 20).any(axis=1)
+    assert chosen[undecided].sum() == slots.sum() > 80
 
 
 def test_no_holdout_sample_is_asked_for_because_it_stands_out() -> None:

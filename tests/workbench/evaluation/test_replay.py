@@ -36,7 +36,7 @@ KEYS = {
     "samples", "scored", "quarantined", "metric", "frozen", "no_change", "windows", "trainings",
     "promotions", "origins", "rejections", "rollbacks", "drifts", "labels_used", "forgetting", "engine",
     "seconds", "train_seconds", "peak_rss_mb", "retention", "anomaly", "last_of_keys", "warnings",
-    "experts",
+    "experts", "calibration_error", "coverage",
 }  # fmt: skip
 TIMES = {"seconds", "train_seconds", "peak_rss_mb"}
 CLASSIFY = {"features": 4, "classes": 2}

@@ -154,6 +154,8 @@ class Metrics:
         page.counter("edged_unanswerable_total", "Rows no model could answer.", predictor.unanswerable)
         live = predictor.live_quality()
         page.gauge("edged_live_accuracy_ratio", "Of the newest labelled predictions.", live.get("accuracy"))
+        covered = live.get("coverage")
+        page.gauge("edged_live_coverage_ratio", "Of the newest sets that contained their label.", covered)
         page.gauge("edged_live_error", "Mean error of the newest labelled ones.", live.get("error"))
         about = "The same figure of repeating the last known value, on the same predictions."
         page.gauge("edged_live_repeated", about, live["repeated"])

@@ -68,6 +68,7 @@ class Sensor:
     label: int | None = None
     confidence: float | None = None
     output: list[float] = field(default_factory=list)
+    choices: list[int] | None = None  # classes that the answer is one of, with `serving.coverage`
 
     def record_arrivals(self, count: int, monotonic: float) -> None:
         """Record the arrival of `count` samples."""
@@ -163,6 +164,8 @@ class PageState:
                     answer = made.answers[i, 0]
                     sensor.label = None if answer != answer else int(answer)  # noqa: PLR0124  not a number: no answer
                     sensor.confidence = float(made.confidence[i])
+                    promise = made.promise
+                    sensor.choices = None if promise is None else promise.classes(i)
             while len(self.sensors) > MOST_KEYS:
                 del self.sensors[next(iter(self.sensors))]
                 self.forgotten += 1

@@ -170,7 +170,8 @@ def predictions(view: Snapshot) -> str:
 
 def _said(view: Snapshot, sensor: Sensor) -> str:
     if view.schema.task == "classify":
-        return "no answer" if sensor.label is None else escape(view.schema.classes[sensor.label])
+        said = [sensor.label] if sensor.choices is None else sensor.choices
+        return escape(" or ".join([view.schema.classes[at] for at in said if at is not None])) or "no answer"
     if view.schema.labels_itself:
         return f"score {plain(sensor.output[0])}"
     units = view.schema.target_units or ("",) * len(sensor.output)

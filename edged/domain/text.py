@@ -283,4 +283,5 @@ TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "sensor_back": lambda e: f"{e['key']} sends {_brief(e['features'])} again",
     "sensor_moves": lambda e: f"{e['key']} moves again: {_brief(e['features'])}",
     "sensor_flooding": lambda e: f"{e['key']} sends too much",
+    "sample_implausible": lambda e: f"{e['key']}: {number(e['value'])} of {e['feature']} cannot be",
 }

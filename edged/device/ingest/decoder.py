@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edged.domain.commits.redelivery import Packet
     from edged.domain.protocols import Delivery
     from edged.domain.stream.admission import AdmissionControl
+    from edged.domain.stream.sample import Batch
     from edged.domain.stream.windowing import Windowing
     from edged.mqtt.codecs.compressed import Decoder
 
@@ -140,3 +141,14 @@ class SampleDecoder:
         changes = self.admission.watch(keys, x[:, : self._watched])
         if changes:
             self._notices.stuck(changes)
+
+    def implausible(self, batch: Batch, channels: int) -> frozenset[int]:
+        """Report samples with values that cannot be, and return their offsets; `channels`: of a reading."""
+        x = batch.x.reshape(len(batch), -1, channels)
+        outside = self.admission.implausible_values(batch.keys, x)
+        rows = np.flatnonzero(outside.any(axis=1)).tolist()
+        for row in rows:
+            feature = int(outside[row].argmax())
+            values = x[row, :, feature]
+            self._notices.implausible(batch.keys[row], feature, float(values[np.abs(values).argmax()]))
+        return frozenset(batch.offsets[rows].tolist())

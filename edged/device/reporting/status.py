@@ -237,6 +237,7 @@ class StatusCollector:
                 "overrun": self._pipeline.ingestor.overrun,
                 "skewed": self._pipeline.ingestor.admission.skewed,
                 "stuck": self._pipeline.ingestor.admission.stuck,
+                "implausible": self._pipeline.ingestor.admission.implausible,
                 "contradicted": counters.contradicted,
                 "windows": self._windows(),
             },

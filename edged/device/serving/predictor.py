@@ -119,8 +119,14 @@ class Predictor:
             except ModelError as problem:
                 served = self._fall_back(served, problem)
 
+    def ignore(self, offsets: NDArray[np.int64]) -> None:
+        """Judge by no label of these samples, which have been answered."""
+        self._memory.forget(offsets)
+
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
         """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
+        if len(offsets) == 0:
+            return
         with self._watching:
             # Of a window its last reading: in windows that overlap every reading would count several times.
             measured = x[:, : self.schema.measured]

@@ -173,7 +173,7 @@ class ServingWorker:
                 log.error("prediction_failed", samples=len(batch.keys[part]), problem=problem.line())
 
     def _answer(self, batch: Batch, received: NDArray[np.float64], part: slice) -> None:
-        offsets, x = batch.offsets[part], batch.x[part]
+        offsets, x, aside = batch.offsets[part], batch.x[part], batch.is_aside()[part]
         made = self._rescued(lambda: self._predictor.predict(offsets, x))
         ids = [
             own if own is not None else f"{self._boot}-{offset}"
@@ -183,7 +183,8 @@ class ServingWorker:
         self.latencies.add(time.monotonic() - received[part])
         self._requester.answered(batch, part, ids, made)
         self._events.answered(made, ids, batch.keys[part], batch.ts[part])
-        self._predictor.shadow(offsets, x)
+        self._predictor.ignore(offsets[aside])
+        self._predictor.shadow(offsets[~aside], x[~aside])
         self._report_failed()
         if self._schema.labels_itself:
             for change in self._predictor.detect_anomalies(made, batch.keys[part], batch.ts[part]).changes:

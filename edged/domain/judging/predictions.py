@@ -85,6 +85,11 @@ class RecentAnswers:
             self._experts[place] = made.experts
             self._experts_of[place] = made.offsets
 
+    def forget(self, offsets: NDArray[np.int64]) -> None:
+        """Forget the answers of these samples."""
+        place = offsets % self._size
+        self._offsets[place[self._offsets[place] == offsets]] = -1
+
     def remember_shadow(self, offsets: NDArray[np.int64], answers: NDArray[np.float32]) -> None:
         """Keep what the predecessor would have answered."""
         place = offsets % self._size

@@ -50,7 +50,8 @@ class Batch:
 
     `offsets` `(n,)` int64; `x` `(n, d)` float32; `ts` and `ingested` `(n,)` float64 Unix seconds;
     `labels[i]` is None where no label has come; `ids[i]` is the sender's id or None;
-    `packets[i]` is `(packet id, checksum)` of the MQTT delivery, or None for other sources.
+    `packets[i]` is `(packet id, checksum)` of the MQTT delivery, or None for other sources. Of the offsets
+    `aside` nothing is learned, and nothing judged.
     """
 
     offsets: NDArray[np.int64]
@@ -61,6 +62,7 @@ class Batch:
     labels: list[LabelValue | None]
     ids: list[str | None] = field(default_factory=list)
     packets: list[tuple[int, int] | None] = field(default_factory=list)
+    aside: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -100,11 +102,20 @@ class Batch:
             [label for batch in batches for label in batch.labels],
             [name for batch in batches for name in batch.ids],
             [packet for batch in batches for packet in batch.packets],
+            frozenset().union(*(batch.aside for batch in batches)),
         )
 
     def part(self, start: int, stop: int) -> Batch:
         """The samples from position `start` to before `stop`."""
-        return Batch(*(getattr(self, column.name)[start:stop] for column in fields(self)))
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        aside = columns.pop("aside")
+        return Batch(**{name: column[start:stop] for name, column in columns.items()}, aside=aside)
+
+    def is_aside(self) -> NDArray[np.bool_]:
+        """Of which samples nothing is learned, `(n,)`."""
+        if not self.aside:
+            return np.zeros(len(self), bool)
+        return np.isin(self.offsets, list(self.aside))
 
 
 @dataclass(frozen=True)

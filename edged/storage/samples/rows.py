@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.sample import Batch, LabelValue
     from edged.domain.stream.schema import Schema
 
+WITHDRAWN = 2**63 - 1  # in column `changes`: whatever labels come, the sample is not learned from
 _ROWS_PER_INSERT = 50  # one statement for many rows takes a third off the time of an insert
 
 
@@ -53,6 +54,8 @@ def insert(
         "packet": packed(batch.packets),
         "checksum": map(checksum, batch.keys, ts, kept, blobs, labels),
     }
+    if batch.aside:
+        columns["changes"] = [WITHDRAWN if aside else None for aside in batch.is_aside().tolist()]
     if any(batch.ids):
         columns |= {"id_key": _id_keys(offsets, batch.ids), "id": batch.ids}
     _insert_columns(db, columns, len(batch))
@@ -97,10 +100,12 @@ def _blobs(x: NDArray[np.float32]) -> list[bytes]:
 
 
 def labelled_rows(batch: Batch, schema: Schema) -> NDArray[np.bool_]:
-    """Which samples of a batch have a label on arrival, `(n,)`."""
+    """Which samples of a batch have a label on arrival that counts, `(n,)`."""
+    counts = ~batch.is_aside()
     if schema.labels_itself:
-        return np.ones(len(batch), bool)
-    return np.fromiter((label is not None for label in batch.labels), bool, len(batch))
+        return counts
+    counts &= np.fromiter((label is not None for label in batch.labels), bool, len(batch))
+    return counts
 
 
 def encoded(labels: Sequence[LabelValue | None], schema: Schema) -> Iterable[Any]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 #                 always NULL where the target is the input itself.
 # label_seq       position in label order; NULL while unlabelled.
 # label_ts        when a label came by itself; NULL for one that came with its sample.
-# changes         how often the label was contradicted; NULL for never. See labels.py.
+# changes         how often the label was contradicted; NULL for never. See labels.py. Very large for a sample
+#                 that is not learned from whatever its label.
 # id_key          see label_join.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
 #                 of messages that brought no sample, with the next offset at that time as their place.
 # checksum        see rows.py; NULL in rows of an earlier edged. That of tally covers its other columns.

@@ -22,6 +22,7 @@ from edged.device.pipeline import Host, Pipeline, label_requests
 from edged.device.startup.bootstrap import open_samples, with_bundle, with_context
 from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.outputs import answers
+from edged.domain.stream.admission import PlausibleRange
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.domain.training.triggers import FEWEST
@@ -87,6 +88,8 @@ class Replay(Listener):
         self.answers = np.zeros((len(stream), width), np.float32)
         self.versions = np.zeros(len(stream), np.int64)
         self.expert_answers: NDArray[np.float32] | None = None
+        self._plausible = PlausibleRange()
+        self.implausible = 0
         self.detections = Detections(self.predictor.anomalies, stream)
         self.labels_used = 0
         self._requests = self._ask_for_labels(config) if options.ask else None
@@ -222,7 +225,6 @@ class Replay(Listener):
         index = np.arange(start, end)
         self._clock.advance_to(float(self.stream.t[end - 1]))
         made = self.predictor.predict(index + 1, self.stream.x[index])
-        self.predictor.shadow(index + 1, self.stream.x[index])
         self.answers[index] = made.output if self.schema.labels_itself else made.answers
         self.versions[index] = made.version
         if made.experts is not None:
@@ -232,32 +234,40 @@ class Replay(Listener):
         if self._requests is not None:
             asked = self._requests.choose(made, self.stream.x[index], self._clock.now())
             self._answers_due.extend((offset - 1, end + self.options.delay) for offset in asked)
-        self._append(index, with_labels=False)
+        aside = self._append(index, with_labels=False)
+        self.predictor.ignore(index[aside] + 1)
+        self.predictor.shadow(index[~aside] + 1, self.stream.x[index[~aside]])
         if self.schema.labels_itself:
             self._judge_itself(index, made)
         self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
 
-    def _append(self, index: NDArray[np.int64], *, with_labels: bool) -> None:
-        """Store rows; the offset of row i is i + 1."""
+    def _append(self, index: NDArray[np.int64], *, with_labels: bool) -> NDArray[np.bool_]:
+        """Store rows; the offset of row i is i + 1. Those of which nothing is learned, `(n,)`."""
         stream = self.stream
         labels: list[Any] = [None] * len(index)
         if with_labels and self._forecast is None and not self.schema.labels_itself:
             labels = [_label(stream.y[i]) if stream.known[i] else None for i in index]
+        keys, measured = [stream.keys[i] for i in index], stream.x[index, : self.schema.measured]
+        outside = self._plausible.outside(keys, measured.reshape(len(index), -1, self.schema.channels))
+        aside = np.asarray(outside.any(axis=1))
+        self.implausible += int(aside.sum())
         batch = Batch(
             index + 1,
-            [stream.keys[i] for i in index],
+            keys,
             stream.t[index],
             stream.t[index],
             stream.x[index],
             labels,
             [None] * len(index),
             [None] * len(index),
+            frozenset((index[aside] + 1).tolist()),
         )
         updates = self._forecast.update(batch) if self._forecast is not None else []
         self.log.commit(batch, updates)
         if updates:
             rows = np.array([u.offset - 1 for u in updates])
             self._evaluate(rows, stream.y[rows], scored=not with_labels)
+        return aside
 
     def _arrive(self, start: int, end: int) -> None:
         """Labels of rows `start` to `end` become known."""

@@ -100,6 +100,7 @@ class WipeCommands:
     def _forget(self, *, samples: bool) -> None:
         """Erase what the journal and its values say of samples, and what would be written there again."""
         pipeline = self._pipeline
+        pipeline.disputes.forget()
         if samples:
             for model in sorted((pipeline.config.storage.dir / MODELS).glob("[0-9]*")):
                 erase_members(model, "probe_*.npy")

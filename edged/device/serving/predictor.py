@@ -12,6 +12,7 @@ import numpy as np
 from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.gate import Probation
+from edged.domain.judging.label_watch import MOST_CLASSES, LabelWatch
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
@@ -59,6 +60,8 @@ class Predictor:
         self.previous: ServedModel | None = None
         self.mix = mix or ExpertMix()
         self._memory = RecentAnswers(config.remember, schema)
+        watched = schema.task == "classify" and gate.suspect_labels and len(schema.classes) <= MOST_CLASSES
+        self.watch = LabelWatch(len(schema.classes), config.remember) if watched else None
         self.quality = LiveQuality()
         self.drift = LiveDrift(classes=schema.task == "classify", features=schema.channels, rules=drift)
         self.anomalies = Anomalies(anomaly or AnomalyRules()) if schema.labels_itself else None
@@ -76,13 +79,19 @@ class Predictor:
 
     # ---- predicting ------------------------------------------------------------------------
 
-    def predict(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> Predictions:
-        """Answers for `x` `(n, d)`. A champion that fails is replaced by its predecessor at once.
+    def predict(
+        self, offsets: NDArray[np.int64], x: NDArray[np.float32], keys: Sequence[str] | None = None
+    ) -> Predictions:
+        """Answers for `x` `(n, d)`; the labels of samples whose `keys` are given are watched.
+
+        A champion that fails is replaced by its predecessor at once.
 
         Raises ModelError when there is no predecessor, or none that answers.
         """
         made = self._by_champion(offsets, x)
         self._memory.remember(made)
+        if self.watch is not None and keys is not None:
+            self.watch.remember(made, keys)
         confidence = _unmixed_confidence(made)
         if confidence is not None:
             with self._watching:
@@ -122,6 +131,8 @@ class Predictor:
     def ignore(self, offsets: NDArray[np.int64]) -> None:
         """Judge by no label of these samples, which have been answered."""
         self._memory.forget(offsets)
+        if self.watch is not None:
+            self.watch.forget(offsets)
 
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
         """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
@@ -234,9 +245,17 @@ class Predictor:
             log.warning("probation_lapsed", version=self.champion.version, labelled=probation.count)
             self._probation = None
 
-    def label(self, offsets: NDArray[np.int64], y: NDArray[np.float32]) -> bool | None:
-        """Join labels `(n, targets)` to answers. The probation's outcome once it is known."""
+    def label(
+        self, offsets: NDArray[np.int64], y: NDArray[np.float32], sources: Sequence[str] | None = None
+    ) -> bool | None:
+        """Join labels `(n, targets)` to answers. The probation's outcome once it is known.
+
+        Labels whose `sources` are given are watched; nothing is judged by those that are set aside.
+        """
         champion = self.champion
+        if self.watch is not None and sources is not None:
+            good = ~self.watch.judge(offsets, y, sources)
+            offsets, y = offsets[good], y[good]
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         if joined.experts is not None:
             self.mix.update(joined.experts, joined.labels)

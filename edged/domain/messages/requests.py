@@ -92,7 +92,14 @@ REQUESTS: dict[str, Schema] = {
         "takes back what the last command `label` did, or the one whose answer had that `number`",
         fields(number={"type": "integer", "minimum": 1}),
     ),
-    "accept": about("alarms that stand are the new normal", fields(key=TEXT)),
+    "accept": about(
+        "alarms that stand are the new normal, or a source of labels is trusted again",
+        fields(
+            key=TEXT,
+            labels=about("a source whose labels are set aside", TEXT),
+            earlier=about("whether to learn from those that were set aside, too; true when absent", FLAG),
+        ),
+    ),
     "weights.get": about(
         "publishes the weights of a version, or some chunks of them, on weights/<version>/…",
         fields(

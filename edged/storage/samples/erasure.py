@@ -53,6 +53,7 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
         open_windows.clear(db, labels_only=not samples)
         joined_values.clear(db, labels_only=not samples)
         label_actions.clear(db)
+        db.execute("DELETE FROM label_sources")  # topics may name people and machines
     if samples:
         gone["samples"], gone["labels"] = tally.rows, labelled
         db.execute("DELETE FROM samples")
@@ -63,7 +64,7 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
     elif labels:
         gone["labels"] = labelled
         db.execute(
-            "UPDATE samples SET y = NULL, label_ts = NULL, label_seq = NULL,"
+            "UPDATE samples SET y = NULL, label_ts = NULL, label_seq = NULL, source = NULL,"
             f" changes = CASE WHEN changes >= {WITHDRAWN} THEN changes END,"
             f" checksum = {checksum_with('NULL')}"
         )

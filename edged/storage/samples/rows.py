@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -35,10 +35,12 @@ def insert(
     holdout: NDArray[np.bool_],
     labels: Iterable[Any],
     positions: Iterable[int | None],
+    sources: Mapping[str, int],
 ) -> None:
     """Insert a batch into the current transaction.
 
     `labels` are encoded values of column `y`, `positions` those of `label_seq`; both may be endless.
+    `sources` are the numbers of the sources of labels.
     """
     offsets, ts, kept = batch.offsets.tolist(), batch.ts.tolist(), holdout.astype(int).tolist()
     blobs, labels = _blobs(batch.x), list(islice(labels, len(batch)))
@@ -56,6 +58,8 @@ def insert(
     }
     if batch.aside:
         columns["changes"] = [WITHDRAWN if aside else None for aside in batch.is_aside().tolist()]
+    if sources:
+        columns["source"] = [sources.get(source) for source in batch.sources]
     if any(batch.ids):
         columns |= {"id_key": _id_keys(offsets, batch.ids), "id": batch.ids}
     _insert_columns(db, columns, len(batch))

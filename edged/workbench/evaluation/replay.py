@@ -224,7 +224,8 @@ class Replay(Listener):
     def _replay(self, start: int, end: int) -> None:
         index = np.arange(start, end)
         self._clock.advance_to(float(self.stream.t[end - 1]))
-        made = self.predictor.predict(index + 1, self.stream.x[index])
+        keys = [self.stream.keys[i] for i in index]
+        made = self.predictor.predict(index + 1, self.stream.x[index], keys)
         self.answers[index] = made.output if self.schema.labels_itself else made.answers
         self.versions[index] = made.version
         if made.experts is not None:
@@ -260,7 +261,7 @@ class Replay(Listener):
             labels,
             [None] * len(index),
             [None] * len(index),
-            frozenset((index[aside] + 1).tolist()),
+            aside=frozenset((index[aside] + 1).tolist()),
         )
         updates = self._forecast.update(batch) if self._forecast is not None else []
         self.log.commit(batch, updates)
@@ -277,7 +278,8 @@ class Replay(Listener):
         if self._requests is not None:
             rows = self._answered(end + self.options.delay)
         now = self._clock.now()
-        self.log.commit(None, [LabelUpdate(int(i) + 1, _label(self.stream.y[i]), now) for i in rows])
+        y, sources = self.stream.y, self.stream.sources or ["labels"] * len(self.stream)
+        self.log.commit(None, [LabelUpdate(int(i) + 1, _label(y[i]), now, sources[i]) for i in rows])
         self._evaluate(rows, self.stream.y[rows], scored=True)
 
     def _judge_itself(self, index: NDArray[np.int64], made: Predictions) -> None:
@@ -303,7 +305,9 @@ class Replay(Listener):
         if not scored or len(rows) == 0:
             return
         self.labels_used += len(rows)
-        outcome = self.predictor.label(rows + 1, y)
+        sources = self.stream.sources or ["labels"] * len(self.stream)
+        outcome = self.predictor.label(rows + 1, y, [sources[i] for i in rows])
+        self.pipeline.disputes.apply()
         if outcome is not None:
             self.rollout.probation_ended(self.predictor.champion.version, outcome)
 

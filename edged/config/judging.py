@@ -47,7 +47,9 @@ class GateConfig(Section):
     tolerance: float = Field(1e-4, gt=0, description="largest difference to the trainer's own outputs")
     latency: Duration = Field(0.05, gt=0, description="largest time for one prediction of a candidate")
     suspect_labels: bool = Field(
-        True, description="refuse candidates and pause training while no model can explain the labels"
+        True,
+        description="refuse candidates and pause training while no model can explain the labels;"
+        " set falsified labels aside",
     )
     timeout: Duration = Field(
         60.0, gt=0, description="longest time for verifying, for judging and for loading a candidate"

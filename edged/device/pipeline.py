@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.device.ingest.import_feed import ImportFeed
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.worker import CANCELLED, TrainingWorker
@@ -119,6 +120,7 @@ class Pipeline:
             self.evaluator, self.models, self.predictor, host.events, self.scheduler.triggers
         )
         self.exclusion = AnomalyExclusion(self.predictor.anomalies, samples)
+        self.disputes = LabelDisputes(self.predictor, samples, registry, host.events)
 
     def resume(self, unfinished: UnfinishedRun | None) -> None:
         """Restore what an earlier process left: detectors, thresholds, the probation of the champion.
@@ -153,6 +155,7 @@ class LivePipeline(Pipeline):
             rollout=self.rollout,
             recall=self.recall,
             exclusion=self.exclusion,
+            disputes=self.disputes,
             predictor=self.predictor,
             samples=self.samples,
             registry=self.registry,

@@ -187,6 +187,9 @@ class Samples(StoredRows, Protocol):
     def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
         """Labelled samples of the training role, the newest `limit`, oldest first."""
 
+    def bounded(self, window: Window) -> Window:
+        """A window without what a source of labels gave beyond its share."""
+
     def training_parts(
         self, after_seq: int, limit: int, size: int, *, upto_seq: int | None = None
     ) -> list[int]:

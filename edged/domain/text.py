@@ -303,6 +303,7 @@ TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "training_started": lambda e: f"run {e['run']} began ({e['trigger']}), {e['new']} new samples",
     "training_finished": _finished,
     "candidate_rejected": lambda e: f"candidate of run {e['run']} refused: {_brief(e['reasons'])}",
+    "candidates_refused": lambda e: f"the last {e['count']} candidates were refused: {e['cause']}",
     "model_promoted": _promoted,
     "model_rolled_back": lambda e: f"rolled back from version {e['from']} to {e['to']}: {e['reason']}",
     "drift_detected": _drifted,
@@ -314,4 +315,6 @@ TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "sensor_back": lambda e: f"{e['key']} sends {_brief(e['features'])} again",
     "sensor_moves": lambda e: f"{e['key']} moves again: {_brief(e['features'])}",
     "sensor_flooding": lambda e: f"{e['key']} sends too much",
+    "labels_disputed": lambda e: f"set aside: {e['detail']}",
+    "sample_implausible": lambda e: f"{e['key']}: {number(e['value'])} of {e['feature']} cannot be",
 }

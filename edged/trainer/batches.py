@@ -27,7 +27,8 @@ class BatchSampler:
     def new_rows(self, plan: RunPlan) -> Window:
         """Read the samples that are new to a run."""
         limit = self._task.training.window
-        return self._usable(self._samples.training_window(plan.after, limit, upto_seq=plan.upto))
+        new = self._samples.training_window(plan.after, limit, upto_seq=plan.upto)
+        return self._usable(self._samples.bounded(new))
 
     def all_rows(self, state: LearnerState) -> Window:
         """Read the newest samples and the remembered ones, each once."""

@@ -120,7 +120,7 @@ class Desk:
         self.worker = TrainingWorker(
             scheduler=pipeline.scheduler, rollout=pipeline.rollout, recall=pipeline.recall,
             exclusion=pipeline.exclusion, predictor=pipeline.predictor, samples=state.samples,
-            registry=state.registry, events=events,
+            registry=state.registry, events=events, disputes=pipeline.disputes,
         )  # fmt: skip
         running = RunningCommands()
         self.dispatcher = CommandDispatcher(

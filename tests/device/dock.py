@@ -75,7 +75,7 @@ class Hearing(Listener):
         self._dock = dock
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
-        if name.startswith("sensor_"):
+        if name.startswith(("sensor_", "sample_implausible")):
             self._dock.notices.append((name, fields))
 
     def problem_changed(self) -> None:

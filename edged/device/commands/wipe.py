@@ -102,6 +102,7 @@ class WipeCommands:
         pipeline = self._pipeline
         if pipeline.predictor.sets is not None:
             pipeline.predictor.sets.forget_rows()
+        pipeline.disputes.forget()
         if samples:
             for model in sorted((pipeline.config.storage.dir / MODELS).glob("[0-9]*")):
                 erase_members(model, "probe_*.npy")

@@ -322,7 +322,7 @@ class LabelJoin:
             elif offset in expired:
                 lost.append(Rejected(now, "label", "label_expired", b"", f"too late for its sample {named}"))
             else:
-                updates.append(LabelUpdate(offset, label.label, label.ts or now))
+                updates.append(LabelUpdate(offset, label.label, label.ts or now, label.source or "http"))
         self._store.commit(None, updates, lost, group.label_packets)
         group.rejected.extend(lost)
         joined = zip(group.labels, found, strict=True)

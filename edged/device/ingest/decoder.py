@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from edged.domain.commits.redelivery import Packet
     from edged.domain.protocols import Delivery
     from edged.domain.stream.admission import AdmissionControl
+    from edged.domain.stream.sample import Batch
     from edged.domain.stream.windowing import Windowing
     from edged.mqtt.codecs.compressed import Decoder
 
@@ -74,12 +76,14 @@ class SampleDecoder:
                 self.record(self.messages, None)
                 if isinstance(found, Reading):
                     self._look_at_labels([found], delivery, group)
-                    return found if self.admit(found) else None
+                    return _from(found, delivery.topic) if self.admit(found) else None
                 self._look_at_labels(found, delivery, group)
                 return [
-                    one for one in found if isinstance(one, LabelReading | HoldReading) or self.admit(one)
+                    _from(one, delivery.topic)
+                    for one in found
+                    if isinstance(one, LabelReading | HoldReading) or self.admit(one)
                 ]
-            label = self._label_codec.decode(delivery.topic, delivery.payload)
+            label = _from(self._label_codec.decode(delivery.topic, delivery.payload), delivery.topic)
             if isinstance(label, HoldReading) or (label.key is not None and label.ts is None):
                 return [label]
             group.labels.append(label)
@@ -140,3 +144,24 @@ class SampleDecoder:
         changes = self.admission.watch(keys, x[:, : self._watched])
         if changes:
             self._notices.stuck(changes)
+
+    def implausible(self, batch: Batch, channels: int) -> frozenset[int]:
+        """Report samples with values that cannot be, and return their offsets; `channels`: of a reading."""
+        x = batch.x.reshape(len(batch), -1, channels)
+        outside = self.admission.implausible_values(batch.keys, x)
+        rows = np.flatnonzero(outside.any(axis=1)).tolist()
+        for row in rows:
+            feature = int(outside[row].argmax())
+            values = x[row, :, feature]
+            self._notices.implausible(batch.keys[row], feature, float(values[np.abs(values).argmax()]))
+        return frozenset(batch.offsets[rows].tolist())
+
+
+_Found = TypeVar("_Found", bound=Seen)
+
+
+def _from(found: _Found, topic: str) -> _Found:
+    """What a message on a topic holds, with the topic as the source of a label."""
+    if isinstance(found, LabelReading) or (isinstance(found, Reading) and found.label is not None):
+        return replace(found, source=topic)
+    return found

@@ -86,6 +86,7 @@ class Ingestor:
         forecasts = schema.task == "forecast"
         self._forecast = Forecast(stream.forecast_columns, stream.horizon) if forecasts else None
         self._context = TemporalContext.of(schema)
+        self._channels = schema.channels
         self.windowing = None if stream.window is None else Windowing(stream.window.rules(), stream.width)
         self.joiner = joiner
         self._restored = False
@@ -364,6 +365,7 @@ class Ingestor:
             ts = self.admission.event_times([reading.ts for reading in readings], now)
         if readings:
             batch = Batch.of(readings, packets, first=self._next_offset, now=now, ts=ts)
+            batch = replace(batch, aside=self.decoder.implausible(batch, self._channels))
             if self._context is not None:
                 batch = replace(batch, x=self._context.extend(batch.keys, batch.x))
             group.batches.append(batch)

@@ -48,6 +48,14 @@ class IngestNotices:
                 {"more": max(0, len(changes) - MOST_STUCK), "key": change.key, "features": names},
             )
 
+    def implausible(self, key: str, feature: int, value: float) -> None:
+        """Report a value that cannot be; `feature` is its position in a reading."""
+        more = self._throttle.admit("sample_implausible")
+        if more is not None:
+            name = self._schema.names[feature] if self._schema.names else feature
+            fields = {"key": key, "feature": name, "value": value, "more": more}
+            self._events.event("sample_implausible", fields)
+
     def away(self, absence: SensorAbsence, names: Sequence[str]) -> None:
         """Report sensors whose values stay away, or are back; `names` are those of features of messages."""
         more = self._throttle.admit("sensor_missing" if absence.away else "sensor_back")

@@ -22,6 +22,7 @@ from edged.storage.samples.erasure import erase_files
 if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+    from edged.device.learning.label_disputes import LabelDisputes
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.promotion.rollout import Rollout
@@ -63,6 +64,7 @@ class TrainingWorker:
         rollout: Rollout,
         recall: RegimeRecall,
         exclusion: AnomalyExclusion,
+        disputes: LabelDisputes,
         predictor: Predictor,
         samples: SampleLog,
         registry: Registry,
@@ -72,6 +74,7 @@ class TrainingWorker:
         self._rollout = rollout
         self._recall = recall
         self._exclusion = exclusion
+        self._disputes = disputes
         self._predictor = predictor
         self._samples = samples
         self._registry = registry
@@ -253,6 +256,7 @@ class TrainingWorker:
             try:
                 self._do_between_runs()
                 self._exclusion.apply()
+                self._disputes.apply()
                 self._try_recall()
                 trigger = self._scheduler.due()
                 if trigger is not None:
@@ -383,6 +387,8 @@ class TrainingWorker:
     def _catch_up(self) -> None:
         self._rollout.persist()
         try:
-            self._exclusion.apply()  # here, too: a run that goes on for hours holds up the other thread
+            # Here, too: a run that goes on for hours holds up the other thread.
+            self._exclusion.apply()
+            self._disputes.apply()
         except StorageError as problem:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")

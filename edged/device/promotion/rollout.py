@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.device.promotion.candidate_store import discard
+from edged.domain.judging.refusal_streak import RefusalStreak
 from edged.domain.training.training_run import JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from edged.device.promotion.evaluator import CandidateEvaluator
     from edged.device.promotion.model_store import ModelStore
     from edged.device.serving.predictor import Predictor
+    from edged.domain.judging.gate import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
     from edged.domain.training.training_run import Candidate
@@ -68,12 +70,18 @@ class Rollout:
         self._triggers = triggers
         self._lock = threading.RLock()
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
+        self._streak = RefusalStreak()
         self.origins: dict[str, int] = {}
 
     @property
     def champion(self) -> int:
         """Version of the model that serves."""
         return self._predictor.champion.version
+
+    @property
+    def problem(self) -> str | None:
+        """That candidate after candidate is refused, and why; None otherwise."""
+        return self._streak.problem
 
     # ---- candidates ------------------------------------------------------------------------
 
@@ -93,7 +101,10 @@ class Rollout:
 
     def _consider(self, candidate: Candidate) -> tuple[JudgedCandidate, ServedModel | None]:
         champion = self._predictor.champion
-        verdict, served = self._models.add(self._evaluator.evaluate(candidate, champion))
+        evaluation = self._evaluator.evaluate(candidate, champion)
+        verdict, served = self._models.add(evaluation)
+        if candidate.source == "training" and self._streak.record(verdict, failed=evaluation.failed):
+            self._publish_streak(verdict)
         if served is None:
             judged = self._rejected(JudgedCandidate(candidate, verdict))
             if candidate.source == "training":
@@ -110,6 +121,12 @@ class Rollout:
     def _rejected(self, judged: JudgedCandidate) -> JudgedCandidate:
         self._events.event("candidate_rejected", judged.event())
         return judged
+
+    def _publish_streak(self, verdict: Verdict) -> None:
+        if self.problem is not None:
+            fields = {"count": self._streak.count, "cause": self._streak.cause, "reasons": [*verdict.reasons]}
+            self._events.event("candidates_refused", fields)
+        self._events.problem_changed()
 
     def _perhaps_rest(self) -> None:
         times = self._evaluator.recommended_pause()

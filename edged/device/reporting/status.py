@@ -86,7 +86,9 @@ class StatusCollector:
             return self._pipeline.committer.problem
         problems = [self.session.problem, *(extension.problem for extension in self._extensions)]
         ingestor = self._pipeline.ingestor
-        return next(filter(None, [*problems, ingestor.decoder.problem, ingestor.joiner.problem]), None)
+        learning = self._pipeline.disputes.problem, self._pipeline.rollout.problem
+        arriving = ingestor.decoder.problem, ingestor.joiner.problem
+        return next(filter(None, [*problems, *arriving, *learning]), None)
 
     @property
     def uptime(self) -> float:
@@ -238,6 +240,7 @@ class StatusCollector:
                 "overrun": self._pipeline.ingestor.overrun,
                 "skewed": self._pipeline.ingestor.admission.skewed,
                 "stuck": self._pipeline.ingestor.admission.stuck,
+                "implausible": self._pipeline.ingestor.admission.implausible,
                 "contradicted": counters.contradicted,
                 "windows": self._windows(),
             },

@@ -13,6 +13,7 @@ import numpy as np
 from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.gate import Probation
+from edged.domain.judging.label_watch import MOST_CLASSES, LabelWatch
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
@@ -70,6 +71,8 @@ class Predictor:
         self._stale = samples is not None and self.mix.head is not None  # the head is to learn from the log
         self._classes_seen = 0
         self._memory = RecentAnswers(config.remember, schema)
+        watched = schema.task == "classify" and gate.suspect_labels and len(schema.classes) <= MOST_CLASSES
+        self.watch = LabelWatch(len(schema.classes), config.remember) if watched else None
         self.quality, self.repeated = LiveQuality(), LiveQuality()
         self._covered = LiveQuality(COVERED)
         self._last: NDArray[np.float32] | float = np.nan  # the newest label
@@ -89,8 +92,12 @@ class Predictor:
 
     # ---- predicting ------------------------------------------------------------------------
 
-    def predict(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> Predictions:
-        """Answers for `x` `(n, d)`. A champion that fails is replaced by its predecessor at once.
+    def predict(
+        self, offsets: NDArray[np.int64], x: NDArray[np.float32], keys: Sequence[str] | None = None
+    ) -> Predictions:
+        """Answers for `x` `(n, d)`; the labels of samples whose `keys` are given are watched.
+
+        A champion that fails is replaced by its predecessor at once.
 
         Raises ModelError when there is no predecessor, or none that answers.
         """
@@ -100,6 +107,8 @@ class Predictor:
             made = replace(made, promise=self.sets.promise(made.output))
         forecast = self.schema.forecast
         self._memory.remember(made, x[:, forecast] if forecast else self._last)
+        if self.watch is not None and keys is not None:
+            self.watch.remember(made, keys)
         confidence = _unmixed_confidence(made)
         if confidence is not None:
             with self._watching:
@@ -137,8 +146,16 @@ class Predictor:
             except ModelError as problem:
                 served = self._fall_back(served, problem)
 
+    def ignore(self, offsets: NDArray[np.int64]) -> None:
+        """Judge by no label of these samples, which have been answered."""
+        self._memory.forget(offsets)
+        if self.watch is not None:
+            self.watch.forget(offsets)
+
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
         """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
+        if len(offsets) == 0:
+            return
         with self._watching:
             # Of a window its last reading: in windows that overlap every reading would count several times.
             measured = x[:, : self.schema.measured]
@@ -247,17 +264,27 @@ class Predictor:
             self._probation = None
 
     def label(
-        self, offsets: NDArray[np.int64], y: NDArray[np.float32], x: NDArray[np.float32] | None = None
+        self,
+        offsets: NDArray[np.int64],
+        y: NDArray[np.float32],
+        x: NDArray[np.float32] | None = None,
+        *,
+        sources: Sequence[str] | None = None,
     ) -> bool | None:
         """Join labels `(n, targets)` to answers. The probation's outcome once it is known.
 
-        `x` `(n, d)` are the samples; without them they are read where the head learns them.
+        `x` `(n, d)` are the samples; without them they are read where the head learns them. Labels whose
+        `sources` are given are watched; nothing is judged by those that are set aside.
         """
         champion = self.champion
+        good = np.ones(len(offsets), bool)
         if self.schema.open is not None:
             y = self.schema.open.mapped(y)
-            counts = y[:, 0] >= 0
-            offsets, y, x = offsets[counts], y[counts], None if x is None else x[counts]
+            good = y[:, 0] >= 0
+        if self.watch is not None and sources is not None:
+            watched = [source for source, known in zip(sources, good.tolist(), strict=True) if known]
+            good[good] = ~self.watch.judge(offsets[good], y[good], watched)
+        offsets, y, x = offsets[good], y[good], None if x is None else x[good]
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         if joined.experts is not None:
             self.mix.update(joined.experts, joined.labels)

@@ -161,7 +161,7 @@ class ServingWorker:
 
     def _handle(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate]) -> None:
         if isinstance(item, list):
-            self._join([u.offset for u in item], [u.label for u in item])
+            self._join([u.offset for u in item], [u.label for u in item], [u.source for u in item])
             return
         batch, received = item
         for start in range(0, len(batch), self._batch):
@@ -173,26 +173,30 @@ class ServingWorker:
                 log.error("prediction_failed", samples=len(batch.keys[part]), problem=problem.line())
 
     def _answer(self, batch: Batch, received: NDArray[np.float64], part: slice) -> None:
-        offsets, x = batch.offsets[part], batch.x[part]
-        made = self._rescued(lambda: self._predictor.predict(offsets, x))
+        offsets, x, aside = batch.offsets[part], batch.x[part], batch.is_aside()[part]
+        keys = batch.keys[part]
+        made = self._rescued(lambda: self._predictor.predict(offsets, x, keys))
         ids = [
             own if own is not None else f"{self._boot}-{offset}"
             for own, offset in zip(batch.ids[part], offsets.tolist(), strict=True)
         ]
-        self._events.predicted(encode(made, ids, batch.keys[part], batch.ts[part], self._schema.classes))
+        self._events.predicted(encode(made, ids, keys, batch.ts[part], self._schema.classes))
         self.latencies.add(time.monotonic() - received[part])
         self._requester.answered(batch, part, ids, made)
-        self._events.answered(made, ids, batch.keys[part], batch.ts[part])
-        self._predictor.shadow(offsets, x)
+        self._events.answered(made, ids, keys, batch.ts[part])
+        self._predictor.ignore(offsets[aside])
+        self._predictor.shadow(offsets[~aside], x[~aside])
         self._report_failed()
         if self._schema.labels_itself:
-            for change in self._predictor.detect_anomalies(made, batch.keys[part], batch.ts[part]).changes:
+            for change in self._predictor.detect_anomalies(made, keys, batch.ts[part]).changes:
                 self._events.event("anomaly", change.as_dict())
             self._report(self._predictor.label(offsets, x))
             return
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]
         if labelled:
-            self._join(offsets[labelled].tolist(), [batch.labels[part][i] for i in labelled], x[labelled])
+            labels, sources = batch.labels[part], batch.sources[part] or [""] * len(offsets)
+            values, told = [labels[i] for i in labelled], [sources[i] for i in labelled]
+            self._join(offsets[labelled].tolist(), values, told, x[labelled])
 
     def _rescued(self, predict: Callable[[], Predictions]) -> Predictions:
         """Predict; a champion that fails and has no predecessor is replaced, where there is another model."""
@@ -236,9 +240,11 @@ class ServingWorker:
         self._on_asked(asked)
         self._report_failed()
 
-    def _join(self, offsets: list[int], labels: list[Any], x: NDArray[np.float32] | None = None) -> None:
+    def _join(
+        self, offsets: list[int], labels: list[Any], sources: list[str], x: NDArray[np.float32] | None = None
+    ) -> None:
         y = np.asarray(labels, np.float32).reshape(len(labels), -1)
-        self._report(self._predictor.label(np.asarray(offsets, np.int64), y, x))
+        self._report(self._predictor.label(np.asarray(offsets, np.int64), y, x, sources=sources))
 
     def _report(self, outcome: bool | None) -> None:
         if outcome is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from edged.domain.judging.gate import Evidence, GateRules, Retained, Verdict, judge, refuse
 from edged.domain.judging.outputs import answers, errors, unit_scale
 from edged.domain.judging.regimes import Regimes, elsewhere
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Holdout, Model, ModelReader
@@ -65,12 +66,12 @@ class ModelComparison:
         self, model: Model, champion: Model, window: Window, scale: NDArray[np.float32] | None
     ) -> Evidence:
         """Both models' errors on the rows of a window."""
-        return Evidence(
-            *(
-                errors(self.schema, answers(self.schema, m.predict(window.x)), window.y, scale)
-                for m in (model, champion)
-            )
+        candidate, other = (
+            errors(self.schema, answers(self.schema, m.predict(window.x)), window.y, scale)
+            for m in (model, champion)
         )
+        said = window.y[:, 0].astype(np.int64) if self.schema.task == "classify" else None
+        return Evidence(candidate, other, said)
 
     def _retained(
         self, model: Model, champion: Model, recent: Window, scale: NDArray[np.float32] | None

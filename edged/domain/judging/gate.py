@@ -28,6 +28,8 @@ Errors = NDArray[np.float64]
 FORGETTING = 0.01
 # Significance at which a model of an earlier regime replaces the champion, shared by those that are tried.
 RECALL = 0.01
+# Significance at which a class is lost on the newest holdout, shared by the classes that are there.
+LOST_CLASS = 0.01
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,21 @@ class GateRules:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Errors `(n,)` of both models on the same rows, oldest first."""
+    """Errors `(n,)` of both models on the same rows, oldest first; `said` `(n,)` their classes, if any."""
 
     candidate: Errors
     champion: Errors
+    said: NDArray[np.int64] | None = None
 
     def newest(self, n: int) -> Evidence:
         """The last `n` rows."""
-        return Evidence(self.candidate[-n:], self.champion[-n:])
+        said = None if self.said is None else self.said[-n:]
+        return Evidence(self.candidate[-n:], self.champion[-n:], said)
+
+    def of_class(self, said: int) -> Evidence:
+        """The rows of one class."""
+        chosen = self.said == said
+        return Evidence(self.candidate[chosen], self.champion[chosen])
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,9 @@ def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: Gat
     reasons = [_told(found, rules)]
     if worse or not enough:
         return Verdict(False, tuple(reasons), numbers)
+    lost = [] if better else _lost_classes(recent, numbers)
+    if lost:
+        return Verdict(False, (*reasons, *lost), numbers)
     forgotten = _forgotten(task, recent, retained, rules, numbers)
     return Verdict(not forgotten, (*reasons, *forgotten), numbers, forgets=bool(forgotten))
 
@@ -157,6 +169,28 @@ def _newest(task: Task, recent: Evidence, rules: GateRules) -> tuple[PairedCompa
             return found, found.p_better < rules.significance
     found = compare(task, recent.candidate, recent.champion)
     return found, found.p_better < rules.significance
+
+
+def _lost_classes(recent: Evidence, numbers: dict[str, float]) -> list[str]:
+    """Reasons for a refusal, one a class of which fewer are found, beyond chance; the worst is in `numbers`.
+
+    Whoever is better on the whole may be worse on a class: its border has moved.
+    """
+    if recent.said is None:
+        return []
+    classes = sorted(set(recent.said.tolist()))
+    reasons = []
+    for said in classes:
+        evidence = recent.of_class(said)
+        found = compare("classify", evidence.candidate, evidence.champion)
+        if found.p_worse < LOST_CLASS / len(classes):
+            numbers["lost_class"] = float(said)
+            reasons.append(
+                f"loses class {said}: finds {-found.gain:.4f} fewer of its {found.n} samples, better on "
+                f"{found.wins}, worse on {found.losses}, p {found.p_worse:.3g}, refused below "
+                f"{LOST_CLASS / len(classes):.3g}"
+            )
+    return reasons
 
 
 def _told(found: PairedComparison, rules: GateRules) -> str:

@@ -118,6 +118,11 @@ class RecentAnswers:
             self._promise = kept = Promise(made.coverage, sets, expected)
         kept.sets[place], kept.expected[place] = made.sets, made.expected
 
+    def forget(self, offsets: NDArray[np.int64]) -> None:
+        """Forget the answers of these samples."""
+        place = offsets % self._size
+        self._offsets[place[self._offsets[place] == offsets]] = -1
+
     def remember_shadow(self, offsets: NDArray[np.int64], answers: NDArray[np.float32]) -> None:
         """Keep what the predecessor would have answered."""
         place = offsets % self._size

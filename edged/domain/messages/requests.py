@@ -97,7 +97,14 @@ REQUESTS: dict[str, Schema] = {
         "a class is none any more: it is not answered, its labels do not count", fields("class", class_=TEXT)
     ),
     "class.merge": about("the class `from` counts as `to`", fields("from", "to", from_=TEXT, to=TEXT)),
-    "accept": about("alarms that stand are the new normal", fields(key=TEXT)),
+    "accept": about(
+        "alarms that stand are the new normal, or a source of labels is trusted again",
+        fields(
+            key=TEXT,
+            labels=about("a source whose labels are set aside", TEXT),
+            earlier=about("whether to learn from those that were set aside, too; true when absent", FLAG),
+        ),
+    ),
     "weights.get": about(
         "publishes the weights of a version, or some chunks of them, on weights/<version>/…",
         fields(

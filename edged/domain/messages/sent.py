@@ -74,7 +74,7 @@ ANSWERS: dict[str, Schema] = {
     }),
     "cancel": every(cancelled=about("the command", TEXT), run=or_null(COUNT)),
     "checkpoint": every(ACCEPTED | each(or_null(COUNT), "generation", "step")),
-    "accept": every(accepted=about("alarms", COUNT)),
+    "accept": every(accepted=about("alarms, or labels that are learned from after all", COUNT)),
     "weights.get": every(version=VERSION, chunks=COUNT, sent=COUNT, manifest=OBJECT),
     "weights.apply": TRANSFER,
     "model.install": TRANSFER,
@@ -217,6 +217,7 @@ EVENTS: dict[str, Schema] = {
         level=one_of("warning", "drift"), detector=TEXT, source=TEXT, offset=COUNT, features=listed(OBJECT)
     ),
     "candidate_rejected": every(run=COUNT, reasons=listed(TEXT)),
+    "candidates_refused": every(count=COUNT, cause=TEXT, reasons=listed(TEXT)),
     "model_promoted": every(version=VERSION, parent=VERSION, origin=TEXT, reasons=listed(TEXT)),
     "model_rolled_back": every(from_=VERSION, to=VERSION, reason=TEXT),
     "anomaly": every(key=TEXT, state=one_of("start", "end"), offset=COUNT, since=SECONDS),
@@ -226,6 +227,10 @@ EVENTS: dict[str, Schema] = {
     "sensor_back": every(key=TEXT, features=listed(TEXT), more_=COUNT),
     "sensor_flooding": every(key=TEXT, more_=COUNT),
     "sample_quarantined": every(reason=TEXT),
+    "labels_disputed": every(
+        source=TEXT, predicted=TEXT, said=TEXT, labels=one_of("all", "contradicting"), detail=TEXT
+    ),
+    "sample_implausible": every(key=TEXT, feature=ANYTHING, value=NUMBER, more_=COUNT),
     "weights_applied": INSTALLED,
     "model_installed": INSTALLED,
     "bundle_installed": INSTALLED,

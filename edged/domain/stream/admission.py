@@ -1,4 +1,4 @@
-"""What a stream is guarded against before it is stored: floods, wrong clocks, sensors that stand still.
+"""What a stream is guarded against: floods, wrong clocks, sensors that stand still, values that cannot be.
 
 All times are seconds; `now` is Unix time, `monotonic` never goes back.
 """
@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.stuck_sensors import FlatlineDetector, StuckSensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_KEYS = 10_000
+KNOWN = 100  # readings from which the usual range of a feature follows
+BEYOND = 1000.0  # times its range, and as many times its largest value, a value may lie outside of it
+LASTING = 20  # samples of a key in a row with such values: its sensor measures something else by now
 PLAUSIBLE = 1_600_000_000.0  # a device's clock before September 2020 has not been set
 
 
@@ -57,6 +61,72 @@ class Bucket:
         self._tokens -= tokens
 
 
+class PlausibleRange:
+    """Finds values that lie so far outside of all before them that no sensor has measured them.
+
+    The range of a feature is that of the middle nine tenths of the first `KNOWN` readings, and grows with
+    every value that is plausible. A feature that was constant is not judged. What lasts for more than
+    `LASTING` samples of a key is believed: the stream has moved.
+
+    >>> usual = PlausibleRange()
+    >>> x = np.sin(np.arange(102, dtype=np.float32)).reshape(-1, 1, 1)
+    >>> x[101] = 1e6
+    >>> bool(usual.outside(["k"] * 100, x[:100]).any()), usual.outside(["k"] * 2, x[100:]).tolist()
+    (False, [[False], [True]])
+    """
+
+    def __init__(self) -> None:
+        self._first: list[NDArray[np.float32]] = []
+        self._range: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+        self._least = self._most = np.empty(0)
+        self._lasting: dict[str, int] = {}
+
+    def outside(self, keys: Sequence[str], x: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Which features of samples `x` `(n, steps, c)`, one key each, have values that cannot be; `(n, c)`.
+
+        Samples come in order of arrival.
+        """
+        if self._range is None:
+            self._begin(x.reshape(-1, x.shape[2]))
+            return np.zeros((len(x), x.shape[2]), bool)
+        apart = (x < self._least) | (x > self._most)
+        outside = np.asarray(apart.any(axis=1))
+        if self._lasting or outside.any():
+            for row, key in enumerate(keys):
+                if self._lasts(key, newest=bool(apart[row, -1].any())):
+                    outside[row] = False
+        self._widen(x[~outside.any(axis=1)].reshape(-1, x.shape[2]))
+        return outside
+
+    def _begin(self, readings: NDArray[np.float32]) -> None:
+        self._first.append(readings)
+        if sum(map(len, self._first)) >= KNOWN:
+            low, high = quantiles(np.concatenate(self._first), [0.05, 0.95])
+            self._first.clear()
+            self._set(low, high)
+
+    def _lasts(self, key: str, *, newest: bool) -> bool:
+        """Whether so many samples of a key were outside that they are believed."""
+        count = self._lasting.pop(key, 0) + 1
+        if newest:
+            self._lasting[key] = count  # the newest are at the end
+        if len(self._lasting) > MOST_KEYS:
+            del self._lasting[next(iter(self._lasting))]
+        return newest and count > LASTING
+
+    def _widen(self, readings: NDArray[np.float32]) -> None:
+        if len(readings) and self._range is not None:
+            low, high = readings.min(axis=0), readings.max(axis=0)
+            if (low < self._range[0]).any() or (high > self._range[1]).any():
+                self._set(np.minimum(low, self._range[0]), np.maximum(high, self._range[1]))
+
+    def _set(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
+        self._range = low, high
+        far = BEYOND * np.maximum(high - low, np.maximum(np.abs(low), np.abs(high)))
+        far[high <= low] = np.inf
+        self._least, self._most = low - far, high + far
+
+
 class AdmissionControl:
     """The guards of one stream, with what they counted."""
 
@@ -65,6 +135,8 @@ class AdmissionControl:
         self._buckets: dict[str, Bucket] = {}
         self._whole: Bucket | None = None
         self._watch = FlatlineDetector(width, rules.stuck_after) if rules.stuck_after else None
+        self._range = PlausibleRange()
+        self.implausible = 0  # samples with values that cannot be
         self.flooded = 0  # readings that were dropped because their key sent too many
         self.skewed = 0  # event times that were replaced by the time of arrival
 
@@ -135,3 +207,9 @@ class AdmissionControl:
     def watch(self, keys: Sequence[str], x: NDArray[np.float32]) -> list[StuckSensor]:
         """Sensors that have stopped or moved again with these readings `(n, c)`."""
         return [] if self._watch is None else self._watch.update(keys, x)
+
+    def implausible_values(self, keys: Sequence[str], x: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Which features of samples `x` `(n, steps, c)` have values that cannot be, `(n, c)`; counted."""
+        outside = self._range.outside(keys, x)
+        self.implausible += int(outside.any(axis=1).sum())
+        return outside

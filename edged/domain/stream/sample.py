@@ -28,6 +28,7 @@ class Reading:
     label: LabelValue | None = None
     id: str | None = None
     refused_label: str | None = None  # why the label of the message was not taken
+    source: str = field(default="", repr=False)  # where the label came from
 
 
 Decoded = Reading | list[Reading]
@@ -36,12 +37,13 @@ Decoded = Reading | list[Reading]
 
 @dataclass(frozen=True, slots=True)
 class LabelReading:
-    """A label that came by itself: joined by sample `id`, or by `key` and `ts`."""
+    """A label that came by itself from a `source`: joined by sample `id`, or by `key` and `ts`."""
 
     label: LabelValue
     id: str | None = None
     key: str | None = None
     ts: float | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Batch:
 
     `offsets` `(n,)` int64; `x` `(n, d)` float32; `ts` and `ingested` `(n,)` float64 Unix seconds;
     `labels[i]` is None where no label has come; `ids[i]` is the sender's id or None;
-    `packets[i]` is `(packet id, checksum)` of the MQTT delivery, or None for other sources.
+    `packets[i]` is `(packet id, checksum)` of the MQTT delivery, or None for other sources. `sources[i]`
+    is where the label came from; of the offsets `aside` nothing is learned, and nothing judged.
     """
 
     offsets: NDArray[np.int64]
@@ -61,6 +64,8 @@ class Batch:
     labels: list[LabelValue | None]
     ids: list[str | None] = field(default_factory=list)
     packets: list[tuple[int, int] | None] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    aside: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -86,6 +91,7 @@ class Batch:
             [r.label for r in readings],
             [r.id for r in readings],
             packets,
+            ["" if r.label is None else r.source or "samples" for r in readings],
         )
 
     @classmethod
@@ -100,20 +106,31 @@ class Batch:
             [label for batch in batches for label in batch.labels],
             [name for batch in batches for name in batch.ids],
             [packet for batch in batches for packet in batch.packets],
+            [source for batch in batches for source in batch.sources],
+            frozenset().union(*(batch.aside for batch in batches)),
         )
 
     def part(self, start: int, stop: int) -> Batch:
         """The samples from position `start` to before `stop`."""
-        return Batch(*(getattr(self, column.name)[start:stop] for column in fields(self)))
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        aside = columns.pop("aside")
+        return Batch(**{name: column[start:stop] for name, column in columns.items()}, aside=aside)
+
+    def is_aside(self) -> NDArray[np.bool_]:
+        """Of which samples nothing is learned, `(n,)`."""
+        if not self.aside:
+            return np.zeros(len(self), bool)
+        return np.isin(self.offsets, list(self.aside))
 
 
 @dataclass(frozen=True)
 class LabelUpdate:
-    """A label that has found its sample."""
+    """A label from a `source` that has found its sample; without a source for labels that are not watched."""
 
     offset: int
     label: LabelValue
     ts: float
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ class Windowing:
                 line.assign_label(reading.label)
             window = self._add(line, key, row)
             if window is not None:
-                made.append(Reading(key, window[0], moment, window[1]))
+                made.append(Reading(key, window[0], moment, window[1], source=reading.source))
         if not heard:
             line.assign_label(reading.label)
         line.ts, line.x = ts, x

@@ -25,6 +25,7 @@ from edged.storage.files import atomic, database
 from edged.storage.files.checksummed_json import seal
 from edged.storage.samples import joined_values, label_actions, open_windows
 from edged.storage.samples.checksum import checksum_with
+from edged.storage.samples.rows import WITHDRAWN
 
 if TYPE_CHECKING:
     import sqlite3
@@ -52,6 +53,7 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
         open_windows.clear(db, labels_only=not samples)
         joined_values.clear(db, labels_only=not samples)
         label_actions.clear(db)
+        db.execute("DELETE FROM label_sources")  # topics may name people and machines
     if samples:
         gone["samples"], gone["labels"] = tally.rows, labelled
         db.execute("DELETE FROM samples")
@@ -62,7 +64,8 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
     elif labels:
         gone["labels"] = labelled
         db.execute(
-            "UPDATE samples SET y = NULL, label_ts = NULL, label_seq = NULL, changes = NULL,"
+            "UPDATE samples SET y = NULL, label_ts = NULL, label_seq = NULL, source = NULL,"
+            f" changes = CASE WHEN changes >= {WITHDRAWN} THEN changes END,"
             f" checksum = {checksum_with('NULL')}"
         )
         tally.holdout_labels = 0

@@ -28,7 +28,7 @@ from edged.storage.samples.label_actions import (
     unpacked,
     write,
 )
-from edged.storage.samples.rows import encoded
+from edged.storage.samples.rows import WITHDRAWN, encoded
 
 if TYPE_CHECKING:
     import sqlite3
@@ -44,7 +44,8 @@ _ROW_BYTES = 16  # about what the label of before takes of one
 
 _COLUMNS = "offset, y, label_seq, label_ts, changes, holdout, ingested"
 _OF_INTERVAL = f"""SELECT {_COLUMNS}, ts FROM samples
-    WHERE key = ? AND (ts, offset) > (?, ?) AND ts <= ? AND offset < ? ORDER BY ts, offset LIMIT ?"""
+    WHERE key = ? AND (ts, offset) > (?, ?) AND ts <= ? AND offset < ? AND ifnull(changes, 0) < {WITHDRAWN}
+    ORDER BY ts, offset LIMIT ?"""
 _OF_OFFSETS = f"SELECT {_COLUMNS} FROM samples WHERE offset IN (SELECT value FROM json_each(?))"
 _SET = f"""UPDATE samples SET y = ?1, checksum = {checksum_with("?1")}, label_seq = ?2, label_ts = ?3,
     changes = ?4 WHERE offset = ?5"""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from edged.storage.files.database import json_list
 from edged.storage.samples.checksum import checksum_with
+from edged.storage.samples.rows import WITHDRAWN
+from edged.storage.samples.tables import numbers_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.sample import LabelUpdate
     from edged.storage.samples.tables import SampleCounts
 
-_SET = f"UPDATE samples SET y = ?1, checksum = {checksum_with('?1')}, label_ts = ?2"
+_SET = f"UPDATE samples SET y = ?1, checksum = {checksum_with('?1')}, label_ts = ?2, source = ?5"
 _FRESH = f"{_SET}, label_seq = ?3 WHERE offset = ?4"
 _AGAIN = f"{_SET}, changes = ?3 WHERE offset = ?4"
 _WITHDRAW = f"{_SET}, label_seq = NULL, changes = ?3 WHERE offset = ?4"
@@ -29,6 +31,9 @@ _ASIDE = """UPDATE samples SET label_seq = NULL
     WHERE label_seq IS NOT NULL AND offset IN (SELECT value FROM json_each(?))"""
 _SET_ASIDE = """SELECT offset, holdout FROM samples
     WHERE key = ? AND offset >= ? AND label_seq IS NULL ORDER BY offset"""
+_OF_SOURCE = """SELECT offset, holdout FROM samples WHERE label_seq IS NULL AND y IS NOT NULL
+    AND source = (SELECT number FROM label_sources WHERE name = ?) AND ifnull(changes, 0) < ?
+    ORDER BY offset"""
 _READMIT = "UPDATE samples SET label_seq = ? WHERE offset = ?"
 _STATES = """SELECT offset, label_seq, holdout, y, changes FROM samples
     WHERE offset IN (SELECT value FROM json_each(?))"""
@@ -58,21 +63,27 @@ def apply(
     to date.
     """
     known = _states(db, [update.offset for update in updates])
+    sources = numbers_of(db, (update.source for update in updates))
     for update, value in zip(updates, values, strict=False):
         state = known.get(update.offset)
         if state is None:
             tally.orphaned += 1
         elif state.seq is None and state.changes <= allowed:
-            _first(db, state, update, value, tally)
+            _first(db, state, update, value, tally, sources.get(update.source))
         else:
             tally.relabelled += 1
-            _another(db, state, update, value, tally, allowed)
+            _another(db, state, update, value, tally, allowed, sources.get(update.source))
 
 
 def _first(
-    db: sqlite3.Connection, state: _State, update: LabelUpdate, value: Any, tally: SampleCounts
+    db: sqlite3.Connection,
+    state: _State,
+    update: LabelUpdate,
+    value: Any,
+    tally: SampleCounts,
+    source: int | None,
 ) -> None:
-    db.execute(_FRESH, (value, update.ts, tally.next_seq, update.offset))
+    db.execute(_FRESH, (value, update.ts, tally.next_seq, update.offset, source))
     state.seq, state.y = tally.next_seq, value
     tally.next_seq += 1
     tally.labels += 1
@@ -80,7 +91,13 @@ def _first(
 
 
 def _another(
-    db: sqlite3.Connection, state: _State, update: LabelUpdate, value: Any, tally: SampleCounts, allowed: int
+    db: sqlite3.Connection,
+    state: _State,
+    update: LabelUpdate,
+    value: Any,
+    tally: SampleCounts,
+    allowed: int,
+    source: int | None,
 ) -> None:
     if state.seq is None:
         return  # it was withdrawn: nothing makes its label trustworthy again
@@ -88,24 +105,33 @@ def _another(
         tally.contradicted += 1
         state.changes += 1
     if state.changes <= allowed:
-        db.execute(_AGAIN, (value, update.ts, state.changes or None, update.offset))
+        db.execute(_AGAIN, (value, update.ts, state.changes or None, update.offset, source))
         state.y = value
         return
-    db.execute(_WITHDRAW, (None, update.ts, state.changes, update.offset))
+    db.execute(_WITHDRAW, (None, update.ts, state.changes, update.offset, source))
     state.seq = state.y = None
     tally.holdout_labels -= state.holdout
 
 
 def exclude(db: sqlite3.Connection, offsets: Sequence[int], tally: SampleCounts) -> None:
-    """Exclude samples that label themselves from label order, in the current transaction."""
-    known = _states(db, list(offsets))
-    tally.holdout_labels -= sum(state.holdout for state in known.values() if state.seq is not None)
+    """Exclude samples from label order, in the current transaction; their labels stay."""
+    out = [state for state in _states(db, list(offsets)).values() if state.seq is not None]
+    tally.holdout_labels -= sum(state.holdout for state in out)
+    tally.relabelled += len(out)  # whoever holds them reads them again
     db.execute(_ASIDE, (json_list(list(offsets)),))
 
 
 def include(db: sqlite3.Connection, key: str, first: int, tally: SampleCounts) -> int:
     """Put what was set aside of a key, from offset `first` on, at the end of label order; how many."""
-    found = db.execute(_SET_ASIDE, (key, first)).fetchall()
+    return _readmit(db, db.execute(_SET_ASIDE, (key, first)).fetchall(), tally)
+
+
+def readmit(db: sqlite3.Connection, source: str, tally: SampleCounts) -> int:
+    """Put what was set aside of a source of labels at the end of label order; how many."""
+    return _readmit(db, db.execute(_OF_SOURCE, (source, WITHDRAWN)).fetchall(), tally)
+
+
+def _readmit(db: sqlite3.Connection, found: Sequence[tuple[int, int]], tally: SampleCounts) -> int:
     for seq, (offset, holdout) in enumerate(found, tally.next_seq):
         db.execute(_READMIT, (seq, offset))
         tally.holdout_labels += holdout

@@ -34,7 +34,7 @@ from edged.storage.samples.eviction import Eviction
 from edged.storage.samples.label_join import JoiningReader
 from edged.storage.samples.reader import Counters
 from edged.storage.samples.rows import check_rows, encoded, insert, labelled_rows, packed, positions
-from edged.storage.samples.tables import MIGRATIONS, SampleCounts, check_stream, write_stream
+from edged.storage.samples.tables import MIGRATIONS, SampleCounts, check_stream, numbers_of, write_stream
 
 if TYPE_CHECKING:
     import sqlite3
@@ -375,7 +375,7 @@ class SampleLog(JoiningReader):
             evicting.forget_position()
 
     def exclude(self, offsets: Sequence[int]) -> None:
-        """Exclude these samples from learning and evaluation; for streams that label themselves."""
+        """Exclude these samples from learning and evaluation, until they are included or labelled anew."""
         with self._writing() as (tally, _):
             labelling.exclude(self._db, offsets, tally)
 
@@ -383,6 +383,11 @@ class SampleLog(JoiningReader):
         """Learn from what was set aside of a key after all, from offset `first` on; how many samples."""
         with self._writing() as (tally, _):
             return labelling.include(self._db, key, first, tally)
+
+    def readmit(self, source: str) -> int:
+        """Learn after all from labels of a source that were set aside; how many samples."""
+        with self._writing() as (tally, _):
+            return labelling.readmit(self._db, source, tally)
 
     @contextmanager
     def looking(self) -> Iterator[sqlite3.Connection]:
@@ -448,7 +453,7 @@ class SampleLog(JoiningReader):
         labelled = labelled_rows(batch, self._schema)
         insert(
             self._db, batch, holdout=holdout, labels=encoded(batch.labels, self._schema),
-            positions=positions(labelled, tally.next_seq),
+            positions=positions(labelled, tally.next_seq), sources=numbers_of(self._db, batch.sources),
         )  # fmt: skip
         count = int(labelled.sum())
         tally.next_offset = int(batch.offsets[-1]) + 1

@@ -19,6 +19,7 @@ from edged.domain.stream.open_classes import counted
 from edged.domain.stream.sample import Rejected, Window
 from edged.domain.stream.temporal_context import pad
 from edged.domain.training.caches import codes_of
+from edged.domain.training.source_shares import within_shares
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files.database import file_bytes, json_list, snapshot
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.samples")
 
 _CHUNK = 1024
+_USUAL = 2000  # labels by which the usual shares of their sources are known
 _NO_LIMIT = 2**62
 _COLUMNS = f"offset, label_seq, {CHECKED}"
 # Both forms are answered from the partial indexes alone.
@@ -101,7 +103,24 @@ class WindowReader:
 
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         """The newest `limit` labelled holdout samples (with `seq < before_seq`), oldest label first."""
-        return self._labelled(_HOLDOUT, 0, _upto(before_seq, 1), limit)
+        return self.bounded(self._labelled(_HOLDOUT, 0, _upto(before_seq, 1), limit))
+
+    def bounded(self, window: Window) -> Window:
+        """A window without what a source of labels gave beyond its share, by the labels before the window."""
+        if len(window) == 0:
+            return window
+        sources = self._column("source", window.offsets.tolist())
+        numbers = np.array([sources.get(offset) or 0 for offset in window.offsets.tolist()], np.int64)
+        with self._reading():
+            before = self._db.execute(
+                "SELECT source, count(*) FROM"
+                f" (SELECT source FROM samples WHERE {_TRAINING} AND label_seq < ?"
+                " ORDER BY label_seq DESC LIMIT ?)"
+                " WHERE source IS NOT NULL GROUP BY source",
+                (int(window.seq[0]), _USUAL),
+            ).fetchall()
+        take = within_shares(numbers, dict(before))
+        return window if take.all() else window.take(take)
 
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         """At most `limit` holdout samples with `after_seq < seq < before_seq`, spread evenly over all.

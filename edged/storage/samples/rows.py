@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.sample import Batch, LabelValue
     from edged.domain.stream.schema import Schema
 
+WITHDRAWN = 2**63 - 1  # in column `changes`: whatever labels come, the sample is not learned from
 _ROWS_PER_INSERT = 50  # one statement for many rows takes a third off the time of an insert
 
 
@@ -34,10 +35,12 @@ def insert(
     holdout: NDArray[np.bool_],
     labels: Iterable[Any],
     positions: Iterable[int | None],
+    sources: Mapping[str, int],
 ) -> None:
     """Insert a batch into the current transaction.
 
     `labels` are encoded values of column `y`, `positions` those of `label_seq`; both may be endless.
+    `sources` are the numbers of the sources of labels.
     """
     offsets, ts, kept = batch.offsets.tolist(), batch.ts.tolist(), holdout.astype(int).tolist()
     blobs, labels = _blobs(batch.x), list(islice(labels, len(batch)))
@@ -53,6 +56,10 @@ def insert(
         "packet": packed(batch.packets),
         "checksum": map(checksum, batch.keys, ts, kept, blobs, labels),
     }
+    if batch.aside:
+        columns["changes"] = [WITHDRAWN if aside else None for aside in batch.is_aside().tolist()]
+    if sources:
+        columns["source"] = [sources.get(source) for source in batch.sources]
     if any(batch.ids):
         columns |= {"id_key": _id_keys(offsets, batch.ids), "id": batch.ids}
     _insert_columns(db, columns, len(batch))
@@ -97,10 +104,12 @@ def _blobs(x: NDArray[np.float32]) -> list[bytes]:
 
 
 def labelled_rows(batch: Batch, schema: Schema) -> NDArray[np.bool_]:
-    """Which samples of a batch have a label on arrival, `(n,)`."""
+    """Which samples of a batch have a label on arrival that counts, `(n,)`."""
+    counts = ~batch.is_aside()
     if schema.labels_itself:
-        return np.ones(len(batch), bool)
-    return np.fromiter((label is not None for label in batch.labels), bool, len(batch))
+        return counts
+    counts &= np.fromiter((label is not None for label in batch.labels), bool, len(batch))
+    return counts
 
 
 def encoded(labels: Sequence[LabelValue | None], schema: Schema) -> Iterable[Any]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 #                 always NULL where the target is the input itself.
 # label_seq       position in label order; NULL while unlabelled.
 # label_ts        when a label came by itself; NULL for one that came with its sample.
-# changes         how often the label was contradicted; NULL for never. See labels.py.
+# changes         how often the label was contradicted; NULL for never. See labels.py. Very large for a sample
+#                 that is not learned from whatever its label.
+# source          number of where the label came from, in label_sources; NULL where nobody need know.
 # id_key          see label_join.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
 #                 of messages that brought no sample, with the next offset at that time as their place.
 # checksum        see rows.py; NULL in rows of an earlier edged. That of tally covers its other columns.
@@ -64,6 +66,10 @@ MIGRATIONS: Migrations = (
     imports.TABLES,
     label_actions.TABLES,
     stored_classes.TABLES,
+    (
+        "CREATE TABLE label_sources (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+        "ALTER TABLE samples ADD COLUMN source INTEGER",
+    ),
 )
 
 
@@ -103,6 +109,7 @@ class SampleCounts:
         db.execute(_UPDATE, (*counts, _checksum(counts)))
 
 
+MOST_SOURCES = 1000
 _NAMES = [field.name for field in fields(SampleCounts)]
 _COLUMNS = ", ".join(_NAMES)
 _UPDATE = "UPDATE tally SET " + ", ".join(f"{name} = ?" for name in (*_NAMES, "checksum"))
@@ -153,6 +160,23 @@ def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
                 remedy="restore the configuration, or choose another storage.dir",
             )
     return sealed and stored == stream_values(schema)
+
+
+def numbers_of(db: sqlite3.Connection, sources: Iterable[str]) -> dict[str, int]:
+    """Return the numbers of sources of labels, new ones noted in the current transaction.
+
+    Beyond `MOST_SOURCES` of them the rest are one.
+    """
+    numbers = {}
+    for name in {source for source in sources if source}:
+        found = db.execute("SELECT number FROM label_sources WHERE name = ?", (name,)).fetchone()
+        if found is None:
+            (count,) = db.execute("SELECT count(*) FROM label_sources").fetchone()
+            known = name if count < MOST_SOURCES else ""
+            db.execute("INSERT OR IGNORE INTO label_sources (name) VALUES (?)", (known,))
+            found = db.execute("SELECT number FROM label_sources WHERE name = ?", (known,)).fetchone()
+        numbers[name] = int(found[0])
+    return numbers
 
 
 def write_stream(db: sqlite3.Connection, schema: Schema) -> None:

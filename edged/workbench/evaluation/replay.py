@@ -22,6 +22,7 @@ from edged.device.pipeline import Host, Pipeline, label_requests
 from edged.device.startup.bootstrap import open_samples, with_bundle, with_context
 from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.outputs import answers
+from edged.domain.stream.admission import PlausibleRange
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.domain.training.triggers import FEWEST
@@ -88,6 +89,8 @@ class Replay(Listener):
         self.answers = np.zeros((len(stream), width), np.float32)
         self.versions = np.zeros(len(stream), np.int64)
         self.expert_answers: NDArray[np.float32] | None = None
+        self._plausible = PlausibleRange()
+        self.implausible = 0
         self.detections = Detections(self.predictor.anomalies, stream)
         self.promises = PromiseMeter(stream)
         self.labels_used = 0
@@ -224,8 +227,8 @@ class Replay(Listener):
     def _replay(self, start: int, end: int) -> None:
         index = np.arange(start, end)
         self._clock.advance_to(float(self.stream.t[end - 1]))
-        made = self.predictor.predict(index + 1, self.stream.x[index])
-        self.predictor.shadow(index + 1, self.stream.x[index])
+        keys = [self.stream.keys[i] for i in index]
+        made = self.predictor.predict(index + 1, self.stream.x[index], keys)
         self.answers[index] = made.output if self.schema.labels_itself else made.answers
         self.versions[index] = made.version
         self.promises.add(index, made)
@@ -236,32 +239,40 @@ class Replay(Listener):
         if self._requests is not None:
             asked = self._requests.choose(made, self.stream.x[index], self._clock.now())
             self._answers_due.extend((offset - 1, end + self.options.delay) for offset in asked)
-        self._append(index, with_labels=False)
+        aside = self._append(index, with_labels=False)
+        self.predictor.ignore(index[aside] + 1)
+        self.predictor.shadow(index[~aside] + 1, self.stream.x[index[~aside]])
         if self.schema.labels_itself:
             self._judge_itself(index, made)
         self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
 
-    def _append(self, index: NDArray[np.int64], *, with_labels: bool) -> None:
-        """Store rows; the offset of row i is i + 1."""
+    def _append(self, index: NDArray[np.int64], *, with_labels: bool) -> NDArray[np.bool_]:
+        """Store rows; the offset of row i is i + 1. Those of which nothing is learned, `(n,)`."""
         stream = self.stream
         labels: list[Any] = [None] * len(index)
         if with_labels and self._forecast is None and not self.schema.labels_itself:
             labels = [_label(stream.y[i]) if stream.known[i] else None for i in index]
+        keys, measured = [stream.keys[i] for i in index], stream.x[index, : self.schema.measured]
+        outside = self._plausible.outside(keys, measured.reshape(len(index), -1, self.schema.channels))
+        aside = np.asarray(outside.any(axis=1))
+        self.implausible += int(aside.sum())
         batch = Batch(
             index + 1,
-            [stream.keys[i] for i in index],
+            keys,
             stream.t[index],
             stream.t[index],
             stream.x[index],
             labels,
             [None] * len(index),
             [None] * len(index),
+            aside=frozenset((index[aside] + 1).tolist()),
         )
         updates = self._forecast.update(batch) if self._forecast is not None else []
         self.log.commit(batch, updates)
         if updates:
             rows = np.array([u.offset - 1 for u in updates])
             self._evaluate(rows, stream.y[rows], scored=not with_labels)
+        return aside
 
     def _arrive(self, start: int, end: int) -> None:
         """Labels of rows `start` to `end` become known."""
@@ -271,7 +282,8 @@ class Replay(Listener):
         if self._requests is not None:
             rows = self._answered(end + self.options.delay)
         now = self._clock.now()
-        self.log.commit(None, [LabelUpdate(int(i) + 1, _label(self.stream.y[i]), now) for i in rows])
+        y, sources = self.stream.y, self.stream.sources or ["labels"] * len(self.stream)
+        self.log.commit(None, [LabelUpdate(int(i) + 1, _label(y[i]), now, sources[i]) for i in rows])
         self._evaluate(rows, self.stream.y[rows], scored=True)
 
     def _judge_itself(self, index: NDArray[np.int64], made: Predictions) -> None:
@@ -297,7 +309,10 @@ class Replay(Listener):
         if not scored or len(rows) == 0:
             return
         self.labels_used += len(rows)
-        outcome = self.predictor.label(rows + 1, y, self.stream.x[rows])
+        sources = self.stream.sources or ["labels"] * len(self.stream)
+        told = [sources[i] for i in rows]
+        outcome = self.predictor.label(rows + 1, y, self.stream.x[rows], sources=told)
+        self.pipeline.disputes.apply()
         if outcome is not None:
             self.rollout.probation_ended(self.predictor.champion.version, outcome)
 

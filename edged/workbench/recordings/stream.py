@@ -46,7 +46,7 @@ class Stream:
 
     `known` are rows whose target the recording has at all, `labelled` those of them whose label ever
     arrives; `refused` counts rows that a daemon would have quarantined, which are left out, and `warnings`
-    says why; `readings` what
+    says why; `sources` where each label comes from, None where all come from the same; `readings` what
     became of the readings that windows were cut from, None where the rows are samples already.
     """
 
@@ -60,6 +60,7 @@ class Stream:
     refused: int = 0
     readings: dict[str, int] | None = None
     warnings: tuple[str, ...] = ()
+    sources: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.x)

@@ -11,6 +11,7 @@ import pytest
 from edged.clock import VirtualClock
 from edged.config import MqttConfig
 from edged.domain.stream.admission import AdmissionRules
+from edged.domain.stream.sample import LabelUpdate
 from tests.device.dock import CLASSIFY, Dock, again, delivery, running
 from tests.running_device import wait_until
 
@@ -51,6 +52,24 @@ def test_a_sensor_that_stands_still_is_told_of_until_it_moves(tmp_path: Path) ->
         assert dock.ingestor.admission.stuck == 1
         dock.work([delivery(61, payload=b'{"x": [31, 1]}')])
         assert dock.notices[1:] == [("sensor_moves", told)]
+
+
+def test_values_that_cannot_be_are_answered_and_stored_but_not_learned_from_and_told(tmp_path: Path) -> None:
+    with closing(guarded(tmp_path, AdmissionRules())) as dock:
+        usual = [delivery(mid, payload=b'{"x": [%d, 1], "label": "ok"}' % (mid % 7)) for mid in range(1, 121)]
+        glitch = delivery(121, payload=b'{"x": [1e9, 1], "label": "worn"}')
+        dock.work([*usual, glitch, delivery(122, payload=b'{"x": [3, 1], "label": "worn"}')])
+        told = {"key": "m1", "feature": 0, "value": 1e9, "more": 0}
+        assert dock.notices == [], "the first hundred tell what is usual"
+        dock.work([delivery(123, payload=b'{"x": [1e9, 1], "label": "worn"}')])
+        assert dock.notices == [("sample_implausible", told)]
+        assert dock.batches[-1].aside == {123}
+        assert dock.stored() == 123
+        dock.log.commit(None, [LabelUpdate(123, 0.0, 1.0)])
+        assert len(dock.log.rows([122, 123])) == 1, "whatever label comes later"
+        dock.log.erase(labels=True)
+        dock.log.commit(None, [LabelUpdate(122, 0.0, 1.0), LabelUpdate(123, 0.0, 1.0)])
+        assert dock.log.rows([122, 123]).offsets.tolist() == [122]
 
 
 def test_readings_of_a_failed_commit_do_not_count_twice_for_stillness(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
@@ -48,6 +49,7 @@ class House(Recorder):
             registry=self.desk.registry, predictor=self.predictor, events=news,
             exclusion=AnomalyExclusion(None, self.plant.log),
             recall=RegimeRecall(SCHEMA, self.gate.regimes, self.gate.log),
+            disputes=LabelDisputes(self.predictor, self.plant.log, self.desk.registry, news),
         )  # fmt: skip
 
     def states_changed(self) -> None:

@@ -13,6 +13,7 @@ from edged.clock import SystemClock
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events, Listener
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
@@ -50,6 +51,7 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
         scheduler=desk.scheduler, rollout=rollout, samples=plant.log, registry=desk.registry,
         predictor=predictor, events=Events(), exclusion=AnomalyExclusion(None, plant.log),
         recall=RegimeRecall(schema, regimes, plant.log),
+        disputes=LabelDisputes(predictor, plant.log, desk.registry, Events()),
     )  # fmt: skip
     erased: queue.Queue[dict[str, int]] = queue.Queue()
     with closing(plant.log), closing(desk.registry), closing(desk.scheduler.client):

@@ -16,6 +16,7 @@ from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
 from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.judging.label_trust import PATIENCE
+from edged.domain.judging.refusal_streak import MANY
 from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.errors import ModelError, RefusedError
 from tests.device.gates import Gate
@@ -71,6 +72,23 @@ def test_a_better_candidate_takes_over_and_it_is_told(house: House) -> None:
         1,
         True,
     )
+
+
+def test_refusal_after_refusal_is_told_once_and_ends_with_the_next_candidate_that_is_accepted(
+    house: House,
+) -> None:
+    house.consider(GOOD)
+    for run in range(2, MANY + 1):
+        house.consider(BAD, run)
+    assert not house.rollout.problem
+    house.consider(BAD, MANY + 1)
+    house.consider(BAD, MANY + 2)
+    (told,) = house.heard.named("candidates_refused")
+    assert (told["count"], told["cause"]) == (MANY, "they are worse on the newest labels")
+    assert "gain -1.0000" in told["reasons"][0]
+    assert house.rollout.problem == f"the last {MANY + 1} candidates were refused: {told['cause']}"
+    assert house.consider(GOOD, MANY + 3) == house.predictor.champion.version
+    assert not house.rollout.problem
 
 
 def test_a_refused_candidate_changes_nothing_and_the_reasons_are_told(house: House) -> None:

@@ -161,3 +161,37 @@ def test_a_world_that_gets_harder_for_both_is_no_failure() -> None:
     probation = Probation("classify", 100, 0.1)
     probation.add(np.ones(100), np.ones(100))
     assert probation.outcome() is True
+
+
+def of_classes(lost: int, won: int, rows: int = 200) -> Evidence:
+    """A candidate that loses so many rows of class 1 and wins so many of class 0, each a fifth of all."""
+    said = np.arange(rows) % 5
+    candidate, champion = np.zeros(rows), np.zeros(rows)
+    candidate[np.flatnonzero(said == 1)[:lost]] = 1.0
+    champion[np.flatnonzero(said == 0)[:won]] = 1.0
+    return Evidence(candidate, champion, said)
+
+
+def test_who_loses_a_class_is_refused_though_as_good_on_the_whole() -> None:
+    verdict = judge("classify", of_classes(lost=12, won=12), [], GateRules())
+    assert not verdict.accepted
+    assert verdict.numbers["lost_class"] == 1.0
+    assert "loses class 1: finds 0.3000 fewer of its 40 samples" in verdict.reasons[-1]
+
+
+def test_a_few_rows_of_a_class_decide_nothing() -> None:
+    assert judge("classify", of_classes(lost=8, won=8), [], GateRules()).accepted
+
+
+def test_who_is_better_on_the_whole_may_be_worse_on_a_class() -> None:
+    assert judge("classify", of_classes(lost=12, won=30), [], GateRules()).accepted
+
+
+def test_where_chance_decides_about_every_class_hardly_anyone_is_refused_for_one() -> None:
+    refused = 0
+    for seed in range(500):
+        evidence = Evidence(
+            random_errors(0.2, 200, 2 * seed), random_errors(0.2, 200, 2 * seed + 1), np.arange(200) % 5
+        )
+        refused += "lost_class" in judge("classify", evidence, [], GateRules()).numbers
+    assert refused <= 5

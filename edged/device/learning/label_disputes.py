@@ -1,0 +1,106 @@
+"""Labels that contradict the model as no change of the world does are set aside, until somebody decides."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from edged.domain.judging.label_watch import Dispute, LabelWatch, Suspicion, explained
+from edged.errors import RefusedError
+
+if TYPE_CHECKING:
+    from edged.device.events import Events
+    from edged.device.serving import Predictor
+    from edged.storage.models.registry import Registry
+    from edged.storage.samples.log import SampleLog
+
+DISPUTES = "label_disputes"  # the registry's value that holds what is set aside
+
+
+class LabelDisputes:
+    """Carries out in the sample log what the watch of `predictor` finds of labels, off the serving thread.
+
+    `registry` keeps disputes over a restart; `events` hears of each. May be called from several threads.
+    """
+
+    def __init__(self, predictor: Predictor, samples: SampleLog, registry: Registry, events: Events) -> None:
+        self._watch = watch = predictor.watch
+        self._predictor, self._samples, self._registry = predictor, samples, registry
+        self._events, self._schema = events, predictor.schema
+        self._offsets: list[int] = []
+        self._lock = threading.Lock()
+        if watch is not None:
+            watch.load(registry.get_value(DISPUTES))
+
+    @property
+    def problem(self) -> str | None:
+        """What is set aside, in one line; None for nothing."""
+        disputes = () if self._watch is None else self._watch.disputes
+        if not disputes:
+            return None
+        more = f", and {len(disputes) - 1} more" if len(disputes) > 1 else ""
+        return f"{self._told(disputes[0])} are set aside{more}: see the command accept"
+
+    def apply(self) -> None:
+        """Judge suspicions, and set labels aside that are due.
+
+        Raises StorageError when the disk refuses: call it again, no label is forgotten.
+        """
+        if self._watch is None:
+            return
+        with self._lock:
+            for suspicion in self._watch.pop_suspicions():
+                self._examine(self._watch, suspicion)
+            self._offsets += self._watch.pop_aside()
+            stored = self._samples.next_offset() if self._offsets else 0
+            here = [offset for offset in self._offsets if offset < stored]
+            if here:
+                self._samples.exclude(here)
+                self._predictor.forget_labels()
+                self._offsets = [offset for offset in self._offsets if offset >= stored]
+
+    def _examine(self, watch: LabelWatch, suspicion: Suspicion) -> None:
+        rows = self._samples.rows(suspicion.offsets)
+        measured = rows.x[:, : self._schema.measured]
+        if explained(measured, suspicion.contradicts(rows.offsets.tolist())):
+            return
+        for dispute in watch.confirm(suspicion):
+            self._events.event("labels_disputed", {**self._fields(dispute), "detail": self._told(dispute)})
+        self._registry.set_value(DISPUTES, watch.dump())
+        self._events.problem_changed()
+
+    def forget(self) -> None:
+        """Forget what was set aside, as the labels are gone."""
+        if self._watch is not None:
+            self._watch.load(None)
+            self._registry.set_value(DISPUTES, None)
+
+    def release(self, source: str, *, earlier: bool) -> int:
+        """Trust a source again; with `earlier` learn from what was set aside, too; how many labels.
+
+        Raises RefusedError when none of its labels are set aside.
+        """
+        self.apply()
+        with self._lock:
+            if self._watch is None or not self._watch.release(source):
+                raise RefusedError("no labels of this source are set aside", where=source)
+            self._registry.set_value(DISPUTES, self._watch.dump())
+            back = self._samples.readmit(source) if earlier else 0
+            self._predictor.forget_labels()
+        self._events.problem_changed()
+        return back
+
+    def _fields(self, dispute: Dispute) -> dict[str, Any]:
+        names = self._schema.classes
+        return {
+            "source": dispute.source,
+            "predicted": names[dispute.predicted],
+            "said": names[dispute.said],
+            "labels": "all" if dispute.whole else "contradicting",
+        }
+
+    def _told(self, dispute: Dispute) -> str:
+        names = self._schema.classes
+        which = "all labels" if dispute.whole else "labels"
+        pair = f"{names[dispute.said]} where the model says {names[dispute.predicted]}"
+        return f"{which} of {dispute.source} ({pair})"

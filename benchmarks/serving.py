@@ -37,9 +37,9 @@ from edged.device.promotion import ModelStore
 from edged.device.serving import Predictor, ServingWorker
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup.bootstrap import with_bundle
-from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.regimes import Regimes
+from edged.domain.labels.label_requests import LabelRequests
 from edged.domain.stream.sample import Batch
 from edged.domain.training.trainer_messages import RunProgress, RunRequest
 from edged.domain.training.training_run import RunOptions

@@ -28,9 +28,9 @@ from edged.device.startup.restore import (
     stored_regimes,
     stored_sets,
 )
-from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.ridge_head import RidgeHead
+from edged.domain.labels.label_requests import LabelRequests
 from edged.domain.stream.admission import AdmissionControl
 from edged.mqtt.codecs import sample_codec
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Events, Listener
 from edged.device.serving.label_requester import LabelRequester
-from edged.domain.judging.label_requests import LabelRequests
+from edged.domain.labels.label_requests import LabelRequests
 from edged.host.systemd import Notifier, Watchdog
 
 if TYPE_CHECKING:

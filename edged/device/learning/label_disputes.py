@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.judging.label_watch import Dispute, LabelWatch, Suspicion, explained
+from edged.domain.labels.label_watch import Dispute, LabelWatch, Suspicion, explained
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from edged.domain.judging.comparison import ModelComparison
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
-from edged.domain.judging.label_trust import LabelTrust
+from edged.domain.labels.label_trust import LabelTrust
 from edged.domain.model_files import INT8
 from edged.errors import EdgedError
 from edged.host.timeout import within

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.device.events import Events
-    from edged.domain.judging.label_requests import LabelRequests
     from edged.domain.judging.predictions import Predictions
+    from edged.domain.labels.label_requests import LabelRequests
     from edged.domain.stream.sample import Batch
     from edged.domain.stream.schema import Schema
 

@@ -13,9 +13,9 @@ import numpy as np
 from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.gate import Probation
-from edged.domain.judging.label_watch import MOST_CLASSES, LabelWatch
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
+from edged.domain.labels.label_watch import MOST_CLASSES, LabelWatch
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.quantiles import quantiles

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.drift.signals import DriftSignal
-    from edged.domain.judging.label_requests import LabelRequests
     from edged.domain.judging.predictions import Predictions
+    from edged.domain.labels.label_requests import LabelRequests
     from edged.domain.protocols import ServedModel
     from edged.workbench.recordings.stream import LabelOptions, Stream
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edged.domain.judging.label_trust import PATIENCE
+from edged.domain.labels.label_trust import PATIENCE
 from edged.engines.inference import InferenceModel, InferenceReader
 from edged.errors import ConfigError, ModelError, RefusedError
 from tests.device.gates import Gate

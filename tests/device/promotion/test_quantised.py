@@ -13,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edged.bundles.export.int8 import Quantiser
-from edged.domain.judging.label_trust import LabelTrust
+from edged.domain.labels.label_trust import LabelTrust
 from edged.storage.models.registry import Registry
 from tests.device.gates import Gate
 from tests.device.linear import BAD, BROKEN, GOOD, candidate, inputs, write

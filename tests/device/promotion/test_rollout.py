@@ -15,8 +15,8 @@ from edged.device.events import Events
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
 from edged.domain.judging.challenger_test import ContestErrors
-from edged.domain.judging.label_trust import PATIENCE
 from edged.domain.judging.refusal_streak import MANY
+from edged.domain.labels.label_trust import PATIENCE
 from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.errors import ModelError, RefusedError
 from tests.device.gates import Gate

@@ -10,9 +10,9 @@ import numpy as np
 from edged.clock import VirtualClock
 from edged.device.events import Events
 from edged.device.serving.label_requester import MOST_VALUES, LabelRequester
-from edged.domain.judging.label_requests import LabelRequests
 from edged.domain.judging.prediction_sets import Promise
 from edged.domain.judging.predictions import Predictions
+from edged.domain.labels.label_requests import LabelRequests
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.schema import Schema
 from tests.device.partners import Recorder

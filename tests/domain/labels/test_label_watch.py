@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edged.domain.judging import label_watch
-from edged.domain.judging.label_watch import Dispute, LabelWatch, explained
 from edged.domain.judging.predictions import Predictions
+from edged.domain.labels import label_watch
+from edged.domain.labels.label_watch import Dispute, LabelWatch, explained
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edged.domain.judging.label_requests import DAY, LabelRequests
 from edged.domain.judging.prediction_sets import Promise
 from edged.domain.judging.predictions import Predictions
+from edged.domain.labels.label_requests import DAY, LabelRequests
 from edged.domain.stream.holdout import is_holdout
 
 Array = np.ndarray[Any, Any]

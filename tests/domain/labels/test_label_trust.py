@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edged.domain.judging.gate import Verdict, refuse
-from edged.domain.judging.label_trust import (
+from edged.domain.labels.label_trust import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     NEEDED,

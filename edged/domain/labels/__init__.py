@@ -1,0 +1,1 @@
+"""Labels: which are asked for, which cannot be trusted, and who contradicts the others."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edged.domain.commits.imported import ImportProgress
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.federated.messages import Quality
-    from edged.domain.stream.held_labels import HeldLabel
+    from edged.domain.labels.held_labels import HeldLabel
     from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows

@@ -19,7 +19,7 @@ import numpy as np
 
 from edged.clock import VirtualClock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
-from edged.domain.stream.held_labels import HeldChange, HeldLabel
+from edged.domain.labels.held_labels import HeldChange, HeldLabel
 from edged.domain.stream.joining import JoinChanges
 from edged.errors import StorageError
 from edged.storage.files.atomic import Disk, make_directory, publish_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edged.domain.stream.held_labels import HeldLabels
+from edged.domain.labels.held_labels import HeldLabels
 from edged.domain.stream.joining import JoinChanges, Joining
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading, Reading

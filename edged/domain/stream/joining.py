@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
+    from edged.domain.labels.held_labels import HeldChange, HeldLabel
     from edged.domain.stream.feature_rules import FeatureRule, JoinRules
-    from edged.domain.stream.held_labels import HeldChange, HeldLabel
     from edged.domain.stream.observation import Observation
     from edged.domain.stream.sample import LabelValue
 

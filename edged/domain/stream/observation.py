@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edged.domain.stream.sample import LabelReading, Reading
 
 if TYPE_CHECKING:
-    from edged.domain.stream.held_labels import HeldChange
+    from edged.domain.labels.held_labels import HeldChange
     from edged.domain.stream.sample import LabelValue
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.stream.label_words import label_of
+from edged.domain.labels.label_words import label_of
 from edged.errors import RejectedSampleError
 from edged.storage.recordings.rows import LeftOut, text
 

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
-from edged.domain.stream.held_labels import HeldLabel
+from edged.domain.labels.held_labels import HeldLabel
 from edged.logs import get_logger
 from edged.storage.samples.label_actions import record_held
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from edged.domain.stream.held_labels import HeldLabel
+from edged.domain.labels.held_labels import HeldLabel
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.domain.stream.held_labels import HeldChange
+    from edged.domain.labels.held_labels import HeldChange
 
 log = get_logger("edged.samples")
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.domain.commits.imported import ImportProgress
-    from edged.domain.stream.held_labels import HeldLabel
+    from edged.domain.labels.held_labels import HeldLabel
     from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.open_classes import OpenClasses
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected

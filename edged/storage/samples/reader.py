@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.commits.imported import ImportProgress
-    from edged.domain.stream.held_labels import HeldLabel
+    from edged.domain.labels.held_labels import HeldLabel
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import OpenWindows
 

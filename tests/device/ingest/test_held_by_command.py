@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.domain.commits.commit_group import Submission
-from edged.domain.stream.held_labels import HeldChange, HeldLabel
+from edged.domain.labels.held_labels import HeldChange, HeldLabel
 from edged.domain.stream.observation import HoldReading
 from edged.storage.samples.label_actions import held_label
 from edged.storage.samples.label_history import LabelHistory

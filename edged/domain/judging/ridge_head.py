@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
     Doubles = NDArray[np.float64]
 
+SELDOM = 8000  # labels from which on a solution is not for a twentieth more of them, but for 400
 LARGEST = 512  # columns: what is solved takes their square in memory, and their cube in time
 HALF_LIFE = 3000.0  # labels after which one counts half
 PENALTY, CONTEXT_PENALTY = 10.0, 100.0  # of weights of standardised features, and of their context
@@ -40,7 +41,9 @@ class _Solution:
     prior: Doubles
 
     def scores(self, x: Doubles) -> Doubles:
-        z = np.clip((x - self.mean) * self.scale, -CLIP, CLIP)
+        z = np.minimum(
+            np.maximum((x - self.mean) * self.scale, -CLIP), CLIP
+        )  # np.clip takes longer for a row
         return np.asarray(self.prior + z @ self.weights)
 
 
@@ -48,9 +51,9 @@ class RidgeHead:
     """Ridge regression of classes on samples and their context, in closed form.
 
     It keeps sums over samples `(1, x)` and their classes, in which older ones count less, and solves
-    (ZᵀZ + Λ)·W = ZᵀY for standardised Z when they have grown by a twentieth. A row that is subtracted from
-    the sums is forgotten exactly. Scores become probabilities by a softmax whose sharpness follows what
-    the scores of each label had been before it was learned (Newton's method on its likelihood).
+    (ZᵀZ + Λ)·W = ZᵀY for standardised Z when they have grown by a twentieth, or by 400 labels. A row that is
+    subtracted from the sums is forgotten exactly. Scores become probabilities by a softmax whose sharpness
+    follows what the scores of each label had been before it was learned (Newton's method on its likelihood).
 
     `learn` belongs to one thread; `likelihoods` may be called from any other.
     """
@@ -118,7 +121,7 @@ class RidgeHead:
         if not self.labels:
             self._origin = rows[0].copy()  # sums of differences keep their digits
         self._add(self._bounded(rows), y)
-        if self.labels >= 1.05 * self._solved_at + 1 or self.labels < ENOUGH:
+        if self.labels > self._solved_at + min(self._solved_at, SELDOM) // 20:
             self._solve()
 
     def _add(self, rows: Doubles, y: NDArray[np.int64]) -> None:
@@ -127,7 +130,8 @@ class RidgeHead:
         long = np.concatenate([np.ones((n, 1)), rows - self._origin], axis=1)
         weighted = long * share[:, None]
         kept = 0.5 ** (n / HALF_LIFE)
-        self._sums = kept * self._sums + weighted.T @ long
+        self._sums *= kept
+        self._sums += weighted.T @ long
         self._by_class *= kept
         np.add.at(self._by_class.T, y, weighted)
         np.add.at(self._counts, y, 1)

@@ -19,7 +19,7 @@ from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.worker import CANCELLED, TrainingWorker
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
-from edged.device.serving import Predictor, ServingWorker
+from edged.device.serving import HeadTeacher, Predictor, ServingWorker
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup.restore import (
     restore_anomalies,
@@ -94,6 +94,7 @@ class Pipeline:
         self.evaluator = CandidateEvaluator(config, registry, holdout, host.models, regimes, self.mix)
         self.models = ModelStore(config, registry, host.models, regimes, host.clock, self.mix)
         self.recall = RegimeRecall(schema, regimes, reader, enabled=config.gate.recall)
+        self.teacher = HeadTeacher(self.mix.head, reader, schema, config.gate.holdout)
         self.predictor = Predictor(
             config.serving,
             config.gate,
@@ -103,7 +104,7 @@ class Pipeline:
             config.anomaly.rules(),
             self.mix,
             stored_sets(registry, config.serving.coverage, schema),
-            reader,
+            self.teacher,
         )
         self.scheduler = TrainingScheduler(
             config,
@@ -120,7 +121,7 @@ class Pipeline:
             self.evaluator, self.models, self.predictor, host.events, self.scheduler.triggers
         )
         self.exclusion = AnomalyExclusion(self.predictor.anomalies, samples)
-        self.disputes = LabelDisputes(self.predictor, samples, registry, host.events)
+        self.disputes = LabelDisputes(self.predictor, self.teacher, samples, registry, host.events)
 
     def resume(self, unfinished: UnfinishedRun | None) -> None:
         """Restore what an earlier process left: detectors, thresholds, the probation of the champion.

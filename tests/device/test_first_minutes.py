@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edged.config import GateConfig, ServingConfig
-from edged.device.serving import Predictor
+from edged.device.serving import HeadTeacher, Predictor
 from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.outputs import probabilities
 from edged.domain.judging.ridge_head import RidgeHead
@@ -94,8 +94,9 @@ def test_labels_that_are_taken_away_are_forgotten_exactly(tmp_path: Path) -> Non
     model = InferenceModel(write(tmp_path / "m.onnx", GOOD))
     mix = ExpertMix(head=RidgeHead.of(SCHEMA))
     with SampleLog.open(tmp_path / "samples.db", SCHEMA, holdout=0.05) as log:
+        teacher = HeadTeacher(mix.head, log, SCHEMA, 0.05)
         champion = ServedModel(1, StreamModel(model, mix, random=True))
-        predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, champion, mix=mix, samples=log)
+        predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, champion, mix=mix, teacher=teacher)
         log.commit(samples(1, x, classes(x)))
         predictor.predict(numbered(1, 200), x)
         predictor.label(numbered(1, 200), labels)
@@ -103,7 +104,7 @@ def test_labels_that_are_taken_away_are_forgotten_exactly(tmp_path: Path) -> Non
         action = history.begin_interval("c", "k", 1.0, 70.0, None, 1.0)
         while action.open:
             history.go_on(action)
-        predictor.forget_labels()
+        teacher.forget()
         rows = inputs(50, 7)
         found = predictor.predict(numbered(201, 50), rows).output
     left = (np.arange(200) >= 70) & ~is_holdout(numbered(1, 200), 0.05)
@@ -122,8 +123,9 @@ def test_beside_a_model_of_ones_own_the_head_corrects_what_it_gets_wrong(tmp_pat
     for head in (None, RidgeHead.of(SCHEMA)):
         mix = ExpertMix(head=head)
         with SampleLog.open(tmp_path / f"{head is None}.db", SCHEMA) as log:
+            teacher = HeadTeacher(mix.head, log, SCHEMA, 0.05)
             champion = ServedModel(1, StreamModel(wrong, mix))
-            predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, champion, mix=mix, samples=log)
+            predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, champion, mix=mix, teacher=teacher)
             for i in range(400):
                 made = predictor.predict(numbered(i + 1, 1), x[i : i + 1])
                 predictor.label(numbered(i + 1, 1), labels[i : i + 1], x[i : i + 1])

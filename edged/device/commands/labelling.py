@@ -104,7 +104,7 @@ class LabelCommands:
             done = self._history.label(command, updates, now)
             self._learn(updates)
             if done.had:
-                self._pipeline.predictor.forget_labels()
+                self._pipeline.teacher.forget()
         return {**self._told(done), "labelled": len(updates), "unknown": len(readings) - len(updates)}
 
     def _read(self, entry: dict[str, Any], place: int) -> LabelReading:
@@ -156,7 +156,7 @@ class LabelCommands:
             offsets = self._history.go_on(action)
             if label is not None and offsets:
                 self._learn([LabelUpdate(offset, label, now) for offset in offsets])
-        self._pipeline.predictor.forget_labels()
+        self._pipeline.teacher.forget()
         self._pipeline.worker.wake()
         return action
 
@@ -227,7 +227,7 @@ class LabelCommands:
             action = self._history.begin_undo(action.number, command)
         while action.open:
             self._history.go_on(action)
-        self._pipeline.predictor.forget_labels()
+        self._pipeline.teacher.forget()
         self._pipeline.worker.wake()
         before, after = (0 if _cleared(action) else action.back), action.back_had
         return {

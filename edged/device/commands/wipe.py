@@ -110,6 +110,6 @@ class WipeCommands:
             pipeline.predictor.reset_drift()
             if pipeline.predictor.anomalies is not None:
                 pipeline.predictor.anomalies.forget_keys()
-        pipeline.predictor.forget_labels()
+        pipeline.teacher.forget()
         pipeline.registry.erase_traces(SAMPLE_TRACES if samples else LABEL_TRACES)
         pipeline.worker.store_state()

@@ -10,7 +10,7 @@ from edged.errors import RefusedError
 
 if TYPE_CHECKING:
     from edged.device.events import Events
-    from edged.device.serving import Predictor
+    from edged.device.serving import HeadTeacher, Predictor
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
 
@@ -23,9 +23,16 @@ class LabelDisputes:
     `registry` keeps disputes over a restart; `events` hears of each. May be called from several threads.
     """
 
-    def __init__(self, predictor: Predictor, samples: SampleLog, registry: Registry, events: Events) -> None:
+    def __init__(
+        self,
+        predictor: Predictor,
+        teacher: HeadTeacher,
+        samples: SampleLog,
+        registry: Registry,
+        events: Events,
+    ) -> None:
         self._watch = watch = predictor.watch
-        self._predictor, self._samples, self._registry = predictor, samples, registry
+        self._teacher, self._samples, self._registry = teacher, samples, registry
         self._events, self._schema = events, predictor.schema
         self._offsets: list[int] = []
         self._lock = threading.Lock()
@@ -56,7 +63,7 @@ class LabelDisputes:
             here = [offset for offset in self._offsets if offset < stored]
             if here:
                 self._samples.exclude(here)
-                self._predictor.forget_labels()
+                self._teacher.forget()
                 self._offsets = [offset for offset in self._offsets if offset >= stored]
 
     def _examine(self, watch: LabelWatch, suspicion: Suspicion) -> None:
@@ -86,7 +93,7 @@ class LabelDisputes:
                 raise RefusedError("no labels of this source are set aside", where=source)
             self._registry.set_value(DISPUTES, self._watch.dump())
             back = self._samples.readmit(source) if earlier else 0
-            self._predictor.forget_labels()
+            self._teacher.forget()
         self._events.problem_changed()
         return back
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
 from edged.domain.labels.label_watch import MOST_CLASSES, LabelWatch
 from edged.domain.stream.anomaly import Anomalies, AnomalyRules, AnomalyVerdicts
-from edged.domain.stream.holdout import is_holdout
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.temporal_context import pad
 from edged.errors import ModelError, RefusedError
@@ -27,9 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import GateConfig, ServingConfig
+    from edged.device.serving.head_teacher import HeadTeacher
     from edged.domain.drift.live import DriftRules
     from edged.domain.judging.prediction_sets import PredictionSets
-    from edged.domain.protocols import Samples, ServedModel
+    from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
 
     Outputs = tuple[NDArray[np.float32], NDArray[np.float32] | None]
@@ -38,14 +37,13 @@ log = get_logger("edged.serve")
 
 COVERED = 2000  # newest sets of which it is told how many contained the label
 ENOUGH_LABELS = 100  # for a share of wrong answers to say something
-RELEARNED, PART = 5000, 500  # newest labels that a head learns anew from the log, and how many at once
 
 
 class Predictor:
     """Predicts with the champion and learns from labels how good it is live.
 
     `predict` and `label` belong to one thread (the serving thread, or a replay); `swap` may be
-    called from any other. The head of `mix` learns each label, from `samples` where the row is not at hand.
+    called from any other. `teacher` has the head of `mix` learn each label.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class Predictor:
         anomaly: AnomalyRules | None = None,
         mix: Mix | None = None,
         sets: PredictionSets | None = None,
-        samples: Samples | None = None,
+        teacher: HeadTeacher | None = None,
     ) -> None:
         self._config = config
         self._gate = gate
@@ -67,9 +65,7 @@ class Predictor:
         self.previous: ServedModel | None = None
         self.mix = mix or mix_of(schema)
         self.sets = sets
-        self._samples = samples
-        self._stale = samples is not None and self.mix.head is not None  # the head is to learn from the log
-        self._classes_seen = 0
+        self.teacher = teacher
         self._memory = RecentAnswers(config.remember, schema)
         watched = schema.task == "classify" and gate.suspect_labels and len(schema.classes) <= MOST_CLASSES
         self.watch = LabelWatch(len(schema.classes), config.remember) if watched else None
@@ -101,7 +97,8 @@ class Predictor:
 
         Raises ModelError when there is no predecessor, or none that answers.
         """
-        self.refresh_head()
+        if self.teacher is not None:
+            self.teacher.refresh()
         made = self._by_champion(offsets, x)
         if self.sets is not None:
             made = replace(made, promise=self.sets.promise(made.output))
@@ -124,7 +121,8 @@ class Predictor:
 
         Raises RefusedError when the model `version` is not loaded; ModelError when no model has an answer.
         """
-        self.refresh_head()
+        if self.teacher is not None:
+            self.teacher.refresh()
         x = pad(x, self.schema.width)
         offsets, champion = np.zeros(len(x), np.int64), self.champion
         if version in (None, champion.version):
@@ -288,7 +286,8 @@ class Predictor:
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         if joined.experts is not None:
             self.mix.update(joined.experts, joined.labels)
-        self._teach_head(offsets, y, x)
+        if self.teacher is not None:
+            self.teacher.teach(offsets, y, x)
         if joined.promised is not None and self.sets is not None:
             kept = joined.promised
             covered = self.sets.settle(kept.promise, kept.answers, kept.y)
@@ -317,55 +316,12 @@ class Predictor:
             self._probation = None
         return outcome
 
-    # ---- the head --------------------------------------------------------------------------
-
     @property
     def missing(self) -> str | None:
         """What is missing before answers say anything, such as `7 of 20 labels`; None once they do."""
         model = self.champion.model
-        if not isinstance(model, StreamModel) or not model.random or self.mix.head is None:
-            return None
-        opened = self.schema.open
-        there, needed = self.mix.head.progress(
-            range(self.schema.outputs) if opened is None else opened.places
-        )
-        return None if there == needed else f"{there} of {needed} labels"
-
-    def forget_labels(self) -> None:
-        """Labels were erased or changed: the head learns those that are left anew; from any thread."""
-        self._stale = self.mix.head is not None
-
-    def _teach_head(
-        self, offsets: NDArray[np.int64], y: NDArray[np.float32], x: NDArray[np.float32] | None
-    ) -> None:
-        """Let the head learn what may be learned from."""
-        head = self.mix.head
-        if head is None or self._samples is None or self._stale:
-            return  # what is stale learns from the log, which has these labels
-        mine = ~is_holdout(offsets, self._gate.holdout)
-        if x is None:
-            window = self._samples.rows(offsets[mine])
-            head.learn(window.x, window.y[:, 0].astype(np.int64))
-        else:
-            head.learn(x[mine], y[mine, 0].astype(np.int64))
-
-    def refresh_head(self) -> None:
-        """Let a stale head learn the newest labels of the log."""
-        head, samples = self.mix.head, self._samples
-        if head is None or samples is None or not (self._stale or self._classes_changed()):
-            return
-        self._stale = False
-        head.clear()
-        ends = samples.training_parts(0, RELEARNED, PART)
-        for after, upto in pairwise(ends):
-            window = samples.training_window(after, PART, upto_seq=upto)
-            head.learn(window.x, window.y[:, 0].astype(np.int64))
-
-    def _classes_changed(self) -> bool:
-        """Whether classes have come, gone or become one since this was last asked."""
-        opened = self.schema.open
-        seen, self._classes_seen = self._classes_seen, 0 if opened is None else opened.revision
-        return seen != self._classes_seen
+        untrained = isinstance(model, StreamModel) and model.random
+        return self.teacher.missing if untrained and self.teacher is not None else None
 
     def detect_anomalies(
         self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]

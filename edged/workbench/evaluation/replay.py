@@ -203,7 +203,7 @@ class Replay(Listener):
         self.predictor.swap(served, watch=False)
         self.recall.record_champion(served.version)
         self.predictor.quality.clear()
-        self.predictor.refresh_head()
+        self.pipeline.teacher.refresh()
         own = served.model.with_own_mix() if isinstance(served.model, StreamModel) else served.model
         return replace(served, model=own)
 

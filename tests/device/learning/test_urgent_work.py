@@ -18,7 +18,7 @@ from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
-from edged.device.serving import Predictor
+from edged.device.serving import HeadTeacher, Predictor
 from edged.errors import StorageError
 from tests.device.gates import Gate
 from tests.device.linear import BAD, GOOD, SCHEMA
@@ -49,7 +49,10 @@ class House(Recorder):
             registry=self.desk.registry, predictor=self.predictor, events=news,
             exclusion=AnomalyExclusion(None, self.plant.log),
             recall=RegimeRecall(SCHEMA, self.gate.regimes, self.gate.log),
-            disputes=LabelDisputes(self.predictor, self.plant.log, self.desk.registry, news),
+            disputes=LabelDisputes(
+                self.predictor, HeadTeacher(None, self.plant.log, SCHEMA, 0.05), self.plant.log,
+                self.desk.registry, news,
+            ),
         )  # fmt: skip
 
     def states_changed(self) -> None:

@@ -17,7 +17,7 @@ from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
-from edged.device.serving import Predictor
+from edged.device.serving import HeadTeacher, Predictor
 from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceReader
 from tests.device.trainers import Desk, Plant
@@ -51,7 +51,9 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
         scheduler=desk.scheduler, rollout=rollout, samples=plant.log, registry=desk.registry,
         predictor=predictor, events=Events(), exclusion=AnomalyExclusion(None, plant.log),
         recall=RegimeRecall(schema, regimes, plant.log),
-        disputes=LabelDisputes(predictor, plant.log, desk.registry, Events()),
+        disputes=LabelDisputes(
+            predictor, HeadTeacher(None, plant.log, schema, 0.05), plant.log, desk.registry, Events()
+        ),
     )  # fmt: skip
     erased: queue.Queue[dict[str, int]] = queue.Queue()
     with closing(plant.log), closing(desk.registry), closing(desk.scheduler.client):

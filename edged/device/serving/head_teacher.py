@@ -1,0 +1,85 @@
+"""The closed-form head of a stream learns each label, and all anew when some were erased or changed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.domain.stream.holdout import is_holdout
+from edged.errors import StorageError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edged.domain.judging.ridge_head import RidgeHead
+    from edged.domain.protocols import Samples
+    from edged.domain.stream.schema import Schema
+
+log = get_logger("edged.serve")
+
+NEWEST, PART = 5000, 500  # labels that are learned anew from the log, and how many at once
+
+
+class HeadTeacher:
+    """Teaches `head`, where a stream has one; labels that are kept for judging (`holdout`) it never learns.
+
+    `samples` is the log: what is learned anew comes from there, so that nothing erased is left. `teach` and
+    `refresh` belong to one thread, `forget` may be called from any.
+    """
+
+    def __init__(self, head: RidgeHead | None, samples: Samples, schema: Schema, holdout: float) -> None:
+        self._head, self._samples, self._schema, self._holdout = head, samples, schema, holdout
+        self._stale = True
+        self._classes_seen = 0
+
+    @property
+    def missing(self) -> str | None:
+        """What the head lacks to answer every class, such as `7 of 20 labels`; None for nothing."""
+        if self._head is None:
+            return None
+        opened = self._schema.open
+        there, needed = self._head.progress(range(self._schema.outputs) if opened is None else opened.places)
+        return None if there == needed else f"{there} of {needed} labels"
+
+    def forget(self) -> None:
+        """Labels were erased or changed: learn those that are left anew, before the next answer."""
+        self._stale = True
+
+    def teach(
+        self, offsets: NDArray[np.int64], y: NDArray[np.float32], x: NDArray[np.float32] | None
+    ) -> None:
+        """Learn labels `y` `(n, 1)` of samples `x` `(n, d)`, which are read where they are not at hand."""
+        if self._head is None or self._stale:
+            return  # what is stale learns from the log, which has these labels
+        mine = ~is_holdout(offsets, self._holdout)
+        if x is not None:
+            self._head.learn(x[mine], y[mine, 0].astype(np.int64))
+            return
+        try:
+            window = self._samples.rows(offsets[mine])
+        except StorageError as problem:
+            log.warning("head_missed_labels", problem=problem.line())
+            return
+        self._head.learn(window.x, window.y[:, 0].astype(np.int64))
+
+    def refresh(self) -> None:
+        """Learn the newest labels of the log anew, where something has changed among them."""
+        if self._head is None or not (self._stale or self._classes_changed()):
+            return
+        self._stale = False
+        self._head.clear()
+        try:
+            for after, upto in pairwise(self._samples.training_parts(0, NEWEST, PART)):
+                window = self._samples.training_window(after, PART, upto_seq=upto)
+                self._head.learn(window.x, window.y[:, 0].astype(np.int64))
+        except StorageError as problem:
+            log.warning("head_missed_labels", problem=problem.line())
+
+    def _classes_changed(self) -> bool:
+        """Whether classes have come, gone or become one since this was last asked."""
+        opened = self._schema.open
+        seen, self._classes_seen = self._classes_seen, 0 if opened is None else opened.revision
+        return seen != self._classes_seen

@@ -129,11 +129,12 @@ class CandidateEvaluator:
         recent = self._holdout.holdout_window(self._config.recent)
         self._reader.breathe()
         scale = self._scale(champion, recent)
-        if first or (isinstance(champion.model, StreamModel) and champion.model.random):
-            return Verdict(True, ("first model trained for this stream",)), scale
-        pinned = self._registry.pinned()
+        nothing_before = isinstance(champion.model, StreamModel) and champion.model.random
+        pinned = [] if first else self._registry.pinned()
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
+        if first or nothing_before:
+            return Verdict(True, ("first model trained for this stream",)), scale
         evidence = None
         if contest is not None:
             evidence = Evidence(np.asarray(contest.candidate), np.asarray(contest.champion))

@@ -131,10 +131,10 @@ def test_a_quantised_form_that_is_too_slow_does_not_serve(tmp_path: Path, gate: 
 
 
 def test_without_enough_holdout_the_first_model_serves_as_float32(tmp_path: Path) -> None:
-    with closing(Gate(tmp_path, GOOD, samples=20, int8=True)) as gate:
+    with closing(Gate(tmp_path, GOOD, samples=10, int8=True)) as gate:
         result = candidate(gate.candidates, 1, BAD, int8=BAD)
         verdict, model = gate.judge(result, first=True)
-        as_float32(verdict, model, "labelled holdout samples, 20 needed")
+        as_float32(verdict, model, "labelled holdout samples, 5 needed")
 
 
 def test_the_first_model_is_not_compared_with_the_bundles_own(tmp_path: Path) -> None:

@@ -315,6 +315,6 @@ TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "sensor_back": lambda e: f"{e['key']} sends {_brief(e['features'])} again",
     "sensor_moves": lambda e: f"{e['key']} moves again: {_brief(e['features'])}",
     "sensor_flooding": lambda e: f"{e['key']} sends too much",
-    "labels_disputed": lambda e: f"set aside: {e['detail']}",
+    "labels_disputed": lambda e: e["detail"],
     "sample_implausible": lambda e: f"{e['key']}: {number(e['value'])} of {e['feature']} cannot be",
 }

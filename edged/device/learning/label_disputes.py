@@ -1,4 +1,4 @@
-"""Labels that contradict the model as no change of the world does are set aside, until somebody decides."""
+"""Labels that contradict the model as no change of the world does, until somebody decides about them."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class LabelDisputes:
 
     @property
     def problem(self) -> str | None:
-        """What is set aside, in one line; None for nothing."""
+        """Which source is in dispute, in one line; None for none."""
         disputes = () if self._watch is None else self._watch.disputes
         if not disputes:
             return None
         more = f", and {len(disputes) - 1} more" if len(disputes) > 1 else ""
-        return f"{self._told(disputes[0])} are set aside{more}: see the command accept"
+        return f"{self._told(disputes[0])}{more}: see the command accept"
 
     def apply(self) -> None:
         """Judge suspicions, and set labels aside that are due.
@@ -85,12 +85,12 @@ class LabelDisputes:
     def release(self, source: str, *, earlier: bool) -> int:
         """Trust a source again; with `earlier` learn from what was set aside, too; how many labels.
 
-        Raises RefusedError when none of its labels are set aside.
+        Raises RefusedError when it is not in dispute.
         """
         self.apply()
         with self._lock:
             if self._watch is None or not self._watch.release(source):
-                raise RefusedError("no labels of this source are set aside", where=source)
+                raise RefusedError("this source is not in dispute", where=source)
             self._registry.set_value(DISPUTES, self._watch.dump())
             back = self._samples.readmit(source) if earlier else 0
             self._teacher.forget()
@@ -108,6 +108,7 @@ class LabelDisputes:
 
     def _told(self, dispute: Dispute) -> str:
         names = self._schema.classes
-        which = "all labels" if dispute.whole else "labels"
         pair = f"{names[dispute.said]} where the model says {names[dispute.predicted]}"
-        return f"{which} of {dispute.source} ({pair})"
+        if dispute.whole:
+            return f"all labels of {dispute.source} are set aside ({pair})"
+        return f"labels of {dispute.source} contradict the model ({pair})"

@@ -104,7 +104,7 @@ class Predictor:
             made = replace(made, promise=self.sets.promise(made.output))
         forecast = self.schema.forecast
         self._memory.remember(made, x[:, forecast] if forecast else self._last)
-        if self.watch is not None and keys is not None:
+        if self.watch is not None and keys is not None and not self._random:
             self.watch.remember(made, keys)
         confidence = _unmixed_confidence(made)
         if confidence is not None:
@@ -319,9 +319,12 @@ class Predictor:
     @property
     def missing(self) -> str | None:
         """What is missing before answers say anything, such as `7 of 20 labels`; None once they do."""
-        model = self.champion.model
-        untrained = isinstance(model, StreamModel) and model.random
-        return self.teacher.missing if untrained and self.teacher is not None else None
+        return self.teacher.missing if self._random and self.teacher is not None else None
+
+    @property
+    def _random(self) -> bool:
+        """Whether nothing was trained yet."""
+        return isinstance(self.champion.model, StreamModel) and self.champion.model.random
 
     def detect_anomalies(
         self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]

@@ -77,7 +77,10 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Dispute:
-    """Labels of a source that are set aside: all, or those that say `said` where the model `predicted`."""
+    """A source whose labels say `said` where the model `predicted`; `whole` if it stands apart from others.
+
+    Then all its labels are set aside. A source that stands alone is told of: perhaps the model is wrong.
+    """
 
     source: str
     predicted: int
@@ -86,8 +89,7 @@ class Dispute:
 
     def covers(self, label: _Label) -> bool:
         """Whether a label is set aside by it."""
-        pair = (label.predicted, label.said) == (self.predicted, self.said)
-        return label.source == self.source and (self.whole or pair)
+        return self.whole and label.source == self.source
 
 
 class LabelWatch:
@@ -117,7 +119,7 @@ class LabelWatch:
 
     @property
     def disputes(self) -> tuple[Dispute, ...]:
-        """What is set aside until somebody decides."""
+        """Which sources are in dispute until somebody decides."""
         return tuple(self._disputes)
 
     # ---- answers and labels ----------------------------------------------------------------
@@ -224,7 +226,7 @@ class LabelWatch:
             return found
 
     def confirm(self, suspicion: Suspicion) -> list[Dispute]:
-        """Set labels aside from now on, and those of late: of the sources to blame, as far as is known."""
+        """Put the sources to blame in dispute; all labels of those that stand apart are set aside."""
         with self._lock:
             against, of = _counts(suspicion)
             liars = [source for source in of if _apart(source, against, of, FEW, APART)]

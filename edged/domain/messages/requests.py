@@ -101,7 +101,7 @@ REQUESTS: dict[str, Schema] = {
         "alarms that stand are the new normal, or a source of labels is trusted again",
         fields(
             key=TEXT,
-            labels=about("a source whose labels are set aside", TEXT),
+            labels=about("a source of labels that is in dispute", TEXT),
             earlier=about("whether to learn from those that were set aside, too; true when absent", FLAG),
         ),
     ),

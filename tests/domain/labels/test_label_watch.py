@@ -73,18 +73,13 @@ def test_of_a_model_that_is_sometimes_wrong_nothing_is_told(seed: int, wrong: fl
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", [0.3, 0.55, 0.85])
-def test_labels_of_a_class_that_are_falsified_are_told_within_500_and_set_aside(
-    share: float, seed: int
-) -> None:
+def test_labels_of_a_class_that_are_falsified_are_told_within_500(share: float, seed: int) -> None:
     stream = Stream(seed=seed)
-    wrong = stream.falsify(share)
+    stream.falsify(share)
     ((after, dispute),) = stream.follow()
     assert 1000 < after <= 1500
     assert dispute == Dispute("labels/a", predicted=2, said=1, whole=False)
-    aside = np.zeros(stream.rows, bool)
-    aside[np.array(stream.watch.pop_aside()) - 1] = True
-    assert aside[wrong & (stream.answers == 2)].all(), "also those that came before it was told"
-    assert not aside[stream.said != 1].any()
+    assert stream.watch.pop_aside() == [], "nobody stands beside this source: the model may be wrong"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -147,7 +142,7 @@ def test_a_dispute_lasts_over_a_restart_until_it_is_released_and_is_not_told_aga
     again = Stream()
     again.falsify(0.5, begin=0)
     again.watch.load(json.loads(json.dumps(stream.watch.dump())))
-    assert again.follow() == [], "its contradictions are set aside"
+    assert again.follow() == [], "it was told"
     assert not again.watch.release("labels/b")
     assert again.watch.release("labels/a")
     assert again.watch.disputes == ()
@@ -156,8 +151,7 @@ def test_a_dispute_lasts_over_a_restart_until_it_is_released_and_is_not_told_aga
 
 def test_what_is_set_aside_is_judged_by_no_more() -> None:
     stream = Stream()
-    stream.falsify(0.5)
-    stream.follow()
+    stream.watch.load([["labels/a", 2, 1, True]])
     offsets = np.array([1, 2])
     made = Predictions(
         1,
@@ -167,10 +161,10 @@ def test_what_is_set_aside_is_judged_by_no_more() -> None:
         np.array([0.9, 0.9], np.float32),
     )
     stream.watch.remember(made, ["k", "k"])
-    sources = ["labels/a", "labels/a"]
+    sources = ["labels/a", "labels/b"]
     assert stream.watch.judge(offsets, np.array([[1], [2]], np.float32), sources).tolist() == [True, False]
     stream.watch.forget(offsets)
-    assert stream.watch.judge(offsets, np.array([[1], [2]], np.float32), sources).tolist() == [False, False]
+    assert stream.watch.judge(offsets, np.array([[1], [2]], np.float32), sources).tolist() == [True, False]
 
 
 def test_keys_that_are_made_up_do_not_fill_the_memory() -> None:

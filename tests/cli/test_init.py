@@ -20,7 +20,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edged.workbench.demo.broker import free_port
 from tests.commands import COMMAND, SECONDS, edged
-from tests.running_device import Listener
+from tests.running_device import Listener, wait_until
 from tests.sensor_payloads import CHIRPSTACK, HOUSE, NO_READINGS, PLUG, PUMP, SHELLY
 
 if TYPE_CHECKING:
@@ -238,6 +238,10 @@ class Person:
             self.seen += os.read(self._terminal, 65536).decode(errors="replace")
         self._read = len(self.seen)
         if interrupt:
+            state = Path(
+                f"/proc/{self._process.pid}/stat"
+            )  # it waits for the answer: a signal cannot get lost
+            wait_until(lambda: state.read_text(encoding="ascii").rpartition(") ")[2].startswith("S"))
             self._process.send_signal(signal.SIGINT)
         else:
             os.write(self._terminal, f"{line}\n".encode())

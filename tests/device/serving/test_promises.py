@@ -23,6 +23,7 @@ from edged.workbench.demo.broker import free_port
 from tests.device.linear import BAD, GOOD, SCHEMA, WIDTH, classes, inputs, numbered, served
 from tests.device.web.client import Client
 from tests.running_device import Device, running
+from tests.steered import data
 
 if TYPE_CHECKING:
     from edged.domain.judging.predictions import Predictions
@@ -185,9 +186,7 @@ def test_a_daemon_publishes_sets_tells_how_many_were_right_and_goes_on_after_a_r
     with Registry.open(device.state) as registry:
         assert registry.get_value("sets") == stored
     with running(device, broker.port) as listener:
-        listener.request("wipe", confirm="rig", what=["labels"])
-        answers = listener.messages["response/wipe"]
-        listener.wait(lambda: any(answer["status"] == "ok" for answer in answers), PATIENCE)
+        data(listener, "wipe", confirm="rig", what=["labels"])
     with Registry.open(device.state) as registry:
         assert registry.get_value("sets") == stored | {"newest": None}
     device.cli("wipe", str(device.path), "--labels", "--yes")

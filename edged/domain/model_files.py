@@ -36,3 +36,4 @@ EXPERTS = "experts"
 """The output of a model of experts that has what each of them says, `(batch, experts·classes)`."""
 MIX_WEIGHTS = "mix.weights"
 """Its parameter with how much each expert counts, `(1, experts, 1)`."""
+FLOOR = 1e-4  # added to probabilities: what an expert holds for impossible costs it no more than this

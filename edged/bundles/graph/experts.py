@@ -10,12 +10,10 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from edged.bundles.graph.network import INPUT, Network, check_sizes
-from edged.domain.model_files import EXPERTS, MIX_WEIGHTS
+from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
 
 if TYPE_CHECKING:
     import onnx
-
-FLOOR = 1e-4  # added to probabilities: what an expert holds for impossible costs it no more than this
 
 
 def experts(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.judging.comparison import ModelComparison
-from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
+from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
 from edged.domain.labels.label_trust import LabelTrust
 from edged.domain.model_files import INT8
@@ -129,11 +129,10 @@ class CandidateEvaluator:
         recent = self._holdout.holdout_window(self._config.recent)
         self._reader.breathe()
         scale = self._scale(champion, recent)
-        nothing_before = isinstance(champion.model, StreamModel) and champion.model.random
         pinned = [] if first else self._registry.pinned()
         if pinned:
             return refuse(f"version {pinned[0]} is pinned"), scale
-        if first or nothing_before:
+        if first or is_untrained(champion.model):
             return Verdict(True, ("first model trained for this stream",)), scale
         evidence = None
         if contest is not None:

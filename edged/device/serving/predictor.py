@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.drift.live import LiveDrift
-from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
+from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
 from edged.domain.judging.gate import Probation
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
@@ -104,7 +104,7 @@ class Predictor:
             made = replace(made, promise=self.sets.promise(made.output))
         forecast = self.schema.forecast
         self._memory.remember(made, x[:, forecast] if forecast else self._last)
-        if self.watch is not None and keys is not None and not self._random:
+        if self.watch is not None and keys is not None and not is_untrained(self.champion.model):
             self.watch.remember(made, keys)
         confidence = _unmixed_confidence(made)
         if confidence is not None:
@@ -319,12 +319,8 @@ class Predictor:
     @property
     def missing(self) -> str | None:
         """What is missing before answers say anything, such as `7 of 20 labels`; None once they do."""
-        return self.teacher.missing if self._random and self.teacher is not None else None
-
-    @property
-    def _random(self) -> bool:
-        """Whether nothing was trained yet."""
-        return isinstance(self.champion.model, StreamModel) and self.champion.model.random
+        untrained = is_untrained(self.champion.model)
+        return self.teacher.missing if untrained and self.teacher is not None else None
 
     def detect_anomalies(
         self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]

@@ -34,12 +34,8 @@ def stored_regimes(registry: Registry) -> Regimes:
 
 def stored_mix(registry: Registry, schema: Schema, head: RidgeHead | None = None) -> Mix:
     """Return how much each expert counts, `head` among them; the same for all where that cannot be read."""
-    kept, mix = registry.get_value("mix"), mix_of(schema, head)
-    try:
-        if kept is not None:
-            mix.restore(kept)
-    except CorruptError as problem:
-        log.warning("expert_mix_lost", problem=problem.line())
+    mix = mix_of(schema, head)
+    _restore(registry, "mix", mix, "expert_mix_lost")
     return mix
 
 
@@ -47,13 +43,19 @@ def stored_sets(registry: Registry, coverage: float | None, schema: Schema) -> P
     """Return what makes sets of this coverage, None without one; it begins anew where it cannot be read."""
     if coverage is None:
         return None
-    kept, sets = registry.get_value("sets"), PredictionSets(coverage, schema)
+    sets = PredictionSets(coverage, schema)
+    _restore(registry, "sets", sets, "prediction_sets_lost")
+    return sets
+
+
+def _restore(registry: Registry, name: str, into: Mix | PredictionSets, lost: str) -> None:
+    """Go on with a stored value, where there is one; the log event `lost` where it cannot be read."""
+    kept = registry.get_value(name)
     try:
         if kept is not None:
-            sets.restore(kept)
+            into.restore(kept)
     except CorruptError as problem:
-        log.warning("prediction_sets_lost", problem=problem.line())
-    return sets
+        log.warning(lost, problem=problem.line())
 
 
 def restore_drift(registry: Registry, drift: LiveDrift) -> bool:

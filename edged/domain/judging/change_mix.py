@@ -19,6 +19,11 @@ HALVED = 20  # labels after which the first step is halved
 MOST = 3.0  # usual changes that one label counts as at most: a glitch moves a share no further
 
 
+def step_after(labels: int, halved: int) -> float:
+    """The step of a label: from `FAST` on, half of it after `halved` labels, and `SLOW` in the end."""
+    return max(SLOW, FAST / (1 + labels / halved))
+
+
 class ChangeMix:
     """Shares g in [0, 1] of the change that a model foresees: last value + g · (answer − last value).
 
@@ -62,7 +67,7 @@ class ChangeMix:
             size = np.abs(change)
             bounded = size if self.labels <= HALVED else np.minimum(size, MOST * self._usual)
             self._usual += (bounded - self._usual) * max(SLOW, 1 / self.labels)
-            step = max(SLOW, FAST / (1 + self.labels / HALVED))
+            step = step_after(self.labels, HALVED)
             far = np.minimum(size / np.maximum(self._usual, 1e-30), MOST) * np.sign(change)
             self._shares = np.clip(self._shares + step * far * np.sign(right - self._shares * change), 0, 1)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from edged.domain.judging.change_mix import ChangeMix
+from edged.domain.judging.change_mix import ChangeMix, step_after
 from edged.domain.judging.outputs import probabilities
 from edged.domain.judging.ridge_head import RidgeHead, log_likelihoods
 from edged.domain.protocols import ExpertModel
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-SLOW, FAST = 0.002, 0.05  # step of a late label, and of the first one
 FIRST = 1.4  # sum of the first weights: what learned smoothed labels is less sure than it is right
 HALVED = 100  # labels after which the first step is halved
 
@@ -33,8 +32,8 @@ class ExpertMix:
 
     ℓ of an expert are logarithms of its probabilities, less their mean over the classes. Each of k experts
     begins with `FIRST`/k. A label y moves each weight against the gradient of the mixture's cross-entropy,
-    w ← max(0, w − step·Σ (p − [y])·ℓ), with ℓ and p of prediction time, and a step that shrinks from `FAST`
-    to `SLOW`. Their sum is free, so a mixture that is too sure of itself becomes less so. `classes` that come
+    w ← max(0, w − step·Σ (p − [y])·ℓ), with ℓ and p of prediction time, and a step that shrinks as
+    `step_after` says. Their sum is free, so a mixture that is too sure of itself becomes less so. `classes` that come
     and go are settled in what is served. `head` is the last of the experts, where there is one.
     """
 
@@ -63,7 +62,7 @@ class ExpertMix:
             wrong = probabilities((weights @ said)[None])[0]
             wrong[label] -= 1
             self.labels += 1
-            step = max(SLOW, FAST / (1 + self.labels / HALVED))
+            step = step_after(self.labels, HALVED)
             weights = np.maximum(0, weights - step * (said @ wrong))
         self._weights = weights
 
@@ -115,6 +114,11 @@ def beside(experts: Floats, head: Floats) -> Floats:
             [experts, np.repeat(experts.min(axis=2, keepdims=True), more, axis=2)], axis=2
         )
     return np.concatenate([experts, head[:, None]], axis=1)
+
+
+def is_untrained(model: Model) -> bool:
+    """Whether a model has the random weights that it was built with."""
+    return isinstance(model, StreamModel) and model.random
 
 
 class StreamModel:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.judging.outputs import probabilities
+from edged.domain.model_files import FLOOR
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +29,6 @@ CLIP, FAR, ENOUGH = (
     10.0,
     20,
 )  # standard deviations: in answers; in what is learned, from so many labels on
-FLOOR = 1e-4  # added to probabilities, as in the graph of the experts
 
 
 @dataclass(frozen=True)

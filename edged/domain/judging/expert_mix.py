@@ -33,8 +33,9 @@ class ExpertMix:
     ℓ of an expert are logarithms of its probabilities, less their mean over the classes. Each of k experts
     begins with `FIRST`/k. A label y moves each weight against the gradient of the mixture's cross-entropy,
     w ← max(0, w − step·Σ (p − [y])·ℓ), with ℓ and p of prediction time, and a step that shrinks as
-    `step_after` says. Their sum is free, so a mixture that is too sure of itself becomes less so. `classes` that come
-    and go are settled in what is served. `head` is the last of the experts, where there is one.
+    `step_after` says. Their sum is free, so a mixture that is too sure of itself becomes less so.
+    `classes` that come and go are settled in what is served. `head` is the last of the experts, where there
+    is one.
     """
 
     def __init__(self, classes: OpenClasses | None = None, head: RidgeHead | None = None) -> None:

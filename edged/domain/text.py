@@ -172,6 +172,8 @@ def _model(model: Mapping[str, Any]) -> str:
     told = f"version {model['version']} since {when(model['since'])}"
     if model.get("parent") is not None:
         told += f", from {model['parent']}"
+    if model.get("missing"):
+        told += f", untrained: {model['missing']}"
     return told + (", pinned" if model.get("pinned") else "")
 
 

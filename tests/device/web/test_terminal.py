@@ -102,6 +102,8 @@ def test_what_is_wrong_is_said_first() -> None:
     lines = summary(status)
     assert list(lines)[:2] == ["state", "attention"]
     assert lines["model"] == "version 2 since -, from 1, pinned"
+    untrained = status | {"model": {"version": 1, "since": None, "missing": "7 of 20 labels"}}
+    assert summary(untrained)["model"] == "version 1 since -, untrained: 7 of 20 labels"
     assert lines["training"] == "1 run, running: run 2, step 3 of 10, loss 0.2500"
     assert lines["drift"] == "none"
 

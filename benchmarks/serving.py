@@ -1,9 +1,10 @@
 """How long a prediction takes: idle, while the trainer trains, and while models are swapped.
 
 The daemon's own serving loop gets single samples at a fixed rate; the latency of each is the time
-from handing it over to having its encoded prediction. Blocks of the three states follow each other
-in one run, round after round. The trainer is the real process on a real sample log; a swap verifies,
-loads and warms up a model from the registry on another thread, as the daemon does.
+from having its values, to which the context is added, to having its encoded prediction. Blocks of the
+three states follow each other in one run, round after round. The trainer is the real process on a real
+sample log; a swap verifies, loads and warms up a model from the registry on another thread, as the daemon
+does.
 
 `added_us` of the swaps: the worst prediction within 20 ms of each swap beside the worst of as many
 windows of the same length in the idle blocks, compared percentile by percentile. `longest_without_pause_us`:
@@ -33,14 +34,14 @@ from edged.daemon import SWITCH_INTERVAL
 from edged.device import BREATH
 from edged.device.events import Events, Listener
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.promotion import ModelStore
-from edged.device.serving import Predictor, ServingWorker
+from edged.device.pipeline import Host, Pipeline
+from edged.device.serving import ServingWorker
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.judging.latencies import Latencies
-from edged.domain.judging.regimes import Regimes
 from edged.domain.labels.label_requests import LabelRequests
 from edged.domain.stream.sample import Batch
+from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.training.trainer_messages import RunProgress, RunRequest
 from edged.domain.training.training_run import RunOptions
 from edged.engines.inference import InferenceModel
@@ -132,14 +133,14 @@ class Bench(Listener):
             })
         )  # fmt: skip
         self.schema = self.config.stream.to_schema()
+        self.context = TemporalContext.of(self.schema)
         self.log = SampleLog.open(folder / "samples.db", self.schema)
         self._fill()
         self.registry = Registry.open(folder)
-        self.models = ModelStore(self.config, self.registry, Reader(self.breathe), Regimes(), SystemClock())
         bundle = Bundle.open(self.config.model.bundle or folder / "bundle")
-        self.predictor = Predictor(
-            self.config.serving, self.config.gate, self.schema, self.models.boot(bundle.inference_model)
-        )
+        host = Host(Events(), SystemClock(), Reader(self.breathe), TrainerClient(self.config))
+        stream = Pipeline(self.config, bundle, self.registry, self.log, self.log, host)
+        self.models, self.predictor = stream.models, stream.predictor
         self.done: list[float] = []
         self.loop = ServingWorker(
             self.predictor, batch=256, boot=1, supervisor=Bystander(),
@@ -156,10 +157,15 @@ class Bench(Listener):
         x = rng.normal(size=(5000, FEATURES)).astype(np.float32)
         y = x[:, :6].argmax(axis=1).astype(float).tolist()
         now = np.full(5000, 1.0)
+        rows = self._in_context(["a"] * 5000, x)
         self.log.commit(
-            Batch(np.arange(1, 5001), ["a"] * 5000, now, now, x, list(y), [None] * 5000, [None] * 5000)
+            Batch(np.arange(1, 5001), ["a"] * 5000, now, now, rows, list(y), [None] * 5000, [None] * 5000)
         )
         self.x = x
+
+    def _in_context(self, keys: list[str], x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows as ingest hands them over."""
+        return x if self.context is None else self.context.extend(keys, x)
 
     def predicted(self, payloads: list[bytes]) -> None:
         self.done.extend([time.monotonic()] * len(payloads))
@@ -174,12 +180,11 @@ class Bench(Listener):
             while (pause := begin + i / rate - time.monotonic()) > 0:
                 time.sleep(pause)
             self._offset += 1
-            now = time.monotonic()
+            sent[i] = now = time.monotonic()
             batch = Batch(
-                np.array([self._offset]), ["a"], np.array([now]), np.array([now]), self.x[i % 5000, None],
-                [None], [None], [None],
+                np.array([self._offset]), ["a"], np.array([now]), np.array([now]),
+                self._in_context(["a"], self.x[i % 5000, None]), [None], [None], [None],
             )  # fmt: skip
-            sent[i] = time.monotonic()
             self.loop.submit(batch, np.array([now]))
         deadline = time.monotonic() + 5
         while len(self.done) < count and time.monotonic() < deadline:

@@ -33,12 +33,13 @@ CLIP, FAR, ENOUGH = (
 
 @dataclass(frozen=True)
 class _Solution:
-    """Scores are `prior + clip((x - mean) * scale) @ weights`; `sharpness` makes logits of them."""
+    """Scores are `prior + clip((x - mean) * scale) @ weights`; `ready` once they tell two classes apart."""
 
     mean: Doubles
     scale: Doubles
     weights: Doubles
     prior: Doubles
+    ready: bool
 
     def scores(self, x: Doubles) -> Doubles:
         z = np.minimum(
@@ -51,9 +52,10 @@ class RidgeHead:
     """Ridge regression of classes on samples and their context, in closed form.
 
     It keeps sums over samples `(1, x)` and their classes, in which older ones count less, and solves
-    (ZᵀZ + Λ)·W = ZᵀY for standardised Z when they have grown by a twentieth, or by 400 labels. A row that is
-    subtracted from the sums is forgotten exactly. Scores become probabilities by a softmax whose sharpness
-    follows what the scores of each label had been before it was learned (Newton's method on its likelihood).
+    (ZᵀZ + Λ)·W = ZᵀY for standardised Z when they have grown by a twentieth, by 400 labels, or by a class.
+    A row that is subtracted from the sums is forgotten exactly. Scores become probabilities by a softmax
+    whose sharpness follows what the scores of each label had been before it was learned (Newton's method on
+    its likelihood).
 
     `learn` belongs to one thread; `likelihoods` may be called from any other.
     """
@@ -88,14 +90,14 @@ class RidgeHead:
         """Labels learned."""
         return int(self._counts.sum())
 
+    @property
+    def told_apart(self) -> int:
+        """Classes with labels enough to be answered."""
+        return int((self._counts >= FEWEST).sum())
+
     def progress(self, classes: Sequence[int]) -> tuple[int, int]:
         """Labels there are of those needed to answer each of these classes, and how many those are."""
         return int(np.minimum(self._counts[list(classes)], FEWEST).sum()), FEWEST * max(2, len(classes))
-
-    @property
-    def ready(self) -> bool:
-        """Whether two classes at least can be told apart."""
-        return self._solution is not None and int((self._counts >= FEWEST).sum()) > 1
 
     def likelihoods(self, x: Floats) -> Floats:
         """log(p + 1e-4) of each class less its mean over the classes, `(n, c)`, of rows `(n, d)`.
@@ -103,7 +105,7 @@ class RidgeHead:
         0 where nothing is known yet.
         """
         solution = self._solution
-        if solution is None or not self.ready:
+        if solution is None or not solution.ready:
             return np.zeros((len(x), self.classes), np.float32)
         logits = self._sharpness * solution.scores(x[:, : self.columns].astype(np.float64))
         return log_likelihoods(logits.astype(np.float32))
@@ -120,8 +122,10 @@ class RidgeHead:
         self._sharpen(rows, y)
         if not self.labels:
             self._origin = rows[0].copy()  # sums of differences keep their digits
+        before = self.told_apart
         self._add(self._bounded(rows), y)
-        if self.labels > self._solved_at + min(self._solved_at, SELDOM) // 20:
+        grown = self.labels > self._solved_at + min(self._solved_at, SELDOM) // 20
+        if grown or self.told_apart > before:
             self._solve()
 
     def _add(self, rows: Doubles, y: NDArray[np.int64]) -> None:
@@ -155,13 +159,13 @@ class RidgeHead:
         left[np.diag_indices_from(left)] += self._penalty
         right = (self._by_class[1:] - np.outer(mean, by_class)) * scale[:, None]
         weights = np.asarray(np.linalg.solve(left, right), np.float64)
-        self._solution = _Solution(mean + self._origin, scale, weights, by_class / total)
+        self._solution = _Solution(mean + self._origin, scale, weights, by_class / total, self.told_apart > 1)
         self._solved_at = self.labels
 
     def _sharpen(self, rows: Doubles, y: NDArray[np.int64]) -> None:
         """Move the sharpness to where new labels are likelier, by their scores before they are learned."""
         solution = self._solution
-        if solution is None or not self.ready:
+        if solution is None or not solution.ready:
             return
         scores = solution.scores(rows)
         share = probabilities((self._sharpness * scores).astype(np.float32))

@@ -60,6 +60,7 @@ class TemporalContext:
         )
         self._slowest = int(np.argmax(half_lives))
         self._usual, self._count = np.zeros(width), 0
+        self._far = np.full(width, np.inf)
         self._means: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
 
     @classmethod
@@ -101,23 +102,25 @@ class TemporalContext:
             found = (x - before[:, :n]).transpose(1, 0, 2)
             self._means[key] = np.ascontiguousarray(before[:, n])
         self._follow(found[:, self._slowest])
-        return np.clip(found.reshape(n, -1), -_LARGEST, _LARGEST)
+        # np.clip takes longer for a row.
+        return np.asarray(np.minimum(np.maximum(found.reshape(n, -1), -_LARGEST), _LARGEST))
 
     def _bounded(self, x: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:
         """The samples with values no further from a mean than `FAR`; of features that never moved all."""
         if self._count < ENOUGH:
             return x
-        far = np.where(self._usual > 0, FAR * self._usual, np.inf)
-        return np.clip(x, mean - far, mean + far)
+        return np.asarray(np.minimum(np.maximum(x, mean - self._far), mean + self._far))
 
     def _follow(self, found: NDArray[np.float64]) -> None:
         """Learn what is usual from distances `(n, d)` to the slowest mean."""
-        size = np.abs(found)
+        size, n = np.abs(found), len(found)
         if self._count >= ENOUGH:
-            size = np.minimum(size, np.where(self._usual > 0, FAR * self._usual, np.inf))
-        self._count += len(size)
-        share = max(1 - 0.5 ** (len(size) / _HALF_LIFE), len(size) / self._count)
-        self._usual += share * (size.mean(axis=0) - self._usual)
+            np.minimum(size, self._far, out=size)
+        self._count += n
+        share = max(1 - 0.5 ** (n / _HALF_LIFE), n / self._count)
+        self._usual += share * ((size[0] if n == 1 else size.mean(axis=0)) - self._usual)
+        self._far = FAR * self._usual
+        self._far[self._far == 0] = np.inf
 
     def restore(self, keys: Sequence[str], x: NDArray[np.float32]) -> None:
         """Go on from samples `(n, d·(1 + h))`, one of each key, as if they had come last."""

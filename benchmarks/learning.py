@@ -5,6 +5,9 @@ are simple loops on the same engine with the same network, delay and chunks, and
 that is installed. Accuracy in percent after the pre-training part, mean of the seeds. With `--merge` rows of
 an earlier result stay, unless they are measured again; each row tells the command that made it. With
 `--first-minutes` only the first 20 (occupancy) or 60 rows are pre-training, and the 1,500 after them count.
+With `--order shuffled` the rows come in a random order, where a context says nothing; with `--order
+interleaved` the two halves of a stream come row by row in turn, each with a key of its own, and with `--order
+apart` one half after the other, each to a device of its own.
 
     python benchmarks/learning.py --data DIR [--streams elec2,hapt6] [--seeds 3] [--rivals edged,frozen,...]
 """
@@ -47,7 +50,8 @@ class Recording:
     """A stream: `x` `(n, d)`, class indices `y` `(n,)`, rows of pre-training, and rows held out of it.
 
     `user` `(n,)` says whose a row is, where a stream has users. `among` are the rows held out with those
-    around them, in their order, and which of them are held out: a row has the context of where it lay.
+    around them, in their order, and which of them are held out: a row has the context of where it lay. `keys`
+    `(n,)` say which sensor a row is of.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Recording:
     held: tuple[Floats, Ids] | None = None
     user: Ids | None = None
     among: tuple[Floats, NDArray[np.bool_]] | None = None
+    keys: list[str] | None = None
 
     @property
     def classes(self) -> int:
@@ -87,11 +92,32 @@ def first_minutes(stream: Recording) -> Recording:
     return Recording(f"{stream.name}, first minutes", x, y, known)
 
 
+def ordered(stream: Recording, order: str) -> list[Recording]:
+    """The streams that the rows of one make in another order; held-out rows and users are left out."""
+    n = len(stream.x) // 2
+    halves, plain = (np.arange(n), np.arange(n, 2 * n)), f"{stream.name}, {order}"
+    if order == "shuffled":
+        rows = np.random.default_rng(0).permutation(len(stream.x))
+        return [Recording(plain, stream.x[rows], stream.y[rows], stream.pretrain)]
+    if order == "apart":
+        return [
+            Recording(f"{plain} {i + 1}", stream.x[rows], stream.y[rows], stream.pretrain // 2)
+            for i, rows in enumerate(halves)
+        ]
+    rows = np.stack(halves, axis=1).ravel()
+    return [Recording(plain, stream.x[rows], stream.y[rows], stream.pretrain, keys=["a", "b"] * n)]
+
+
 # ---- edged ------------------------------------------------------------------------------------
 
 
-def edged(stream: Recording, seed: int, rate: float, *, ask: bool = False) -> dict[str, Any]:
-    """`edged evaluate` with defaults; with `ask` it chooses the share `rate` of labels that it gets."""
+def edged(
+    stream: Recording, seed: int, rate: float, *, ask: bool = False, network: str | None = None
+) -> dict[str, Any]:
+    """`edged evaluate` with defaults; with `ask` it chooses the share `rate` of labels that it gets.
+
+    `network` is `model.network` and has neither context nor head beside it.
+    """
     from edged.storage.recordings import Recording
     from edged.workbench.evaluation.replay import Replay
     from edged.workbench.evaluation.score import report
@@ -100,10 +126,12 @@ def edged(stream: Recording, seed: int, rate: float, *, ask: bool = False) -> di
     shape = {"features": stream.x.shape[1], "task": "classify", "classes": stream.classes}
     # Its priority changes no result, and beside other work it would wait for most of the time.
     usual = {"device": {"id": "benchmark"}, "training": {"nice": 0}}
+    if network is not None:
+        usual, shape = {**usual, "model": {"network": network, "head": "none"}}, {**shape, "context": []}
     config = Config.model_validate({**usual, "stream": shape})
     how = LabelOptions(DELAY, rate, seed, stream.pretrain, ask=ask)
     with tempfile.TemporaryDirectory(prefix="edged-learning-") as folder:
-        shaped = shape_stream(Recording(stream.x, stream.y.astype(np.float64)), config, how)
+        shaped = shape_stream(Recording(stream.x, stream.y.astype(np.float64), key=stream.keys), config, how)
         replay = Replay(config, shaped, how, Path(folder))
         replay.run()
         figures = report(replay)
@@ -269,6 +297,7 @@ def rivering(kind: str) -> Callable[[Recording, int, float], dict[str, Any]]:
 RIVALS: dict[str, Callable[[Recording, int, float], dict[str, Any]]] = {
     "edged": edged,
     "edged with label requests": partial(edged, ask=True),
+    "edged with one network": partial(edged, network="mlp"),
     "frozen + running re-standardisation": looped(Loop(0, restandardise=True)),
     "new rows only, 20 steps": looped(Loop(20)),
     "reservoir, half new, 20 steps": looped(Loop(20, "reservoir", 0.5)),
@@ -318,12 +347,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--label-rate", type=float, default=1.0)
     parser.add_argument("--first-minutes", action="store_true", help="the beginnings of the streams alone")
+    parser.add_argument("--order", choices=("shuffled", "interleaved", "apart"), help="of the rows")
     parser.add_argument("--merge", action="store_true", help="keep the other rows of the file --out")
     args = parser.parse_args()
     installed = [name for name in RIVALS if name not in OF_RIVER or find_spec("river") is not None]
     names = named(args.rivals) if args.rivals else installed
     rows = []
     streams = [read(name, args.data) for name in args.streams.split(",")]
+    if args.order:
+        streams = [made for stream in streams for made in ordered(stream, args.order)]
     for stream in map(first_minutes, streams) if args.first_minutes else streams:
         for name in names:
             rows.append(measured(name, stream, args.seeds, args.label_rate))

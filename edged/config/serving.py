@@ -38,6 +38,13 @@ class ServingConfig(Section):
         description="share of predictions whose `set` contains the truth: classes, or an interval of each"
         " target; with a set that is not a single class comes no label",
     )
+    min_confidence: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="least confidence of a label; below it `label` is null: the sample is taken for none of"
+        " the classes",
+    )
     remember: int = Field(20_000, ge=1, description="predictions kept in memory until their labels come")
 
 

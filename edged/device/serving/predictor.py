@@ -102,6 +102,8 @@ class Predictor:
         made = self._by_champion(offsets, x)
         if self.sets is not None:
             made = replace(made, promise=self.sets.promise(made.output))
+        if self._config.min_confidence:
+            made = replace(made, least=self._config.min_confidence)
         forecast = self.schema.forecast
         self._memory.remember(made, x[:, forecast] if forecast else self._last)
         if self.watch is not None and keys is not None and not is_untrained(self.champion.model):

@@ -81,8 +81,7 @@ class LabelRequests:
         mean, scale = self._moments.scale()
         z = np.clip(np.nan_to_num((x - mean) * scale), -10, 10).astype(np.float32)
         worth = self._uncertainty(made) * self._rarity(made)
-        if made.promise is not None:
-            worth[made.promise.undecided] += UNDECIDED
+        worth[made.undecided] += UNDECIDED
         worth[is_holdout(made.offsets, self._holdout)] = -1.0
         chosen, start = [], 0
         while start < len(x):

@@ -15,6 +15,7 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import GateConfig, ServingConfig
 from edged.device.serving import Predictor
+from edged.device.web.page.history import choices
 from edged.domain.judging.prediction_sets import PredictionSets
 from edged.domain.judging.predictions import encode
 from edged.domain.stream.schema import Schema
@@ -37,6 +38,20 @@ VALUES = Schema((), WIDTH, "regress", (), 2)
 def predictor(folder: Path, schema: Schema = SCHEMA, coverage: float | None = 0.9) -> Predictor:
     sets = None if coverage is None else PredictionSets(coverage, schema)
     return Predictor(ServingConfig(remember=500), GateConfig(), schema, served(folder, 1, GOOD), sets=sets)
+
+
+def test_what_is_too_uncertain_is_none_of_the_classes(tmp_path: Path) -> None:
+    config = ServingConfig(remember=500, min_confidence=0.7)
+    made = Predictor(config, GateConfig(), SCHEMA, served(tmp_path, 1, GOOD)).predict(
+        numbered(1, 300), inputs(300)
+    )
+    told = published(made, SCHEMA)
+    assert {prediction["label"] is None for prediction in told} == {True, False}
+    for prediction, output in zip(told, made.output, strict=True):
+        assert (prediction["label"] is None) == (output.max() < 0.7)
+        assert prediction["confidence"] == pytest.approx(output.max(), rel=1e-4)
+        assert "set" not in prediction
+    assert {choices(made, row) is None for row in range(300)} == {True, False}
 
 
 def labels(x: Floats) -> Floats:

@@ -68,7 +68,7 @@ class Sensor:
     label: int | None = None
     confidence: float | None = None
     output: list[float] = field(default_factory=list)
-    choices: list[int] | None = None  # classes that the answer is one of, with `serving.coverage`
+    choices: list[int] | None = None  # classes that the answer is one of, where it is not the label
 
     def record_arrivals(self, count: int, monotonic: float) -> None:
         """Record the arrival of `count` samples."""
@@ -164,11 +164,17 @@ class PageState:
                     answer = made.answers[i, 0]
                     sensor.label = None if answer != answer else int(answer)  # noqa: PLR0124  not a number: no answer
                     sensor.confidence = float(made.confidence[i])
-                    promise = made.promise
-                    sensor.choices = None if promise is None else promise.classes(i)
+                    sensor.choices = choices(made, i)
             while len(self.sensors) > MOST_KEYS:
                 del self.sensors[next(iter(self.sensors))]
                 self.forgotten += 1
+
+
+def choices(made: Predictions, row: int) -> list[int] | None:
+    """The classes that an answer is one of: of its set, none where it is too uncertain; None: its label."""
+    if made.promise is not None:
+        return made.promise.classes(row)
+    return [] if made.least and made.undecided[row] else None
 
 
 def _mark(said: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -171,7 +171,8 @@ def predictions(view: Snapshot) -> str:
 def _said(view: Snapshot, sensor: Sensor) -> str:
     if view.schema.task == "classify":
         said = [sensor.label] if sensor.choices is None else sensor.choices
-        return escape(" or ".join([view.schema.classes[at] for at in said if at is not None])) or "no answer"
+        none = "no answer" if sensor.label is None else "none of the classes"
+        return escape(" or ".join([view.schema.classes[at] for at in said if at is not None])) or none
     if view.schema.labels_itself:
         return f"score {plain(sensor.output[0])}"
     units = view.schema.target_units or ("",) * len(sensor.output)

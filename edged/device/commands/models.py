@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.metrics import score
 from edged.domain.judging.outputs import answers, errors
-from edged.errors import EdgedError, RefusedError
+from edged.errors import EdgedError, ModelError, RefusedError
+from edged.host.child_process import run_module
 from edged.mqtt import weight_encoding
 from edged.storage.files.atomic import make_directory, publish_file, remove
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 EXPORTS = "exports"
 EXPORTS_KEPT = 8
+MIXTURE_SECONDS = 120.0
 ROWS = 500  # samples of an evaluation if the command does not give a number
 PIECE = 64  # rows per call of the model: predictions continue in between
 BREATH = 0.003
@@ -119,7 +123,10 @@ class ModelCommands:
     # ---- a copy ----------------------------------------------------------------------------
 
     def export(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
-        """Write a model or its weights into the state directory's `exports/`, which keeps 8 files."""
+        """Write a model, its weights or what is served into the state directory's `exports/`.
+
+        The newest 8 files stay there.
+        """
         pipeline, what = self._pipeline, request.get("what", "model")
         version = _version(request) or pipeline.predictor.champion.version
         source = pipeline.registry.verify(pipeline.registry.get(version).version)
@@ -132,9 +139,13 @@ class ModelCommands:
                     where=f"version {version}",
                     remedy="set report.weights, or export the model",
                 )
-        folder, content = pipeline.config.storage.dir / EXPORTS, source.read_bytes()
-        task.progress({"bytes": len(content)})
+        folder = pipeline.config.storage.dir / EXPORTS
         make_directory(folder)
+        if what == "mixture":
+            content, name = self._mixture(version, source, folder), f"mixture-{version}.onnx"
+        else:
+            content = source.read_bytes()
+        task.progress({"bytes": len(content)})
         publish_file(folder / name, content)
         _prune(folder, EXPORTS_KEPT)
         return {
@@ -143,6 +154,21 @@ class ModelCommands:
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
+
+    def _mixture(self, version: int, source: Path, folder: Path) -> bytes:
+        """What is served with this version, as one ONNX file that another process writes."""
+        champion = self._pipeline.predictor.champion
+        served = champion if champion.version == version else self._pipeline.models.open(version)
+        if not isinstance(served.model, StreamModel) or source.suffix != ".onnx":
+            raise RefusedError("nothing is mixed with this model", where=f"version {version}")
+        with TemporaryDirectory(dir=folder.parent) as made:
+            out = Path(made) / "mixture.onnx"
+            order = served.model.mixture(source, out)
+            answer = run_module("edged.bundles.export.mixture", order.to_json(), MIXTURE_SECONDS)
+            if answer is None or answer.code:
+                problem = f"took longer than {MIXTURE_SECONDS:.0f} s" if answer is None else answer.problem
+                raise ModelError(f"not exported: {problem}", where=f"version {version}")
+            return out.read_bytes()
 
 
 def _version(request: dict[str, Any]) -> int | None:

@@ -11,10 +11,13 @@ from edged.domain.judging.change_mix import ChangeMix, step_after
 from edged.domain.judging.outputs import probabilities
 from edged.domain.judging.ridge_head import RidgeHead, log_likelihoods
 from edged.domain.protocols import ExpertModel
+from edged.domain.served_mixture import MixtureOrder
 from edged.domain.stream.temporal_context import pad
-from edged.errors import CorruptError
+from edged.errors import CorruptError, RefusedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from edged.domain.protocols import Model
@@ -66,6 +69,10 @@ class ExpertMix:
             step = step_after(self.labels, HALVED)
             weights = np.maximum(0, weights - step * (said @ wrong))
         self._weights = weights
+
+    def counting(self, experts: int) -> tuple[float, ...]:
+        """How much each of so many experts counts now."""
+        return tuple(self._for(experts).tolist())
 
     def _for(self, experts: int) -> NDArray[np.float64]:
         """The weights; of another number of experts nothing is known."""
@@ -164,6 +171,20 @@ class StreamModel:
         if self._model.experts:
             return self._model.predict_experts(x)
         return log_likelihoods(self._model.predict(x))[:, None]
+
+    def mixture(self, path: Path, out: Path) -> MixtureOrder:
+        """The order to write what is served now to `out`; `path` is the model's file.
+
+        Raises RefusedError where nothing is mixed, and for random weights.
+        """
+        mix = self.mix
+        if isinstance(mix, ChangeMix) or not (self._model.experts or mix.head):
+            raise RefusedError("nothing is mixed with this model", where="export", remedy="export the model")
+        if self.random:
+            raise RefusedError("the model is untrained", where="export", remedy="wait for the first run")
+        networks, head = self._model.experts or 1, None if mix.head is None else mix.head.linear
+        weights = mix.counting(networks + (mix.head is not None))
+        return MixtureOrder(path, out, weights[: networks + (head is not None)], head)
 
     def with_own_mix(self) -> StreamModel:
         """The model with weights of its own, the same for each expert, that nothing changes."""

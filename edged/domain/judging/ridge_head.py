@@ -10,6 +10,7 @@ import numpy as np
 
 from edged.domain.judging.outputs import probabilities
 from edged.domain.model_files import FLOOR
+from edged.domain.served_mixture import LinearHead
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,6 +110,16 @@ class RidgeHead:
             return np.zeros((len(x), self.classes), np.float32)
         logits = self._sharpness * solution.scores(x[:, : self.columns].astype(np.float64))
         return log_likelihoods(logits.astype(np.float32))
+
+    @property
+    def linear(self) -> LinearHead | None:
+        """The head as constants; None before it answers."""
+        found = self._solution
+        if found is None or not found.ready:
+            return None
+        mean, scale, prior = (tuple(values.tolist()) for values in (found.mean, found.scale, found.prior))
+        weights = tuple(tuple(row) for row in found.weights.tolist())
+        return LinearHead(mean, scale, weights, prior, self._sharpness, CLIP)
 
     # ---- learning --------------------------------------------------------------------------
 

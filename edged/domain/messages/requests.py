@@ -69,8 +69,9 @@ REQUESTS: dict[str, Schema] = {
     "unpin": about("lets candidates take over again", fields()),
     "checkpoint": about("writes down what the learner knows", fields()),
     "export": about(
-        "writes a model, or its weights, to a file in the state directory's exports/",
-        fields(what=one_of("model", "weights"), version=VERSION),
+        "writes a model, its weights, or the mixture that is served with it, into the state directory's"
+        " exports/",
+        fields(what=one_of("model", "weights", "mixture"), version=VERSION),
     ),
     "evaluate": about(
         "judges a model on the newest labelled samples that were never trained on",

@@ -99,7 +99,7 @@ def models(listener: Listener, device: Device) -> None:
     assert data(listener, "unpin") == {"unpinned": [1]}
     assert data(listener, "rollback", version=2)["to"] == 2
     assert "no model version 99" in ask(listener, "promote", version=99)["error"]
-    for what in ("model", "weights"):
+    for what in ("model", "weights", "mixture"):
         written = data(listener, "export", what=what, version=2)
         assert (device.state / written["file"]).stat().st_size == written["bytes"]
 

@@ -62,7 +62,7 @@ def configuration(folder: Path, port: int, devices: int, rounds: int, how: str) 
 
     save_file(base_weights(SHAPES), folder / "model.safetensors")
     values = {
-        "fleet": FLEET, "model": "model.safetensors", "choose": {"everyone": True},
+        "fleet": FLEET, "model": "model.safetensors", "bundle": "f00", "choose": {"everyone": True},
         "gate": {"evaluate": False},
         "mqtt": {"host": "127.0.0.1", "port": port}, "reduce": {"how": how}, "log": {"level": "warning"},
         "round": {"devices": devices, "rounds": rounds, "window": 0}, "train": {"clip_norm": 2.0},

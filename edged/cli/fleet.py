@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -18,6 +18,8 @@ fleet_app = typer.Typer(
     help="Many devices on one broker, and what they learn together.", no_args_is_help=True
 )
 
+Action = Literal["pause", "resume", "abandon", "skip"]
+DeviceName = Annotated[str, Argument(metavar="DEVICE", help="its id")]
 FleetPath = Annotated[Path, Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
 
 
@@ -90,6 +92,48 @@ def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
 
     status = status_of(load(config))
     print_json(status) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
+
+
+@fleet_app.command("round")
+def fleet_round(
+    action: Annotated[Action, Argument(help="pause, resume, abandon or skip")], config: FleetPath
+) -> None:
+    """Steer the rounds of a fleet: pause and resume opening them, abandon one, or skip to its next step.
+
+    skip closes an open round with the updates that have come, judges a model by the reports that have come,
+    or opens the next round now. It takes effect whether the coordinator runs or is started later.
+    """
+    from edged.fleet.config import load
+    from edged.fleet.coordinator.control import instruct
+    from edged.fleet.coordinator.status import status_of
+
+    found = load(config)
+    status = status_of(found)
+    control = instruct(found.dir, action, (status["round"], status["phase"]))
+    done = {"pause": "no further round is opened", "resume": "rounds are opened again"}
+    order = control.order
+    told = done.get(action) or f"{action}: round {status['round']}, {status['phase']}"
+    sys.stdout.write(f"{told}{'' if status['running'] or order is None else '; when the coordinator runs'}\n")
+
+
+@fleet_app.command("exclude")
+def fleet_exclude(config: FleetPath, device: DeviceName) -> None:
+    """Let a device take no part in rounds: it is not asked, and its updates and reports are refused."""
+    from edged.fleet.config import load
+    from edged.fleet.coordinator.control import exclude
+
+    control = exclude(load(config).dir, device)
+    sys.stdout.write(f"excluded: {', '.join(control.excluded)}\n")
+
+
+@fleet_app.command("include")
+def fleet_include(config: FleetPath, device: DeviceName) -> None:
+    """Let a device that was excluded take part again."""
+    from edged.fleet.config import load
+    from edged.fleet.coordinator.control import exclude
+
+    control = exclude(load(config).dir, device, include=True)
+    sys.stdout.write(f"excluded: {', '.join(control.excluded) or 'none'}\n")
 
 
 @fleet_app.command("flower-app", hidden=True)

@@ -45,11 +45,23 @@ class RoundSection(Section):
     over: float = Field(1.25, ge=1, le=10, description="how many times as many devices are asked")
     quorum: Share = Field(0.6, description="share of `devices` with which it closes at its deadline")
     deadline: Duration = Field(3600.0, gt=0, description="from opening to closing")
+    extensions: int = Field(
+        2, ge=0, le=1000, description="how often a round without a quorum goes on for as long again"
+    )
     window: Duration = Field(60.0, description="over which devices spread what they send")
     every: Duration = Field(0.0, description="from the end of a round to the next")
     rounds: int | None = Field(
         None, ge=1, description="after so many the coordinator ends; never when absent"
     )
+
+    @model_validator(mode="after")
+    def _in_time(self) -> RoundSection:
+        if self.window >= self.deadline:
+            raise ValueError(
+                f"devices send within {self.window:g} s, but the round closes after {self.deadline:g} s:"
+                " lower window, or raise deadline"
+            )
+        return self
 
     @property
     def least(self) -> int:
@@ -100,7 +112,7 @@ class TrainSection(Section):
 class AdmitSection(Section):
     """What is plausible in an update; all else is refused."""
 
-    max_samples: Count = Field(10_000, description="of one device in a round: what a single one may weigh")
+    max_samples: Count = Field(10_000, description="that a device counts for at most, however many it has")
     max_norm: float = Field(3.0, ge=1, description="norms up to so many times clip_norm are clipped")
     staleness: int = Field(
         2, ge=0, le=100, description="rounds after its own in which an update still counts"
@@ -156,6 +168,7 @@ class GateSection(Section):
     stages: list[Share] = Field(
         [0.1, 1.0], min_length=1, description="shares that try it, one after the other"
     )
+    least: Count = Field(5, description="devices of a share at least, as far as there are so many")
     wait: Duration = Field(600.0, gt=0, description="for the reports of a share, at most")
 
     @model_validator(mode="after")

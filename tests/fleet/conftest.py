@@ -38,8 +38,10 @@ class Site:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(weights, folder / "model.safetensors")
         self.folder, self.port, self.path, self.dir = folder, port, folder / "fleet.yaml", folder / "state"
-        values = {
-            "fleet": FLEET, "model": "model.safetensors", "dir": "state", "choose": EVERYONE, "gate": NO_GATE,
+        model = {"model": "model.safetensors", "bundle": "f00"} if "model" not in sections else {}
+        values = model | {
+            "fleet": FLEET, "dir": "state",
+            "choose": EVERYONE, "gate": NO_GATE,
             "mqtt": {"host": "127.0.0.1", "port": port, "reconnect_max": "1s"}, "log": {"level": "warning"},
         } | sections  # fmt: skip
         self.path.write_text(yaml.safe_dump(values), encoding="utf-8")

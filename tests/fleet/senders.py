@@ -165,7 +165,7 @@ class Senders:
         """Say of all devices that they are ready."""
         for name in self._names:
             values: dict[str, Any] = {
-                "device": name, "at": time.time(), "bundle": "", "version": "1", "samples": 100,
+                "device": name, "at": time.time(), "bundle": "f00", "version": "1", "samples": 100,
                 "ready": True, "why_not": "", "idle": True, "charged": True, "cool": True, "last_round": 0,
             } | fields  # fmt: skip
             self.publish(name, self.topics.state(name), DeviceState(**values).payload(), retain=True)

@@ -21,7 +21,7 @@ from edged.domain.federated.messages import (
     UpdateHeader,
 )
 from edged.errors import EdgedError, RejectedUpdateError
-from edged.fleet.rules.selection import fits
+from edged.fleet.rules.selection import why_not
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged_flower.nodes import AbsenceBackoff, NodeNames
@@ -201,7 +201,7 @@ class FlowerChannel:
         state = DeviceState.read(payload)
         name = self._nodes.claimed(node, state.device)
         now = time.time()
-        ready = fits(self._config.choose, state, state.bundle, now)
+        ready = not why_not(self._config.choose, state, state.bundle, now)
         self._due[node] = now + (self._config.choose.max_age / 2 if ready else AGAIN_SECONDS)
         self._deliver(self._topics.state(name), payload)
 

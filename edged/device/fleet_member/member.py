@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from edged.device.fleet_member.round_jobs import RoundJobs
 from edged.device.fleet_member.update_sender import UpdateSender
 from edged.domain.federated.messages import (
+    STOPPED,
     DeviceState,
     Evaluation,
     FleetTopics,
@@ -106,7 +107,7 @@ class Member:
         """Stop, and tell the fleet that this device takes part in nothing for now."""
         self._queue.put(None)
         self._thread.join(timeout)
-        self._publish_state("the daemon has stopped")
+        self._publish_state(STOPPED)
 
     # ---- on the network thread -------------------------------------------------------------
 

@@ -224,6 +224,10 @@ def _text_or_none(values: JsonFields, name: str) -> str:
     return str(values.optional(name, values.text, ""))
 
 
+STOPPED = "the daemon has stopped"
+"""What a device that stops says of itself in `why_not`."""
+
+
 @dataclass(frozen=True)
 class DeviceState(FleetMessage):
     """How a device is, and whether it would take part in a round."""

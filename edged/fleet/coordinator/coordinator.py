@@ -20,10 +20,11 @@ from edged.clock import SystemClock
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
-from edged.errors import RejectedUpdateError, TrainingError
+from edged.errors import ConfigError, RejectedUpdateError, TrainingError
 from edged.fleet.config import load
 from edged.fleet.coordinator.aggregation import advanced, reduced, reducer_of, require_packages
 from edged.fleet.coordinator.announcer import Announcer
+from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model
 from edged.fleet.coordinator.journal import CoordinatorJournal
@@ -31,7 +32,7 @@ from edged.fleet.coordinator.reports import RoundReports, States
 from edged.fleet.coordinator.updates import UpdateAdmission
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
-from edged.fleet.rules.selection import choose, eligible, share_of
+from edged.fleet.rules.selection import choose, eligible, share_of, why_not
 from edged.fleet.rules.verdict import StageVerdict, judge
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
@@ -41,12 +42,14 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.announcer import Channel
+    from edged.fleet.coordinator.control import Control, Order
     from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.files.atomic import Disk
 
 BATCH = 256
 TICK = 0.5
 STATUS_SECONDS = 2.0
+NAMED = 200  # devices whose names are in a status or an entry of the lineage
 
 log = get_logger("edged.fleet")
 
@@ -73,9 +76,10 @@ class Coordinator:
         self._pace, self._keep = config.round, config.admit.staleness + 2
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
         self.journal = CoordinatorJournal(config.dir, disk=disk)
+        self._reader = ControlReader(config.dir)
         self.course = self._begun()
         self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
-        self.admission = UpdateAdmission(config, self.journal, self.layout, self.course)
+        self.admission = UpdateAdmission(config, self.journal, self.layout, self.course, self._reader)
         self.reports = RoundReports(self.journal, self.course)
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
@@ -92,10 +96,24 @@ class Coordinator:
         course = self.journal.course()
         if course is None:
             weights, bundle = first_model(self._config)
+            self._check_bundle(bundle)
             base = self.journal.add(weights, fingerprint(weights), {"round": 0, "parent": None})
             course = FleetState(base, bundle)
             self.journal.store(course)
+        elif not course.bundle and self._config.bundle:
+            course = replace(course, bundle=self._config.bundle)
+            self.journal.store(course)
+        self._check_bundle(course.bundle)
         return course
+
+    def _check_bundle(self, bundle: str) -> None:
+        """Refuse a fleet in which no device would take part."""
+        if not bundle:
+            raise ConfigError(
+                f"{self._config.model.name} is no bundle, so nobody knows which bundle devices need",
+                where="bundle",
+                remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
+            )
 
     def _enqueue(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):
@@ -160,6 +178,7 @@ class Coordinator:
             elif kind == "state":
                 self._states.receive(device, delivery.payload)
             else:
+                self._reader.check(device)
                 self.reports.receive(device, number, delivery.payload, self.course)
         except RejectedUpdateError as problem:
             self.admission.refused[problem.reason] += 1
@@ -169,14 +188,46 @@ class Coordinator:
 
     def advance(self, now: float) -> None:
         """Open, close, evaluate or extend a round if that is due at this moment."""
-        course = self.course
-        if course.phase in ("waiting", "done"):
-            if now >= course.until:
+        course, control = self.course, self._control
+        if control.order is not None and control.order.token != course.order:
+            self._carry_out(control.order, now)
+        elif course.phase in ("waiting", "done"):
+            if now >= course.until and not control.paused:
                 self._open(now)
         elif course.phase == "trial":
             self._evaluate(now)
-        elif (what := due(course, self.admission.accepted, self._pace, now)) is not None:
-            self._close(now) if what == "close" else self._extend(now)
+        elif (what := due(course, self.admission.accepted, self._pace, now)) == "close":
+            self._close(now)
+        elif what == "extend":
+            self._extend(now)
+        elif what == "abandon":
+            self._abandon(now, f"too few updates: {self.admission.accepted} of {self._pace.least}")
+
+    @property
+    def _control(self) -> Control:
+        return self._reader.read()
+
+    def _carry_out(self, order: Order, now: float) -> None:
+        """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
+        course = self.course = replace(self.course, order=order.token)
+        log.info("fleet_order", what=order.what, round=order.round, phase=order.phase)
+        if (order.round, order.phase) != (course.number, course.phase):
+            self.journal.store(course)
+        elif course.phase in ("waiting", "done"):
+            self._enter(replace(course, until=now))
+        elif order.what == "abandon":
+            self._abandon(now, "abandoned by the operator")
+        elif course.phase == "trial":
+            self._evaluate(now, at_once=True)
+        elif self.admission.accepted:
+            self._close(now)
+        else:
+            self._abandon(now, "no update has come")
+
+    def _abandon(self, now: float, reason: str) -> None:
+        """End the round without a model."""
+        log.warning("round_abandoned", round=self.course.number, reason=reason)
+        self._end(self.course.standing.hash, now, StageVerdict(accepted=False, reason=reason))
 
     def _enter(self, course: FleetState) -> None:
         """Be somewhere else from now on: durably, and then for all to see."""
@@ -188,7 +239,9 @@ class Coordinator:
         self._publish_status(anew=True)
 
     def _ready(self, now: float) -> list[str]:
-        return eligible(self._states.all(), self._config.choose, self.course.bundle, now)
+        found = eligible(self._states.all(), self._config.choose, self.course.bundle, now)
+        excluded = self._control.excluded
+        return [name for name in found if name not in excluded]
 
     def _open(self, now: float) -> None:
         token = secrets.token_hex(16)
@@ -263,26 +316,28 @@ class Coordinator:
 
     def _pool(self, course: FleetState, now: float) -> set[str]:
         """The devices that may be asked: those that took part, and those that are well."""
-        return {*self._ready(now), *(course.asked or ())}
+        return {*self._ready(now), *(course.asked or ())}.difference(self._control.excluded)
 
     def _share(self, course: FleetState, stage: int, now: float) -> tuple[str, ...] | None:
         share, told = self._config.stages[stage], course.round
         if share >= 1.0 or told is None:
             return None
-        return share_of(self._pool(course, now), share, told.id)
+        return share_of(self._pool(course, now), share, told.id, self._config.gate.least)
 
-    def _evaluate(self, now: float) -> None:
+    def _evaluate(self, now: float, *, at_once: bool = False) -> None:
         told = self.course.round
         if told is None:
             return
         reports = self.reports.of(told.base.hash)
-        asked = len(told.devices if told.devices is not None else self._pool(self.course, now))
-        if now < self.course.until and len(reports) < asked:
+        asked = set(told.devices if told.devices is not None else self._pool(self.course, now))
+        asked.difference_update(self._control.excluded)
+        awaited = asked - self._states.stopped() - {report.device for report in reports}
+        if now < self.course.until and awaited and not at_once:
             return
-        verdict = judge(reports, self.reports.before, asked, self._config.gate)
+        verdict = judge(reports, self.reports.before, len(asked), self._config.gate)
         log.info(
             "model_judged", round=self.course.number, stage=self.course.stage, accepted=verdict.accepted,
-            reason=verdict.reason,
+            reason=verdict.reason, dissenters=list(verdict.dissenters[:20]),
         )  # fmt: skip
         stage = self.course.stage + 1
         if verdict.accepted and stage < len(self._config.stages):
@@ -316,6 +371,7 @@ class Coordinator:
             "accepted": verdict is None or verdict.accepted,
             "reason": "not judged" if verdict is None else verdict.reason,
             "numbers": {} if verdict is None else dict(verdict.numbers),
+            "dissenters": [] if verdict is None else list(verdict.dissenters[:NAMED]),
             "left_out": about.get("left_out", []) if about.get("round") == self.course.number else [],
         }
         return dict(json_ready(entry))
@@ -330,10 +386,10 @@ class Coordinator:
         self.journal.publish_status(json.dumps(json_ready(self._status()), indent=1).encode())
 
     def _status(self) -> dict[str, Any]:
-        course, states = self.course, self._states.all()
+        course, states, now = self.course, self._states.all(), self._clock.now()
         return {
             "fleet": self._config.fleet,
-            "at": self._clock.now(),
+            "at": now,
             "connected": self._session.connected,
             "phase": course.phase,
             "round": course.number,
@@ -345,8 +401,20 @@ class Coordinator:
             "asked": None if course.asked is None else len(course.asked),
             "refused": dict(self.admission.refused),
             "devices": len(states),
-            "ready": len(self._ready(self._clock.now())),
+            "ready": len(self._ready(now)),
+            "paused": self._control.paused,
+            "excluded": list(self._control.excluded),
+            "why_not": dict(list(self._reasons(now).items())[:NAMED]),
         }
+
+    def _reasons(self, now: float) -> dict[str, str]:
+        """Why a device takes no part, by name, in words."""
+        excluded, found = self._control.excluded, {}
+        for state in sorted(self._states.all(), key=lambda state: state.device):
+            reason = why_not(self._config.choose, state, self.course.bundle, now)
+            if state.device in excluded or reason:
+                found[state.device] = "excluded" if state.device in excluded else reason
+        return found
 
 
 def run(path: Path) -> None:

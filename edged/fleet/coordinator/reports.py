@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from edged.domain.federated.messages import DeviceState, Evaluation
+from edged.domain.federated.messages import STOPPED, DeviceState, Evaluation
 from edged.errors import RejectedUpdateError
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ class States:
         if state.device != device:
             raise RejectedUpdateError("identity", f"the topic is of {device}, the state of {state.device}")
         self._states[device] = state
+
+    def stopped(self) -> set[str]:
+        """The devices that have said that they stop."""
+        return {state.device for state in self._states.values() if state.why_not == STOPPED}
 
     def all(self) -> list[DeviceState]:
         """List the states of all devices."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import StorageError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from edged.fleet.config import CoordinatorConfig
 
 ROUNDS = 10
+NAMED = 5  # devices whose names are in a line
 
 
 def status_of(config: CoordinatorConfig) -> dict[str, Any]:
@@ -39,14 +41,30 @@ def lines_of(status: dict[str, Any]) -> list[str]:
         f"fleet {status['fleet']}: {runs}, {broker}",
         f"round {status['round']} {status['phase']}" + (f", {left:.0f} s left" if left > 0 else ""),
         f"updates {status['updates']} of {status['wanted']}, refused: {refused}",
-        f"devices {status['devices']}, ready {status['ready']}",
+        f"devices {status['devices']}, ready {status['ready']}"
+        + (", paused" if status.get("paused") else ""),
+        *_reasons(status.get("why_not", {})),
         f"model version {status['version']}, {status['model'][:12]}",
     ]
     return lines + [_round(entry) for entry in status["rounds"]]
+
+
+def _reasons(why_not: Mapping[str, str]) -> list[str]:
+    """A line for each reason, with the devices that have it, the commonest first."""
+    names: dict[str, list[str]] = {}
+    for device, reason in why_not.items():
+        names.setdefault(reason, []).append(device)
+    lines = []
+    for reason, devices in sorted(names.items(), key=lambda found: -len(found[1])):
+        more = f" and {len(devices) - NAMED} more" if len(devices) > NAMED else ""
+        lines.append(f"  not ready: {', '.join(devices[:NAMED])}{more}: {reason}")
+    return lines
 
 
 def _round(entry: dict[str, Any]) -> str:
     what = "accepted" if entry["accepted"] else "refused"
     out = len(entry.get("left_out", []))
     more = f", {out} {'device' if out == 1 else 'devices'} left out" if out else ""
+    if against := entry.get("dissenters", []):
+        more += f"; worse for {', '.join(against[:NAMED])}"
     return f"round {entry['round']}: {what}, version {entry['version']}: {entry['reason']}{more}"

@@ -17,6 +17,7 @@ from edged.mqtt import update_encoding
 
 if TYPE_CHECKING:
     from edged.fleet.config import CoordinatorConfig
+    from edged.fleet.coordinator.control import ControlReader
     from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.rules.layout import Layout
     from edged.fleet.rules.rounds import FleetState
@@ -40,9 +41,14 @@ class UpdateAdmission:
     """Takes updates into the spool of the round that collects; `turn` tells where the fleet is."""
 
     def __init__(
-        self, config: CoordinatorConfig, journal: CoordinatorJournal, layout: Layout, course: FleetState
+        self,
+        config: CoordinatorConfig,
+        journal: CoordinatorJournal,
+        layout: Layout,
+        course: FleetState,
+        control: ControlReader,
     ) -> None:
-        self._config, self._journal, self._layout = config, journal, layout
+        self._config, self._journal, self._layout, self._control = config, journal, layout, control
         self._limits, self._settings = config.admit, config.settings
         self._parts = PartialUpdates(HELD_BYTES)
         self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
@@ -112,6 +118,7 @@ class UpdateAdmission:
             update, piece = UpdateHeader.read(payload)
             answer = (update.round, update.id) if update.round == number else None
             check_sender(update, device, number, part)
+            self._control.check(device)
             if not self._is_new(update):
                 self._answers[update.round, update.id].accepted.append(device)
             elif (blob := self._whole(update, piece)) is not None:
@@ -131,7 +138,7 @@ class UpdateAdmission:
 
     def _whole(self, update: UpdateHeader, piece: bytes) -> bytes | None:
         check_round(update, self.course.known(), self._number, self._limits)
-        check_claims(update, self._layout, self._limits)
+        check_claims(update, self._layout)
         return self._parts.add(update, piece)
 
     def _accept(self, update: UpdateHeader, blob: bytes) -> None:
@@ -142,7 +149,7 @@ class UpdateAdmission:
         head = {
             "device": update.device,
             "round": update.round,
-            "samples": update.samples,
+            "samples": min(update.samples, self._limits.max_samples),
             "factor": found.factor * discount(late, self._config.reduce.discount),
             "sha256": update.sha256,
             "norm": found.norm,

@@ -3,8 +3,9 @@
     waiting -> open -> trial -> ... -> done -> waiting
 
 A round is opened when enough devices are ready, and closed when as many updates have come as are wanted, or
-at its deadline if they are a quorum; else it goes on for as long again, with more devices. Its model is then
-tried by a share of the devices after the other, until it is the fleet's model, or the one before stays that.
+at its deadline if they are a quorum; else it goes on for as long again, with more devices, `extensions`
+times, and is given up then. Its model is tried by a share of the devices after the other, until it is the
+fleet's model, or the one before stays that.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class FleetState:
     # The devices that train in it; None for all. Once it is closed also those that did.
     asked: tuple[str, ...] | None = None
     stage: int = 0  # which share of the devices tries the model
+    extensions: int = 0  # how often the open round has been extended
+    order: str = ""  # token of the operator's last order that was carried out
     until: float = 0.0  # when the present phase ends at the latest, seconds since the epoch
     past: tuple[KnownRound, ...] = ()  # rounds for which updates are still taken, the newest last
 
@@ -80,18 +83,21 @@ def opened(course: FleetState, told: RoundAnnouncement, pace: RoundSection) -> F
     """Return the state after the next round was opened."""
     until = told.opened + pace.deadline
     return replace(
-        course, phase="open", number=told.round, round=told, asked=told.devices, stage=0, until=until
-    )
+        course, phase="open", number=told.round, round=told, asked=told.devices, stage=0, until=until,
+        extensions=0,
+    )  # fmt: skip
 
 
 def due(
     course: FleetState, accepted: int, pace: RoundSection, now: float
-) -> Literal["close", "extend"] | None:
-    """What an open round needs: to be closed, or more time and devices."""
+) -> Literal["close", "extend", "abandon"] | None:
+    """What an open round needs: to be closed, more time and devices, or to be given up."""
     asked = pace.devices if course.asked is None else min(pace.devices, len(course.asked))
     if accepted >= asked or (now >= course.until and accepted >= pace.least):
         return "close"
-    return "extend" if now >= course.until else None
+    if now < course.until:
+        return None
+    return "extend" if course.extensions < pace.extensions else "abandon"
 
 
 def extended(course: FleetState, more: tuple[str, ...], pace: RoundSection, now: float) -> FleetState:
@@ -99,7 +105,8 @@ def extended(course: FleetState, more: tuple[str, ...], pace: RoundSection, now:
     told = _told(course)
     asked = None if course.asked is None else tuple(sorted({*course.asked, *more}))
     until = now + pace.deadline
-    return replace(course, asked=asked, until=until, round=replace(told, devices=asked, deadline=until))
+    told = replace(told, devices=asked, deadline=until)
+    return replace(course, asked=asked, until=until, round=told, extensions=course.extensions + 1)
 
 
 def trial(

@@ -17,22 +17,26 @@ if TYPE_CHECKING:
     from edged.fleet.config import ChooseSection
 
 
-def fits(wanted: ChooseSection, state: DeviceState, bundle: str, now: float) -> bool:
-    """Whether a device would do, which has to have the fleet's bundle."""
-    return (
-        state.ready
-        and state.bundle == bundle
-        and state.samples >= wanted.min_samples
-        and now - state.at <= wanted.max_age
-        and (state.idle or not wanted.idle)
-        and (state.charged or not wanted.charged)
-        and (state.cool or not wanted.cool)
+def why_not(wanted: ChooseSection, state: DeviceState, bundle: str, now: float) -> str:
+    """Why a device would not do, in words; empty when it would.
+
+    It has to have the fleet's bundle.
+    """
+    reasons = (
+        (now - state.at > wanted.max_age, f"not heard for {wanted.max_age:g} s"),
+        (state.bundle != bundle, f"has bundle {state.bundle[:12]}, the fleet {bundle[:12]}"),
+        (not state.ready, state.why_not or "says that it is not ready"),
+        (state.samples < wanted.min_samples, f"{state.samples} new labelled samples of {wanted.min_samples}"),
+        (wanted.idle and not state.idle, "trains for itself"),
+        (wanted.charged and not state.charged, "has no power"),
+        (wanted.cool and not state.cool, "is hot"),
     )
+    return next((words for so, words in reasons if so), "")
 
 
 def eligible(states: Iterable[DeviceState], wanted: ChooseSection, bundle: str, now: float) -> list[str]:
     """List the devices that meet the requirements, by name."""
-    return sorted(state.device for state in states if fits(wanted, state, bundle, now))
+    return sorted(state.device for state in states if not why_not(wanted, state, bundle, now))
 
 
 def choose(names: Collection[str], count: int, over: float, seed: str) -> tuple[str, ...]:
@@ -45,8 +49,8 @@ def choose(names: Collection[str], count: int, over: float, seed: str) -> tuple[
     return tuple(sorted(random.Random(seed).sample(sorted(names), asked)))
 
 
-def share_of(names: Collection[str], share: float, seed: str) -> tuple[str, ...]:
-    """A share of devices, one at least, that contains those of every smaller share.
+def share_of(names: Collection[str], share: float, seed: str, least: int = 1) -> tuple[str, ...]:
+    """A share of devices, `least` where there are so many, that contains those of every smaller share.
 
     >>> few = share_of(["a", "b", "c", "d"], 0.5, "seed")
     >>> set(share_of(["a", "b", "c", "d"], 0.1, "seed")) <= set(few), len(few)
@@ -54,4 +58,4 @@ def share_of(names: Collection[str], share: float, seed: str) -> tuple[str, ...]
     """
     order = sorted(names)
     random.Random(seed).shuffle(order)
-    return tuple(sorted(order[: max(1, math.ceil(share * len(order)))]))
+    return tuple(sorted(order[: max(least, math.ceil(share * len(order)))]))

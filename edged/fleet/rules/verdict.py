@@ -2,7 +2,8 @@
 
 A mean hides those that a model serves badly (Mohri et al., "Agnostic federated learning", 2019; Li et al.,
 "Fair resource allocation in federated learning", 2020). Reports may be false, too: the mean is trimmed, and
-the worst is a quantile: of `n` reports `share * (n - 1)`, rounded down, may be false and decide nothing.
+the worst is a quantile: of `n` reports `share * (n - 1)`, rounded down, may be false and decide nothing, of
+three or more at least one.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageVerdict:
-    """Whether it may go on, why, and the numbers behind that."""
+    """Whether it may go on, why, and the numbers behind that.
+
+    `dissenters` are the devices that report a worse loss than is allowed for the worst, by name.
+    """
 
     accepted: bool
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
+    dissenters: tuple[str, ...] = ()
 
 
 def judge(
@@ -40,17 +45,31 @@ def judge(
     numbers = spread_of(reports)
     if not reports or len(reports) < tolerance.reports * asked:
         return StageVerdict(False, f"{len(reports)} of {asked} devices have reported", numbers)
-    pairs = [(r.model.loss, old) for r in reports if (old := _standing(r, before)) is not None]
-    if not pairs:
+    known = {r.device: (r.model.loss, old) for r in reports if (old := _standing(r, before)) is not None}
+    if not known:
         return StageVerdict(True, "no device knows the model before", numbers)
-    new, old = np.array(pairs, np.float64).T
+    new, old = np.array(list(known.values()), np.float64).T
     change = (new - old) / max(float(np.median(np.abs(old))), 1e-12)
-    mean, worst = _trimmed(change, tolerance.share), float(np.quantile(change, 1.0 - tolerance.share))
-    numbers |= {"compared": float(len(pairs)), "change_mean": mean, "change_worst": worst}
-    told = f"loss {mean:+.1%} in the mean and {worst:+.1%} for the worst of {len(pairs)} devices"
+    cut = borne(len(change), tolerance.share)
+    kept = np.sort(change)[cut : len(change) - cut]
+    mean, worst = float(kept.mean()), float(kept[-1])
+    numbers |= {"compared": float(len(change)), "change_mean": mean, "change_worst": worst}
+    told = f"loss {mean:+.1%} in the mean and {worst:+.1%} for the worst of {len(change)} devices"
     accepted = mean <= tolerance.mean and worst <= tolerance.worst
     limits = f", at most {tolerance.mean:+.1%} and {tolerance.worst:+.1%}"
-    return StageVerdict(accepted, told if accepted else told + limits, numbers)
+    against = tuple(
+        name for name, one in zip(known, change.tolist(), strict=True) if not one <= tolerance.worst
+    )
+    return StageVerdict(accepted, told if accepted else told + limits, numbers, against)
+
+
+def borne(reports: int, share: float) -> int:
+    """How many of so many reports may be false and decide nothing.
+
+    >>> [borne(n, 0.1) for n in (1, 2, 3, 10, 21)]
+    [0, 0, 1, 1, 2]
+    """
+    return max(int(share * (reports - 1)), int(reports > 2))
 
 
 def spread_of(reports: Iterable[Evaluation]) -> dict[str, float]:
@@ -82,8 +101,3 @@ def _summary(values: NDArray[np.float64]) -> dict[str, float]:
 
 def _standing(report: Evaluation, before: Mapping[str, float]) -> float | None:
     return before.get(report.device) if report.standing is None else report.standing.loss
-
-
-def _trimmed(values: NDArray[np.float64], share: float) -> float:
-    cut = int(share * len(values))
-    return float(np.sort(values)[cut : len(values) - cut].mean())

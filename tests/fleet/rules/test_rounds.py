@@ -10,7 +10,7 @@ from edged.domain.federated.messages import DeviceState, Evaluation, Mixed, Qual
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.fleet.config import ChooseSection, GateSection, RoundSection
 from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
-from edged.fleet.rules.selection import choose, eligible, share_of
+from edged.fleet.rules.selection import choose, eligible, share_of, why_not
 from edged.fleet.rules.verdict import judge
 
 OLD, NEW = BaseModelInfo("0" * 64, 10, 1), BaseModelInfo("1" * 64, 10, 1)
@@ -30,6 +30,19 @@ def test_a_round_closes_with_all_that_were_wanted_or_a_quorum_at_its_deadline() 
     assert due(course, 4, PACE, 50.0) == "close"
     assert due(course, 1, PACE, 100.0) == "extend"
     assert due(course, 2, PACE, 100.0) == "close"
+
+
+def test_a_round_that_nobody_helps_is_given_up() -> None:
+    pace = PACE.model_copy(update={"extensions": 2})
+    course = opened(FleetState(OLD), told(1), pace)
+    for number in (1, 2):
+        assert due(course, 1, pace, course.until) == "extend"
+        course = extended(course, (), pace, course.until)
+        assert course.extensions == number
+    assert due(course, 1, pace, course.until - 1) is None
+    assert due(course, 1, pace, course.until) == "abandon"
+    assert due(course, 2, pace, course.until) == "close"
+    assert opened(course, told(2), pace).extensions == 0
 
 
 def test_fewer_chosen_than_wanted_are_all_that_can_come() -> None:
@@ -77,23 +90,23 @@ def test_a_course_survives_a_restart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "fits"),
+    ("changed", "reason"),
     [
-        ({}, True),
-        ({"ready": False}, False),
-        ({"bundle": "other"}, False),
-        ({"samples": 9}, False),
-        ({"at": 0.0}, False),
-        ({"idle": False}, False),
-        ({"charged": False}, False),
-        ({"cool": False}, False),
+        ({}, ""),
+        ({"ready": False, "why_not": "flash budget used"}, "flash budget used"),
+        ({"ready": False}, "says that it is not ready"),
+        ({"bundle": "other"}, "has bundle other, the fleet f00"),
+        ({"samples": 9}, "9 new labelled samples of 10"),
+        ({"at": 0.0}, "not heard for 900 s"),
+        ({"idle": False}, "trains for itself"),
+        ({"charged": False}, "has no power"),
+        ({"cool": False}, "is hot"),
     ],
 )
-def test_who_would_do(changed: dict[str, object], fits: bool) -> None:
-    state = replace(STATE, **changed)  # type: ignore[arg-type]
-    assert eligible([state], ChooseSection(min_samples=10, max_age=900.0), "f00", 1100.0) == (
-        ["a"] if fits else []
-    )
+def test_who_would_do_and_why_not(changed: dict[str, object], reason: str) -> None:
+    state, wanted = replace(STATE, **changed), ChooseSection(min_samples=10, max_age=900.0)  # type: ignore[arg-type]
+    assert why_not(wanted, state, "f00", 1100.0) == reason
+    assert eligible([state], wanted, "f00", 1100.0) == ([] if reason else ["a"])
 
 
 def test_more_are_chosen_than_are_needed_and_the_lot_is_the_same_again() -> None:
@@ -108,6 +121,8 @@ def test_stages_contain_each_other() -> None:
     names = [f"d{n}" for n in range(50)]
     few, many = share_of(names, 0.1, "x"), share_of(names, 0.5, "x")
     assert (len(few), len(many), set(few) <= set(many)) == (5, 25, True)
+    assert len(share_of(names, 0.02, "x", 5)) == 5
+    assert share_of(["a", "b"], 0.02, "x", 5) == ("a", "b")
 
 
 def reports(losses: list[float], standing: float | None = 1.0) -> list[Evaluation]:
@@ -143,11 +158,16 @@ def test_a_tenth_of_liars_decides_nothing(honest: float, lie: float) -> None:
 
 @pytest.mark.parametrize("n", [2, 10, 11, 20, 21, 31, 50])
 def test_a_stage_bears_exactly_as_many_false_reports_as_promised(n: int) -> None:
-    borne = int(GateSection().share * (n - 1))  # docs/promises.md
+    borne = max(int(GateSection().share * (n - 1)), int(n > 2))  # docs/promises.md
     for liars in (borne, borne + 1):
         veto = judge(reports([0.9] * (n - liars) + [1e30] * liars), {}, n, GateSection())
         assert veto.accepted == (liars == borne)
         assert not judge(reports([2.0] * (n - borne) + [-1e30] * borne), {}, n, GateSection()).accepted
+
+
+def test_a_liar_among_six_cannot_veto_and_is_named() -> None:
+    verdict = judge(reports([0.9] * 5 + [1e30]), {}, 6, GateSection())
+    assert (verdict.accepted, verdict.dissenters) == (True, ("d5",))
 
 
 def test_too_few_reports_decide_nothing() -> None:

@@ -1,0 +1,129 @@
+"""What an operator tells a coordinator: a file in its directory, which holds whether it runs or not."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from edged.errors import CorruptError, RefusedError, RejectedUpdateError, StorageError
+from edged.logs import get_logger
+from edged.storage.files import atomic
+from edged.storage.files.checksummed_json import read_sealed, seal
+
+if TYPE_CHECKING:
+    from edged.fleet.rules.rounds import Phase
+
+Action = Literal["pause", "resume", "abandon", "skip"]
+CONTROL = "control.json"
+
+log = get_logger("edged.fleet")
+
+
+@dataclass(frozen=True)
+class Order:
+    """To end the present phase of round `round`: without a model, or with what there is (`skip`).
+
+    `token` tells one order from the next: each is carried out once.
+    """
+
+    what: Literal["abandon", "skip"]
+    round: int
+    phase: Phase
+    token: str
+
+
+@dataclass(frozen=True)
+class Control:
+    """No round is opened while `paused`; devices that are `excluded` take no part."""
+
+    paused: bool = False
+    excluded: tuple[str, ...] = ()
+    order: Order | None = None
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Control:
+        """The instructions in a control file."""
+        order = values["order"]
+        return cls(
+            bool(values["paused"]), tuple(values["excluded"]), None if order is None else Order(**order)
+        )
+
+
+class ControlReader:
+    """Reads the control file in `folder` again when it has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._seen = folder / CONTROL, (0, 0)
+        self._control = Control()
+
+    def check(self, device: str) -> None:
+        """Refuse what comes from a device that is excluded."""
+        if device in self.read().excluded:
+            raise RejectedUpdateError("excluded", f"{device} is excluded from rounds")
+
+    def read(self) -> Control:
+        """The instructions that hold now; those of before while the file cannot be read."""
+        try:
+            stat = self._path.stat()
+            found = stat.st_mtime_ns, stat.st_ino
+        except OSError:
+            found = 0, 0
+        if found != self._seen:
+            self._seen = found
+            try:
+                self._control = read_control(self._path.parent)
+            except (CorruptError, StorageError) as problem:
+                log.error("fleet_control_unreadable", problem=problem.line(), remedy="give the order again")
+        return self._control
+
+
+def read_control(folder: Path) -> Control:
+    """The instructions in a coordinator's directory; CorruptError when the file is damaged."""
+    path = folder / CONTROL
+    if not path.exists():
+        return Control()
+    try:
+        return Control.from_json(read_sealed(path))
+    except (LookupError, TypeError, ValueError) as problem:
+        raise CorruptError(f"no instructions in it: {problem}", where=str(path)) from None
+
+
+def instruct(folder: Path, action: Action, course: tuple[int, Phase]) -> Control:
+    """Pause or resume rounds, or end the present phase; `course` is the round and the phase it is in.
+
+    Raises RefusedError when there is no round to abandon.
+    """
+    control = _known(folder)
+    if action in ("pause", "resume"):
+        return _write(folder, replace(control, paused=action == "pause"))
+    number, phase = course
+    if action == "abandon" and phase not in ("open", "trial"):
+        raise RefusedError("no round is under way", where=f"round {number}: {phase}")
+    what: Literal["abandon", "skip"] = "abandon" if action == "abandon" else "skip"
+    return _write(folder, replace(control, order=Order(what, number, phase, secrets.token_hex(8))))
+
+
+def exclude(folder: Path, device: str, *, include: bool = False) -> Control:
+    """Let a device take no part in rounds, or (`include`) take part again."""
+    control = _known(folder)
+    others = [name for name in control.excluded if name != device]
+    if include and len(others) == len(control.excluded):
+        raise RefusedError(f"{device} is not excluded", where="fleet include")
+    return _write(folder, replace(control, excluded=tuple(sorted(others if include else [*others, device]))))
+
+
+def _known(folder: Path) -> Control:
+    try:
+        return read_control(folder)
+    except CorruptError as problem:
+        log.warning("fleet_control_unreadable", problem=problem.line(), remedy="its instructions are lost")
+        return Control()
+
+
+def _write(folder: Path, control: Control) -> Control:
+    if not folder.is_dir():
+        raise StorageError("no coordinator has run here", where=str(folder), remedy="start `edged fleet run`")
+    atomic.publish_file(folder / CONTROL, seal(asdict(control)))
+    return control

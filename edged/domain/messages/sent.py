@@ -105,6 +105,19 @@ ANSWERS: dict[str, Schema] = {
         kept=about("labelled again since", COUNT), gone=about("evicted since", COUNT),
         before=SO_MANY, after=SO_MANY,
     ),
+    "labels.suspects": every(
+        reviewed=about("when labels were looked at; null before", or_null(SECONDS)),
+        labels=about("how many were looked at", COUNT),
+        suspects=listed(fields(
+            "id", "key", "ts", "label", "answer", "confidence", "label_confidence", "values",
+            id=TEXT, key=TEXT, ts=SECONDS, values=listed(NUMBER), label=TEXT, answer=TEXT,
+            confidence=about("of the answer, between 0 and 1", NUMBER),
+            label_confidence=about("what the same model gives the label", NUMBER),
+        )),
+    ),
+    "labels.confirm": fields(
+        "unknown", unknown=COUNT, confirmed=COUNT, withdrawn=about("with `right` false", COUNT)
+    ),
     "class.add": CLASSES,
     "class.remove": CLASSES,
     "class.merge": CLASSES,

@@ -75,7 +75,8 @@ def _other(p: NDArray[np.float32], label: int) -> int:
 
 def _points(found: ReviewedLabels, y: NDArray[np.int64], window: Window) -> SampleMap:
     chosen = drawn(y, MOST_POINTS)
-    places, p = class_map(found.scores[chosen], window.x[chosen]), found.p[chosen]
+    p = found.p[chosen]
+    places = class_map(found.scores[chosen], p, window.x[chosen])
     x, up = (tuple(map(_short, column)) for column in places.T.tolist())
     sure = tuple(map(_short, p.max(axis=1).tolist()))
     return SampleMap(tuple(window.offsets[chosen].tolist()), x, up, tuple(p.argmax(axis=1).tolist()), sure)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Extension
 from edged.domain.stream.sample import LabelReading
-from edged.domain.training.label_review import LabelReview
+from edged.domain.training.label_review import SampleMap, SuspectLabel
 from edged.domain.training.trainer_messages import ReviewLabels
-from edged.errors import EdgedError, RefusedError, TrainingError
+from edged.errors import EdgedError, RefusedError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
     from edged.device.learning.worker import TrainingWorker
     from edged.domain.stream.sample import StoredSample
     from edged.domain.stream.schema import Schema
-    from edged.domain.training.label_review import SuspectLabel
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
 
 log = get_logger("edged.labels")
 
-REVIEW, CONFIRMED = "label_review", "label_confirmed"  # names of values in the registry
+REVIEW, MAP, CONFIRMED = "label_review", "label_map", "label_confirmed"  # names of values in the registry
 MOST_CONFIRMED = 5000  # the newest
 FEW, SHARE, COUNTED = 20, 0.1, 20_000  # a review is due after so many labels, or this share of so many
-PART = 200  # samples that are read at once
+PART = 100  # samples that are read at once
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class MappedSample:
 class LabelReviews(Extension):
     """Has the labels of a stream of classes reviewed between runs, and knows which a person has confirmed.
 
-    `boot` counts the starts of the daemon; ids of samples begin with it. `revision` changes with whatever
-    `suspects` and `points` return, but for the labels themselves.
+    `boot` counts the starts of the daemon; ids of samples begin with it.
     """
 
     def __init__(
@@ -72,7 +70,6 @@ class LabelReviews(Extension):
     ) -> None:
         self._worker, self._client, self._samples, self._registry = worker, client, samples, registry
         self.schema, self._clock, self._boot = schema, clock, boot
-        self.revision = 0
 
     # ---- reviews -----------------------------------------------------------------------------
 
@@ -91,35 +88,27 @@ class LabelReviews(Extension):
             return
         try:
             review = self._client.run(ReviewLabels(0, tuple(self._confirmed())))
-            made = {"ts": self._clock.now(), "seen": seen, "review": review.to_json()}
-            self._registry.set_value(REVIEW, made)
+            ts, made = self._clock.now(), review.to_json()
+            self._registry.set_value(MAP, {"ts": ts, "points": made.pop("points")})
+            self._registry.set_value(REVIEW, {"ts": ts, "seen": seen, **made})
         except EdgedError as problem:
             log.warning(
                 "labels_not_reviewed", problem=problem.line(), remedy="tried again after the next run"
             )
             return
-        self.revision += 1
         log.info("labels_reviewed", labels=review.labels, suspects=len(review.suspects))
-
-    def _stored(self) -> tuple[float | None, LabelReview | None]:
-        """When the newest review was made, and what it says."""
-        found = self._registry.get_value(REVIEW)
-        try:
-            return (None, None) if found is None else (found["ts"], LabelReview.from_json(found["review"]))
-        except TrainingError as problem:  # of another version of edged
-            log.warning("label_review_unreadable", problem=problem.line())
-            return None, None
 
     # ---- what they say -----------------------------------------------------------------------
 
     def suspects(self, limit: int, key: str | None = None) -> tuple[float | None, int, list[CheckedLabel]]:
         """When labels were reviewed, how many, and the most suspect of them that still are as they were."""
-        ts, review = self._stored()
+        review = self._registry.get_value(REVIEW)
         if review is None:
             return None, 0, []
+        suspects = [SuspectLabel.from_json(one) for one in review["suspects"]]
         confirmed, found = self._confirmed(), list[CheckedLabel]()
-        for start in range(0, len(review.suspects), PART):
-            part = {one.offset: one for one in review.suspects[start : start + PART]}
+        for start in range(0, len(suspects), PART):
+            part = {one.offset: one for one in suspects[start : start + PART]}
             stored = {sample.offset: sample for sample in self._samples.stored(list(part))}
             for offset, suspect in part.items():
                 sample = stored.get(offset)
@@ -129,15 +118,16 @@ class LabelReviews(Extension):
                     found.append(CheckedLabel(self._id(offset), sample, suspect))
             if len(found) >= limit:
                 break
-        return ts, review.labels, found[:limit]
+        return review["ts"], review["labels"], found[:limit]
 
     def points(self) -> tuple[float | None, list[MappedSample]]:
         """When the map was drawn, and its samples that still have a label, as it is now."""
-        ts, review = self._stored()
-        return ts, [] if review is None else list(self._mapped(review))
+        drawn = self._registry.get_value(MAP)
+        if drawn is None:
+            return None, []
+        return drawn["ts"], list(self._mapped(SampleMap.from_json(drawn["points"])))
 
-    def _mapped(self, review: LabelReview) -> Iterator[MappedSample]:
-        points = review.points
+    def _mapped(self, points: SampleMap) -> Iterator[MappedSample]:
         rows = list(zip(points.offsets, points.x, points.y, points.answers, points.confidences, strict=True))
         for start in range(0, len(rows), PART):
             part = rows[start : start + PART]
@@ -172,7 +162,6 @@ class LabelReviews(Extension):
         if right:
             kept |= labels
         self._registry.set_value(CONFIRMED, list(kept.items())[-MOST_CONFIRMED:])
-        self.revision += 1
         return len(labels), len(set(ids)) - len(labels)
 
     def _confirmed(self) -> dict[int, int]:

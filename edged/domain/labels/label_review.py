@@ -40,6 +40,7 @@ FEWEST_LABELS, FEWEST = 40, 5  # labels that a review takes, and of a class for 
 CLIP = 5.0  # standard deviations
 STEPS = 30  # of Newton's method, and of the power iteration
 FLOOR = 1e-4  # of a probability
+MAPPED = 0.2  # probability that a class has somewhere, to have a place on the map
 
 
 @dataclass(frozen=True)
@@ -205,26 +206,42 @@ def drawn(y: Ids, most: int) -> Ids:
     return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
 
-def class_map(scores: Doubles, x: Floats) -> Doubles:
-    """Places `(n, 2)` between −1 and 1 of rows `x` `(n, d)`: like scores `(n, c)` lie near each other.
+def class_map(scores: Doubles, p: Floats, x: Floats) -> Doubles:
+    """Places `(n, 2)` between −1 and 1 of rows `x` `(n, d)`; by scores and `p`, both `(n, c)`.
 
-    The axes are the first two principal components of the scores; where there is but one, as with two
-    classes, the second is that of the standardised inputs, without what the first one tells already.
+    Two classes lie left and right, by the scores' first principal component, three by the first two. More are
+    anchors on a circle, like ones side by side, and a row lies where its probabilities draw it (the mapping
+    RadViz: P. Hoffman et al., DNA visual and analytic data mining, IEEE Visualization 1997). Where the scores
+    leave an axis free, or a row to its anchor alone, the principal components of the inputs tell rows apart.
     """
     centred = scores - scores.mean(axis=0)
-    first, spread = _component(centred)
-    rest = centred - np.outer(first, first @ centred) / max(float(first @ first), 1e-12)
-    second, beside = _component(rest)
-    if beside < 0.05 * spread:
-        centre, scale, low, high = _units(x)
-        z = np.clip((np.clip(x.astype(np.float64), low, high) - centre) * scale, -CLIP, CLIP)
+    first, second = _components(centred)
+    classes = np.flatnonzero(p.max(axis=0) > MAPPED)
+    centre, scale, low, high = _units(x)
+    z = np.clip((np.clip(x.astype(np.float64), low, high) - centre) * scale, -CLIP, CLIP)
+    if len(classes) > 3:
+        z -= p.astype(np.float64) @ np.linalg.lstsq(p.astype(np.float64), z, rcond=None)[0]
+        angles = [np.arctan2(second @ p[:, one], first @ p[:, one]) for one in classes]
+        turn = 2 * np.pi * np.argsort(np.argsort(angles)) / len(classes)
+        share = p[:, classes] / p[:, classes].sum(axis=1, keepdims=True)
+        first, second = (share @ np.cos(turn), share @ np.sin(turn))
+        aside = np.pi / (2 * len(classes))
+        beside = [aside * _bounded(one) for one in _components(z - z.mean(axis=0))]
+        return np.stack([first + beside[0], second + beside[1]], axis=1) / (1.0 + aside)
+    if second.std() < 0.05 * first.std():
         z -= np.outer(first, first @ z) / max(float(first @ first), 1e-12)
-        second, _ = _component(z - z.mean(axis=0))
+        second, _ = _components(z - z.mean(axis=0))
     return np.stack([_bounded(first), _bounded(second)], axis=1)
 
 
-def _component(rows: Doubles) -> tuple[Doubles, float]:
-    """The first principal component of centred rows `(n, d)`: its values `(n,)`, and their deviation."""
+def _components(rows: Doubles) -> tuple[Doubles, Doubles]:
+    """The first two principal components of centred rows `(n, d)`, each `(n,)`."""
+    first = _component(rows)
+    return first, _component(rows - np.outer(first, first @ rows) / max(float(first @ first), 1e-12))
+
+
+def _component(rows: Doubles) -> Doubles:
+    """The first principal component of centred rows `(n, d)`, `(n,)`; the power iteration."""
     square = rows.T @ rows
     direction = square[int(square.diagonal().argmax())].copy()
     for _ in range(STEPS):
@@ -234,8 +251,7 @@ def _component(rows: Doubles) -> tuple[Doubles, float]:
         direction = square @ (direction / length)
     direction /= max(float(np.sqrt(direction @ direction)), 1e-12)
     direction *= 1.0 if direction[int(np.abs(direction).argmax())] >= 0 else -1.0
-    found = rows @ direction
-    return found, float(found.std())
+    return np.asarray(rows @ direction)
 
 
 def _bounded(values: Doubles) -> Doubles:

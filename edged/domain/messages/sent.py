@@ -253,7 +253,14 @@ EVENTS: dict[str, Schema] = {
     "fleet_declined": every(round=COUNT, reason=TEXT),
     "fleet_failed": every(round=or_null(COUNT), reason=TEXT),
     "fleet_model": every(round=COUNT, model=TEXT, share=or_null(NUMBER), taken=FLAG, reason=TEXT),
-    "label_requested": every(id=TEXT, key=TEXT, sample_ts=SECONDS, values=ANYTHING, answer=ANYTHING),
+    "label_requested": every(
+        id=TEXT,
+        key=TEXT,
+        sample_ts=SECONDS,
+        values=ANYTHING,
+        answer=ANYTHING,
+        random=about("drawn at random, not because its label would teach much", FLAG),
+    ),
 }
 """What the events have beside `event`, `ts`, `seq` and `boot`."""
 

@@ -187,10 +187,21 @@ const sight = new IntersectionObserver((seen) => {
 }, { rootMargin: "200px" });
 
 function look() {
+  const before = place;
   place = document.getElementById("map-place");
   drawn = null;
   sight.disconnect();
-  if (place) sight.observe(place);
+  if (!place) return;
+  if (before && active >= 0) offer(before); // somebody looks at a sample: the map stays as it is
+  else sight.observe(place);
+}
+
+function offer(before) {
+  place.replaceChildren(...before.children);
+  if (document.getElementById("map-newer")) return;
+  const newer = element("button", { type: "button", id: "map-newer" }, "Show the newer map");
+  newer.addEventListener("click", load);
+  place.prepend(newer);
 }
 
 if (section) {

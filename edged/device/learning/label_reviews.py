@@ -105,10 +105,11 @@ class LabelReviews(Extension):
         review = self._registry.get_value(REVIEW)
         if review is None:
             return None, 0, []
-        suspects = [SuspectLabel.from_json(one) for one in review["suspects"]]
+        suspects, size = review["suspects"], min(PART, limit)
         confirmed, found = self._confirmed(), list[CheckedLabel]()
-        for start in range(0, len(suspects), PART):
-            part = {one.offset: one for one in suspects[start : start + PART]}
+        for start in range(0, len(suspects), size):
+            read = (SuspectLabel.from_json(one) for one in suspects[start : start + size])
+            part = {one.offset: one for one in read}
             stored = {sample.offset: sample for sample in self._samples.stored(list(part))}
             for offset, suspect in part.items():
                 sample = stored.get(offset)

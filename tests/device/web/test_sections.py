@@ -177,7 +177,7 @@ def test_every_event_of_the_contract_has_a_line() -> None:
 def test_labels_to_check_are_chosen_by_who_may_label() -> None:
     told = text("suspects", view(CLASSIFY))
     assert "1,200 labels" in told
-    assert f"{CLASSIFY.classes[1]}, 97 % sure" in told
+    assert f"{CLASSIFY.classes[1]}, 97\xa0% sure" in told
     assert HOSTILE in told
     assert 'value="1-7"' in SECTIONS["suspects"][1](view(CLASSIFY))
     looks = view(CLASSIFY, may_label=False, may_control=False)

@@ -44,7 +44,7 @@ def _row(view: Snapshot, one: CheckedLabel) -> tuple[str, str, str, str]:
     values = [f"{n} {plain(v)}" for n, v in zip(names[:VALUES], sample.x.tolist(), strict=False)]
     values += ["…"] * (len(names) > VALUES)
     key = f"<b>{escape(sample.key)}</b> <small>{escape(', '.join(values))}</small>"
-    return when, key, label, f"{escape(answer)}, {100 * one.suspect.confidence:.0f} % sure"
+    return when, key, label, f"{escape(answer)}, {100 * one.suspect.confidence:.0f}&nbsp;% sure"
 
 
 def _controls(schema: Schema) -> str:
@@ -66,5 +66,6 @@ def sample_map(view: Snapshot) -> str:
     may = ' data-may=""' if view.may_label else ""
     return (
         "<p>Samples that look alike to the model lie near each other. A ring marks a label that the model"
-        f' contradicts.</p><div id="map-place" data-drawn="{ts}"{may}><p>The map needs JavaScript.</p></div>'
+        f' contradicts.</p><div id="map-place" data-drawn="{ts}"{may}>'
+        "<noscript>The map needs JavaScript.</noscript></div>"
     )

@@ -10,6 +10,7 @@ import numpy as np
 from edged.domain.judging.outputs import probabilities
 from edged.domain.labels.request_order import in_order
 from edged.domain.stream.sample import LabelReading
+from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     from edged.device.pipeline import LivePipeline
@@ -34,7 +35,10 @@ def wanted(pipeline: LivePipeline, requests: Sequence[Request]) -> list[Request]
     ]
     if not found:
         return []
-    p = probabilities(pipeline.predictor.champion.model.predict(np.stack([x for _, x in found])))
+    try:
+        p = probabilities(pipeline.predictor.champion.model.predict(np.stack([x for _, x in found])))
+    except EdgedError:  # serving says so
+        return [said for said, _ in reversed(found)]
     best = np.partition(p, -2, axis=1)[:, -2:]
     answers = [schema.classes[at] for at in p.argmax(axis=1).tolist()]
     now = [

@@ -24,7 +24,9 @@ function show() {
     const line = document.createElement("p");
     line.innerHTML = '<span></span> <button type="button" id="suspects-undo">Undo</button>';
     line.firstChild.textContent = last.text;
-    section.querySelector(".inside").append(line);
+    const controls = section.querySelector(".check");
+    if (controls) controls.after(line);
+    else section.querySelector(".inside").append(line);
   }
 }
 

@@ -81,12 +81,12 @@ class LabelReviews(Extension):
 
     def _review(self) -> None:
         """On the training thread; without a review, the one of before stays."""
-        counters = self._samples.counters()
-        seen = counters.labels + counters.relabelled
-        last = self._registry.get_value(REVIEW) or {}
-        if last and 0 <= seen - last["seen"] < max(FEW, SHARE * min(seen, COUNTED)):
-            return
         try:
+            counters = self._samples.counters()
+            seen = counters.labels + counters.relabelled
+            last = self._registry.get_value(REVIEW) or {}
+            if last and 0 <= seen - last["seen"] < max(FEW, SHARE * min(seen, COUNTED)):
+                return
             review = self._client.run(ReviewLabels(0, tuple(self._confirmed())))
             ts, made = self._clock.now(), review.to_json()
             self._registry.set_value(MAP, {"ts": ts, "points": made.pop("points")})

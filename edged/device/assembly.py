@@ -12,6 +12,7 @@ from edged.device.commands.classes import ClassCommands
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
+from edged.device.commands.label_reviews import LabelReviewCommands
 from edged.device.commands.labelling import LabelCommands
 from edged.device.commands.models import ModelCommands
 from edged.device.commands.pauses import PauseCommands
@@ -23,6 +24,7 @@ from edged.device.commands.wipe import WipeCommands
 from edged.device.events import Events, Extension
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
+from edged.device.learning.label_reviews import LabelReviews
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
@@ -91,6 +93,7 @@ class Assembly:
             self._connect()
         with self.recovery.opening("the pipeline"):
             self.pipeline = self._open_pipeline()
+            self.reviews = self._label_reviews()
             self._report(endings)
         with self.recovery.opening("the commands"):
             self._take_commands()
@@ -159,6 +162,18 @@ class Assembly:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")
         return pipeline
+
+    def _label_reviews(self) -> LabelReviews:
+        pipeline = self.pipeline
+        return LabelReviews(
+            worker=pipeline.worker,
+            client=pipeline.scheduler.client,
+            samples=pipeline.reader,
+            registry=self.registry,
+            schema=pipeline.schema,
+            clock=self.clock,
+            boot=self.boot,
+        )
 
     def _report(self, endings: WakeupQueue) -> None:
         self.audit = AuditTrail(self.registry, self.config.storage.dir)
@@ -248,7 +263,7 @@ class Assembly:
         queries = QueryCommands(pipeline, self.status, self.session)
         transfers = TransferCommands(config, self.transfers, self.updates, self.outbound, pipeline.rollout)
         keys, labels = KeyCommands(config, self.first.trust), LabelCommands(pipeline)
-        classes = ClassCommands(pipeline)
+        classes, reviews = ClassCommands(pipeline), LabelReviewCommands(self.reviews)
         handlers: dict[str, Handler] = {
             "train": Handler(training.train, "later", resume=training.resume),
             "cancel": Handler(training.cancel),
@@ -265,6 +280,8 @@ class Assembly:
             "export": Handler(models.export, "aside"),
             "label": Handler(labels.label, "known", resume=labels.resume),
             "label.undo": Handler(labels.undo, "known", resume=labels.resume_undo),
+            "labels.suspects": Handler(reviews.suspects),
+            "labels.confirm": Handler(reviews.confirm),
             "class.add": Handler(classes.add, "known", resume=classes.resume_add),
             "class.remove": Handler(classes.remove, "known", resume=classes.resume_remove),
             "class.merge": Handler(classes.merge, "known", resume=classes.resume_merge),
@@ -293,7 +310,14 @@ class Assembly:
             scheduler=self.timetable,
         )
         membership = self._membership()
-        found = (discovery, self.transfers, self._edge_node(), membership, self._web(membership))
+        found = (
+            discovery,
+            self.transfers,
+            self.reviews,
+            self._edge_node(),
+            membership,
+            self._web(membership),
+        )
         for extension in found:
             if extension is not None:
                 self.extensions.append(extension)
@@ -305,7 +329,9 @@ class Assembly:
         from edged.device.web.front import WebParts, WebServer
 
         transport = None if membership is None else membership.local_transport
-        return WebServer(WebParts(self.config.web, self.pipeline, self.status, self.inbox, transport))
+        return WebServer(
+            WebParts(self.config.web, self.pipeline, self.status, self.inbox, transport, self.reviews)
+        )
 
     def _edge_node(self) -> EdgeNode | None:
         if self.config.sparkplug is None:

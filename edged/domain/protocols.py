@@ -208,14 +208,18 @@ class Samples(StoredRows, Protocol):
         """Labels that replaced an earlier one, ever."""
 
 
-class Holdout(Protocol):
-    """Labelled samples that were never trained on, and those that may be."""
+class LabelledSamples(Protocol):
+    """Labelled samples that may be trained on, and those that never are."""
 
     def training_window(self, after_seq: int, limit: int, *, upto_seq: int | None = None) -> Window:
         """Labelled samples of the training role, the newest `limit`, oldest first."""
 
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         """Return the newest `limit` holdout samples, before `before_seq` if given."""
+
+
+class Holdout(LabelledSamples, Protocol):
+    """Labelled samples, of which some were never trained on."""
 
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         """A sample of those between two positions."""

@@ -48,6 +48,7 @@ from edged.trainer.engine_selection import choose
 from edged.trainer.fleet_training import RoundTrainer
 from edged.trainer.fleet_update import FleetUpdateTrainer, LearnerData
 from edged.trainer.foreign_weights import WeightImporter
+from edged.trainer.label_review import LabelReviewer
 from edged.trainer.learner import Learner
 from edged.trainer.local_models import LocalModels
 from edged.trainer.run import TrainingRun
@@ -168,6 +169,7 @@ class Trainer:
         self._run = TrainingRun(task, self.learner, samples, sampler, models, exporter, control)
         data = LearnerData(task, self.learner, samples, sampler, self._importer)
         rounds = RoundTrainer(task, engines, data, control)
+        self._reviewer = LabelReviewer(task, samples, control)
         self._in_fleet = config.fleet is not None
         self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, data, config.weights.max_bytes)
 
@@ -183,6 +185,12 @@ class Trainer:
                 return self._rounds.contribute(order)
             case messages.TryFleetModel():
                 return self._importer.evaluate_fleet_model(order)
+            case messages.ReviewLabels():
+                return self._reviewer.review(order)
+        return self._import(order)
+
+    def _import(self, order: Message) -> Message:
+        match order:
             case messages.AdoptInitial():
                 return self._importer.import_initial(order)
             case messages.AdoptModel():

@@ -68,6 +68,7 @@ class LabelRequester:
             "sample_ts": float(batch.ts[place]),
             "values": [float(f"{value:.6g}") for value in values.tolist()],
             "model": made.version,
+            "random": int(batch.offsets[place]) in self._rule.at_random,
         }
         if made.confidence is not None:
             request["answer"] = self._schema.classes[int(made.answers[i, 0])]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edged.device.web.api.event_stream import EventStream
     from edged.device.web.api.inference import Inference
     from edged.device.web.api.ingest import IngestEndpoints
+    from edged.device.web.api.label_reviews import LabelEndpoints
     from edged.device.web.api.metrics import Metrics
     from edged.device.web.http.authentication import Access
     from edged.device.web.http.authentication import Scope as Right
@@ -39,6 +40,7 @@ def application(
     metrics: Metrics,
     commands: Commands,
     ingest: IngestEndpoints,
+    reviews: LabelEndpoints,
     feed: EventStream,
     page: Page,
     more: Iterable[Route] = (),
@@ -78,6 +80,9 @@ def application(
         get("/api/session", login.session),
         post("/api/login", login.begin),
         post("/api/logout", login.end),
+        get("/api/labels/suspects", reviews.suspects, "read"),
+        get("/api/labels/map", reviews.points, "read"),
+        get("/api/labels/samples/{offset}", reviews.sample, "read"),
         get("/api/status", page.status, "read"),
         get("/api/events", feed.stream, "read"),
         post("/api/commands/{name}", commands.carry_out, "control", "infer"),

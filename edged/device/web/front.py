@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edged.config import WebConfig
     from edged.device.commands.inbox import CommandInbox
     from edged.device.fleet_member.local_transport import LocalTransport
+    from edged.device.learning.label_reviews import LabelReviews
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.web.service import Web
@@ -56,7 +57,8 @@ def require_packages() -> None:
 class WebParts:
     """Section `web` of the configuration, and the parts of the device that answers come from.
 
-    `inbox` receives commands; `transport` receives rounds of a fleet, None without a fleet.
+    `inbox` receives commands; `transport` receives rounds of a fleet, None without a fleet;
+    `reviews` knows which labels may be wrong.
     """
 
     config: WebConfig
@@ -64,6 +66,7 @@ class WebParts:
     status: StatusCollector
     inbox: CommandInbox
     transport: LocalTransport | None
+    reviews: LabelReviews
 
 
 class WebServer(Extension):

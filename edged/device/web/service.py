@@ -12,6 +12,7 @@ from edged.device.web.api.commands import Commands
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
 from edged.device.web.api.ingest import IngestEndpoints
+from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.app import application
 from edged.device.web.bridge import ServingBridge, soon
@@ -84,8 +85,9 @@ class Web:
             metrics=self._metrics,
             commands=Commands(parts.inbox, device.topic_root, self._feed, self._page, config.timeout),
             ingest=IngestEndpoints(config, device.stream, self._bridge),
+            reviews=LabelEndpoints(parts.reviews),
             feed=self._feed,
-            page=Page(pipeline, status, self._page, VitalsReader(device.storage.dir)),
+            page=Page(pipeline, status, self._page, VitalsReader(device.storage.dir), parts.reviews),
             more=_round_routes(parts.transport, device.fleet, access),
         )
         self._listener = HttpListener(app, config, sockets)

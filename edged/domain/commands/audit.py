@@ -21,6 +21,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "wipe": ("what",),
     "label": ("from", "to", "hold"),
     "label.undo": ("number",),
+    "labels.confirm": ("right",),
     "class.add": ("class",),
     "class.remove": ("class",),
     "class.merge": ("from", "to"),
@@ -35,11 +36,13 @@ RESULTS = (
     "run", "from", "to", "version", "pinned", "paused", "generation", "samples", "labels", "models",
     "checkpoints", "files",
 )  # fmt: skip
-LABELS = ("number", "labelled", "held", "undone", "kept", "gone", "before", "after")
+LABELS = (
+    "number", "labelled", "held", "undone", "kept", "gone", "confirmed", "withdrawn", "before", "after",
+)  # fmt: skip
 """Fields of answers that an entry repeats, and those of commands about labels."""
 CHANGES = ("before", "after")
 """Fields that a handler returns for the entry alone: what a command that changes settings changed."""
-ABOUT_LABELS = ("label", "label.undo")
+ABOUT_LABELS = ("label", "label.undo", "labels.confirm")
 
 
 def command_entry(

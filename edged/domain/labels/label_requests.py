@@ -36,6 +36,7 @@ class LabelRequests:
 
     `share` is requests per sample, on average, of which the part `random` is drawn at random; `holdout` the
     share of samples that is kept for judging; `per_day` the most requests within 24 hours, None for any.
+    `at_random` are those offsets of the last call of `choose` that were drawn at random.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class LabelRequests:
         self._asked: NDArray[np.float32] | None = None
         self._frequency: NDArray[np.float64] | None = None
         self.requested = 0
+        self.at_random: set[int] = set()
         self._begin_slot()
 
     @property
@@ -73,6 +75,7 @@ class LabelRequests:
         `x` `(n, d)` are the inputs of the samples that `made` answers, `now` seconds of a clock that
         never goes back.
         """
+        self.at_random.clear()
         if self._share <= 0 or len(x) == 0:
             return []
         self._moments.update(x)
@@ -123,6 +126,8 @@ class LabelRequests:
         self._asked = np.concatenate([before[1 - ASKED_KEPT :], self._z[None]])
         self._today += 1
         self.requested += 1
+        if self._at_random:
+            self.at_random.add(self._found)
         return self._found
 
     def _uncertainty(self, made: Predictions) -> NDArray[np.float64]:

@@ -93,6 +93,21 @@ REQUESTS: dict[str, Schema] = {
         "takes back what the last command `label` did, or the one whose answer had that `number`",
         fields(number={"type": "integer", "minimum": 1}),
     ),
+    "labels.suspects": about(
+        "labels that a model contradicts which was fitted without them, the most suspect first",
+        fields(
+            limit={"type": "integer", "minimum": 1, "maximum": 300},
+            key=about("samples of this key alone", TEXT),
+        ),
+    ),
+    "labels.confirm": about(
+        "the labels of these samples are right: they are not suspected again unless they change",
+        fields(
+            "ids",
+            ids=listed(TEXT, minItems=1, maxItems=1000),
+            right=about("false takes it back; true without", FLAG),
+        ),
+    ),
     "class.add": about("makes a class before its first label", fields("class", class_=TEXT)),
     "class.remove": about(
         "a class is none any more: it is not answered, its labels do not count", fields("class", class_=TEXT)
@@ -173,7 +188,7 @@ REQUESTS: dict[str, Schema] = {
     "capabilities": about("what this device is, and which commands it takes in which form", fields()),
 }  # fmt: skip
 
-READS = frozenset({"capabilities", "config.get", "ping", "status"})
+READS = frozenset({"capabilities", "config.get", "labels.suspects", "ping", "status"})
 """Commands that only read: each is answered anew, the journal does not have it, and no signature is needed.
 
 Every other command needs one where there are keys, also `weights.get` (who has the weights can prepare some

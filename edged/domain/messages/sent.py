@@ -105,6 +105,19 @@ ANSWERS: dict[str, Schema] = {
         kept=about("labelled again since", COUNT), gone=about("evicted since", COUNT),
         before=SO_MANY, after=SO_MANY,
     ),
+    "labels.suspects": every(
+        reviewed=about("when labels were looked at; null before", or_null(SECONDS)),
+        labels=about("how many were looked at", COUNT),
+        suspects=listed(fields(
+            "id", "key", "ts", "label", "answer", "confidence", "label_confidence", "values",
+            id=TEXT, key=TEXT, ts=SECONDS, values=listed(NUMBER), label=TEXT, answer=TEXT,
+            confidence=about("of the answer, between 0 and 1", NUMBER),
+            label_confidence=about("what the same model gives the label", NUMBER),
+        )),
+    ),
+    "labels.confirm": fields(
+        "unknown", unknown=COUNT, confirmed=COUNT, withdrawn=about("with `right` false", COUNT)
+    ),
     "class.add": CLASSES,
     "class.remove": CLASSES,
     "class.merge": CLASSES,
@@ -240,7 +253,14 @@ EVENTS: dict[str, Schema] = {
     "fleet_declined": every(round=COUNT, reason=TEXT),
     "fleet_failed": every(round=or_null(COUNT), reason=TEXT),
     "fleet_model": every(round=COUNT, model=TEXT, share=or_null(NUMBER), taken=FLAG, reason=TEXT),
-    "label_requested": every(id=TEXT, key=TEXT, sample_ts=SECONDS, values=ANYTHING, answer=ANYTHING),
+    "label_requested": every(
+        id=TEXT,
+        key=TEXT,
+        sample_ts=SECONDS,
+        values=ANYTHING,
+        answer=ANYTHING,
+        random=about("drawn at random, not because its label would teach much", FLAG),
+    ),
 }
 """What the events have beside `event`, `ts`, `seq` and `boot`."""
 

@@ -162,6 +162,17 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredSample:
+    """One stored sample: `x` `(d,)` inputs with their context, `label` the class that counts now, or None."""
+
+    offset: int
+    key: str
+    ts: float
+    x: NDArray[np.float32]
+    label: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """A message that could not become a sample, for the quarantine.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from edged.domain.federated.messages import RoundAnnouncement
+from edged.domain.training.label_review import LabelReview
 from edged.domain.training.message import Message
 from edged.domain.training.training_run import (
     Base,
@@ -90,6 +91,13 @@ class TryFleetModel(TrainingOrder[FleetModelResult]):
     standing_hash: str | None
     personal: tuple[str, ...]  # patterns of layers that stay the device's own
     adopt: bool  # whether a candidate is wanted
+
+
+@dataclass(frozen=True)
+class ReviewLabels(TrainingOrder[LabelReview]):
+    """Say which of the newest labels others contradict; those at the offsets `confirmed` are right."""
+
+    confirmed: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -199,8 +207,9 @@ class OrderFailed(Message):
 ORDERS = (
     Setup, Pace, WriteCheckpoint,
     RunRequest, AdoptWeights, AdoptModel, AdoptInitial, TrainRound, TryFleetModel,
+    ReviewLabels,
 )  # fmt: skip
-RESULTS = (RunResult, Candidate, RoundResult, FleetModelResult)
+RESULTS = (RunResult, Candidate, RoundResult, FleetModelResult, LabelReview)
 REPORTS = (
     *RESULTS, OrderFailed,
     Ready, EngineChosen, RunProgress, CheckpointWritten, Resting, BadSamples, DamagedCheckpoint,

@@ -16,7 +16,7 @@ import numpy as np
 
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.open_classes import counted
-from edged.domain.stream.sample import Rejected, Window
+from edged.domain.stream.sample import Rejected, StoredSample, Window
 from edged.domain.stream.temporal_context import pad
 from edged.domain.training.caches import codes_of
 from edged.domain.training.source_shares import within_shares
@@ -160,6 +160,26 @@ class WindowReader:
         present = place < len(found)
         present[present] = found.offsets[place[present]] == wanted[present]
         return found.take(place[present])
+
+    def stored(self, offsets: Sequence[int]) -> list[StoredSample]:
+        """Those of these samples of a stream of classes that are still here, in order of arrival."""
+        with self._reading():
+            found = self._whole(
+                self._db.execute(
+                    f"SELECT {_COLUMNS} FROM samples WHERE offset IN (SELECT value FROM json_each(?))"
+                    " ORDER BY offset",
+                    (json_list(offsets),),
+                ).fetchall()
+            )
+            becomes = [] if self._schema.open is None else stored_classes.read(self._db)
+        if not found:
+            return []
+        y = np.array([[-1.0 if row[6] is None or row[1] is None else row[6]] for row in found], np.float32)
+        if becomes:
+            y[y >= 0] = counted([one.becomes for one in becomes], y[y >= 0])
+        labels = [None if label < 0 else int(label) for label in y[:, 0].tolist()]
+        x = self._inputs([row[5] for row in found])
+        return [StoredSample(row[0], row[2], row[3], x[at], labels[at]) for at, row in enumerate(found)]
 
     def keys(self, offsets: NDArray[np.int64]) -> list[str | None]:
         """The keys of these samples; None for what is gone."""

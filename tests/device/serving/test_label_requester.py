@@ -40,7 +40,7 @@ def test_a_request_names_the_sample_and_what_the_model_says() -> None:
     told = requests(schema, batch(2, 2, [None, None]), made)
     assert told[0] == {
         "id": "s0", "key": "k0", "sample_ts": 0.0, "values": [0.0, 1.0],
-        "model": 3, "answer": "worn", "confidence": 0.75,
+        "model": 3, "answer": "worn", "confidence": 0.75, "random": True,
     }  # fmt: skip
     assert told[1]["answer"] == "ok"
     sets = Promise(0.9, np.array([[True, True], [False, False]]), np.full((2, 1), 0.1, np.float32))

@@ -71,6 +71,7 @@ def test_all_of_it_is_bounded() -> None:
         board.happened(request)
         board.happened({"event": "sensor_stuck", "ts": 0.0, "key": f"key-{i}", "features": ["a"]})
         board.happened({"event": "model_promoted", "ts": 0.0, "version": i})
+    assert not [said for said in board.events if said["event"] == "label_requested"]  # they bury no other
     assert (len(board.sensors), board.forgotten) == (MOST_KEYS, 2 * MOST_KEYS)
     assert f"key-{3 * MOST_KEYS - 1}" in board.sensors
     assert len(board.stuck) == MOST_KEYS

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 COMMAND = "/api/commands/pause"
+NO_SAMPLE = "/api/labels/samples/none"
 ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     # path: method, and scopes whose tokens open it; none for everybody
     "/": ("GET", ()),
@@ -42,6 +43,9 @@ ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/api/status": ("GET", ("read", "control")),
     "/api/page": ("GET", ("read", "control")),
     "/api/report": ("GET", ("read", "control")),
+    "/api/labels/suspects": ("GET", ("read", "control")),
+    "/api/labels/map": ("GET", ("read", "control")),
+    NO_SAMPLE: ("GET", ("read", "control")),
     "/api/session": ("GET", ()),
     "/api/login": ("POST", ()),
     "/api/logout": ("POST", ()),
@@ -55,7 +59,7 @@ BODIES: dict[str, Any] = {
     "/v1/labels": [],
     COMMAND: {"what": "nothing"},  # reaches the command, which refuses it: 400
 }
-OPEN = {COMMAND: 400, "/v1/samples": 400, "/v1/labels": 400, "/api/logout": 204}
+OPEN = {COMMAND: 400, NO_SAMPLE: 400, "/v1/samples": 400, "/v1/labels": 400, "/api/logout": 204}
 FOREIGN = {
     "another host": (421, {"host": "evil.example"}),
     "another host with our port": (421, {"host": "evil.example:80"}),
@@ -109,6 +113,7 @@ def test_every_path_is_in_the_matrix() -> None:
     assert len(written) == len(table.splitlines()) > 1
     named = {
         "{name}": "page.js",
+        "{offset}": "none",
         "{MODEL}": f"/v2/models/{MODEL}",
         "{VERSION}": f"/v2/models/{MODEL}/versions/1",
     }

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 VOID = {"meta", "link", "input", "br"}
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 FIRST_LOAD = 60_000  # bytes, compressed
-STATIC = ("page.css", "page.js", "line.js", "icon.svg")
+STATIC = ("page.css", "labels.css", "page.js", "line.js", "suspects.js", "map.js", "icon.svg")
 
 
 class Checker(HTMLParser):

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from edged.device.learning.label_reviews import CheckedLabel
 from edged.device.web.page.format import age, size
 from edged.device.web.page.history import Sensor
 from edged.device.web.page.sections import SECTIONS, report
 from edged.device.web.page.snapshot import Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.messages.sent import EVENTS
+from edged.domain.stream.sample import StoredSample
 from edged.domain.stream.schema import Schema
 from edged.domain.text import TELLERS, happening
+from edged.domain.training.label_review import SuspectLabel
 from edged.host.vitals import Vitals
 from edged.storage.models.registry import ModelRecord, Reign
 from edged.storage.samples.reader import Counters
@@ -39,6 +43,10 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 
 
+_SAMPLE = StoredSample(7, HOSTILE, NOW, np.array([1.5], np.float32), 0)
+SUSPECTS = (NOW, 1200, [CheckedLabel("1-7", _SAMPLE, SuspectLabel(7, 0, 1, 0.02, 0.97))])
+
+
 def sensor(heard: float, pause: float, output: list[float]) -> Sensor:
     made = Sensor(heard)
     made.pause, made.count, made.output, made.label, made.confidence = pause, 3, output, 1, 0.75
@@ -60,7 +68,8 @@ def view(schema: Schema, **more: Any) -> Snapshot:
         "reigns": [Reign(NOW, 2, 1, "", None)], "runs": [], "marks": [(NOW - 50, "drift", HOSTILE)],
         "points": [(NOW - 100.0, 0.5, None), (NOW, 0.25, 0.5)],
         "events": [{"event": "new", "ts": NOW, "x": HOSTILE}],
-        "requests": [request], "evaluations": [], "stuck": {"b": [HOSTILE]}, "forgotten": 2,
+        "requests": [request], "suspects": SUSPECTS if schema.classes else (None, 0, []),
+        "evaluations": [], "stuck": {"b": [HOSTILE]}, "forgotten": 2,
         "connected": True,
         "sensors": {HOSTILE: sensor(0.0, 1.0, [0.5]), "b": sensor(999.0, 1.0, [0.5, 0.25])},
     }  # fmt: skip
@@ -163,3 +172,18 @@ def test_every_event_of_the_contract_has_a_line() -> None:
     drift = {"event": "drift_detected", "ts": 0.0, "level": "drift", "detector": "ks", "source": "inputs",
              "offset": 1200, "features": [{"feature": f"f{i}"} for i in range(6)]}  # fmt: skip
     assert happening(drift) == "drift: inputs changed at sample 1,200 (ks): f0, f1, f2, f3 and 2 more"
+
+
+def test_labels_to_check_are_chosen_by_who_may_label() -> None:
+    told = text("suspects", view(CLASSIFY))
+    assert "1,200 labels" in told
+    assert f"{CLASSIFY.classes[1]}, 97\xa0% sure" in told
+    assert HOSTILE in told
+    assert 'value="1-7"' in SECTIONS["suspects"][1](view(CLASSIFY))
+    looks = view(CLASSIFY, may_label=False, may_control=False)
+    assert "<input" not in SECTIONS["suspects"][1](looks)
+    assert "data-may" not in SECTIONS["map"][1](looks)
+    none = view(CLASSIFY, suspects=(NOW, 1200, []))
+    assert "None of those left contradicts it" in text("suspects", none)
+    assert SECTIONS["suspects"][1](view(CLASSIFY, suspects=(None, 0, []))) == ""
+    assert SECTIONS["map"][1](view(CLASSIFY, suspects=(None, 0, []))) == ""

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     "accept", "cancel", "checkpoint", "class.add", "class.merge", "class.remove", "drift.reset", "evaluate",
-    "label", "label.undo", "pause", "pin", "promote", "resume", "rollback", "train", "unpin",
+    "label", "label.undo", "labels.confirm", "pause", "pin", "promote", "resume", "rollback", "train",
+    "unpin",
 )  # fmt: skip
-ANYBODY_WHO_INFERS = ("label",)
+ANYBODY_WHO_INFERS = ("label", "labels.confirm")
 
 
 class HttpCommand(LocalCommand):

@@ -77,11 +77,11 @@ def model_buttons(view: Snapshot, record: ModelRecord) -> str:
 
 
 def requests(view: Snapshot) -> str:
-    """Return the label requests, each with its choices."""
-    newest = list(reversed(view.requests))[:REQUESTS]
-    more = len(view.requests) - len(newest)
+    """Return the label requests, those first of which the model is least sure, each with its choices."""
+    first = view.requests[:REQUESTS]
+    more = len(view.requests) - len(first)
     rest = f"<p>{more} more wait.</p>" if more else ""
-    return "".join(_request(view, said) for said in newest) + rest
+    return "".join(_request(view, said) for said in first) + rest
 
 
 def _request(view: Snapshot, said: Mapping[str, Any]) -> str:
@@ -91,6 +91,9 @@ def _request(view: Snapshot, said: Mapping[str, Any]) -> str:
     answer = said["answer"] if isinstance(said["answer"], str) else ", ".join(map(plain, said["answer"]))
     told = f"{moment(said['sample_ts'])} <b>{escape(said['key'])}</b>: {escape(values)}."
     told += f" The model says {escape(str(answer))}{sure}."
+    told += " Drawn at random, so that labels that judge models are like the stream." * bool(
+        said.get("random")
+    )
     return f'<div class="request"><p>{told}</p>{_answers(view, said) if view.may_label else ""}</div>'
 
 

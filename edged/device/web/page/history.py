@@ -121,13 +121,14 @@ class PageState:
     def happened(self, said: Mapping[str, Any]) -> None:
         """Record an event of the daemon."""
         with self.lock:
-            self.events.append(said)
             name = said["event"]
-            if name == "label_requested":
+            if name == "label_requested":  # has a section of its own, and would bury the others
                 self.requests[said["id"]] = said
                 while len(self.requests) > REQUESTS:
                     del self.requests[next(iter(self.requests))]
-            elif name in ("sensor_stuck", "sensor_moves"):
+                return
+            self.events.append(said)
+            if name in ("sensor_stuck", "sensor_moves"):
                 self._stillness(said, stuck=name == "sensor_stuck")
             elif mark := _mark(said):
                 self.history.marks.append((said["ts"], *mark))

@@ -17,6 +17,7 @@ from edged.device.web.http.errors import JSON, HttpError, as_json
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from edged.device.learning.label_reviews import LabelReviews
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.web.http.authentication import Pass
@@ -35,12 +36,18 @@ class Page:
     """Endpoints of the page and its data; modules that write HTML are imported on first use."""
 
     def __init__(
-        self, pipeline: LivePipeline, status: StatusCollector, state: PageState, vitals: VitalsReader
+        self,
+        pipeline: LivePipeline,
+        status: StatusCollector,
+        state: PageState,
+        vitals: VitalsReader,
+        reviews: LabelReviews,
     ) -> None:
         self._pipeline = pipeline
         self._status = status
         self._state = state
         self._vitals = vitals
+        self._reviews = reviews
 
     async def start(self, request: Request) -> Response:
         """Return the whole page, or a login form to browsers without the scope `read`."""
@@ -74,7 +81,9 @@ class Page:
     def _view(self, shown: Pass) -> Snapshot:
         from edged.device.web.page.snapshot import take_snapshot
 
-        return take_snapshot(self._pipeline, self._status, self._state, self._vitals, shown.scopes)
+        return take_snapshot(
+            self._pipeline, self._status, self._state, self._vitals, shown.scopes, self._reviews
+        )
 
     def _insides(self, shown: Pass, only: Iterable[str] | None) -> dict[str, str]:
         from edged.device.web.page.sections import SECTIONS
@@ -122,6 +131,9 @@ def _document(title: str, body: str, shown: Pass) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} – edged</title>"
         '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/page.css">'
+        '<link rel="stylesheet" href="/static/labels.css">'
+        '<script type="module" src="/static/suspects.js"></script>'
+        '<script type="module" src="/static/map.js"></script>'
         f'<script type="module" src="/static/page.js"></script></head><body{csrf}{live}>'
         f'<header><h1>{escape(title)}</h1><p id="line" role="status"></p>{leave}</header><main>{body}</main>'
         '<p id="said" role="status" aria-live="polite"></p>'

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edged.charts.html import document, percent, plain
 from edged.device.web.page.format import age, facts, meter, moment, size, table
 from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
+from edged.device.web.page.labels import sample_map, suspects
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.text import happening, summary, when
 
@@ -265,6 +266,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "actions": ("Steer", actions),
     "quality": ("Quality over time", quality),
     "requests": ("Labels wanted", requests),
+    "suspects": ("Labels to check", suspects),
+    "map": ("Map of the samples", sample_map),
     "alarms": ("Alarms", alarms),
     "model": ("Model", model),
     "training": ("Training", training),

@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edged.device.web.page.wanted import wanted
 from edged.domain.text import attention
 
 if TYPE_CHECKING:
+    from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.web.http.authentication import Scope
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 MODELS = 12  # the newest that are listed
 RUNS = 5
+SUSPECTS = 21  # labels to check: one more than are shown
 PAUSABLE = ("training", "serving", "ingest")
 
 
@@ -52,6 +55,7 @@ class Snapshot:
     marks: Sequence[Mark]
     events: Sequence[Mapping[str, Any]]
     requests: Sequence[Mapping[str, Any]]
+    suspects: tuple[float | None, int, Sequence[CheckedLabel]]
     evaluations: Sequence[Mapping[str, Any]]
     sensors: Mapping[str, Sensor]
     stuck: Mapping[str, Sequence[str]]
@@ -96,6 +100,7 @@ def take_snapshot(
     state: PageState,
     vitals: VitalsReader,
     scopes: Collection[Scope],
+    reviews: LabelReviews,
 ) -> Snapshot:
     """Read all parts of the daemon, for a viewer with these scopes; this might wait for the disk."""
     counters = pipeline.samples.counters()
@@ -106,12 +111,12 @@ def take_snapshot(
             "points": list(state.history.points),
             "marks": list(state.history.marks),
             "events": list(state.events),
-            "requests": list(state.requests.values()),
             "evaluations": list(state.evaluations),
             "sensors": dict(state.sensors),
             "stuck": {key: sorted(features) for key, features in state.stuck.items()},
             "forgotten": state.forgotten,
         }
+        requests = list(state.requests.values())
     return Snapshot(
         device=pipeline.config.device.id,
         schema=pipeline.predictor.schema,
@@ -132,5 +137,7 @@ def take_snapshot(
         reigns=pipeline.registry.reigns(MODELS),
         runs=pipeline.registry.runs(RUNS),
         connected=status.session.connected,
+        requests=wanted(pipeline, requests),
+        suspects=reviews.suspects(SUSPECTS),
         **noted,
     )

@@ -13,7 +13,7 @@ const shown = new Map();
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const calendar = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
-function localise(root) {
+export function localise(root) {
   const today = new Date().toDateString();
   for (const one of root.querySelectorAll("time")) {
     const then = new Date(one.dateTime);
@@ -53,7 +53,7 @@ async function look() {
 }
 
 // Together and not too often; what a person has just done, at once.
-function refresh(names, now = false) {
+export function refresh(names, now = false) {
   wanted = names === null || wanted === null ? null : [...new Set([...wanted, ...names])];
   if (due !== null && !now) return;
   clearTimeout(due);
@@ -63,7 +63,7 @@ function refresh(names, now = false) {
 // ---- what is said --------------------------------------------------------------------------
 
 let hush = null;
-function say(text) {
+export function say(text) {
   at("said").textContent = text;
   clearTimeout(hush);
   hush = setTimeout(() => { at("said").textContent = ""; }, 10000);
@@ -79,7 +79,7 @@ function told(command, answer) {
 
 // ---- what is done --------------------------------------------------------------------------
 
-function confirmed(head, text) {
+export function confirmed(head, text) {
   const dialog = at("ask");
   at("ask-head").textContent = head;
   at("ask-text").textContent = text;
@@ -90,7 +90,7 @@ function confirmed(head, text) {
   });
 }
 
-async function post(path, values) {
+export async function post(path, values) {
   const headers = { "content-type": "application/json" };
   const csrf = document.body.dataset.csrf;
   if (csrf) headers["x-csrf-token"] = csrf;

@@ -1,0 +1,170 @@
+"""Reviews of stored labels: made by the trainer's process after runs, and read by commands and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edged.device.events import Extension
+from edged.domain.stream.sample import LabelReading
+from edged.domain.training.label_review import SampleMap, SuspectLabel
+from edged.domain.training.trainer_messages import ReviewLabels
+from edged.errors import EdgedError, RefusedError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.clock import Clock
+    from edged.device.learning.trainer_client import TrainerClient
+    from edged.device.learning.worker import TrainingWorker
+    from edged.domain.stream.sample import StoredSample
+    from edged.domain.stream.schema import Schema
+    from edged.storage.models.registry import Registry
+    from edged.storage.samples.log import SampleLog
+
+log = get_logger("edged.labels")
+
+REVIEW, MAP, CONFIRMED = "label_review", "label_map", "label_confirmed"  # names of values in the registry
+MOST_CONFIRMED = 5000  # the newest
+FEW, SHARE, COUNTED = 20, 0.1, 20_000  # a review is due after so many labels, or this share of so many
+PART = 100  # samples that are read at once
+
+
+@dataclass(frozen=True)
+class CheckedLabel:
+    """A suspect label and its sample; `id` names the sample in commands."""
+
+    id: str
+    sample: StoredSample
+    suspect: SuspectLabel
+
+
+@dataclass(frozen=True)
+class MappedSample:
+    """A sample on the map: its place, the class that it is labelled as now, and what a model answers."""
+
+    offset: int
+    x: float
+    y: float
+    label: int
+    answer: int
+    confidence: float
+
+
+class LabelReviews(Extension):
+    """Has the labels of a stream of classes reviewed between runs, and knows which a person has confirmed.
+
+    `boot` counts the starts of the daemon; ids of samples begin with it.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: TrainingWorker,
+        client: TrainerClient,
+        samples: SampleLog,
+        registry: Registry,
+        schema: Schema,
+        clock: Clock,
+        boot: int,
+    ) -> None:
+        self._worker, self._client, self._samples, self._registry = worker, client, samples, registry
+        self.schema, self._clock, self._boot = schema, clock, boot
+
+    # ---- reviews -----------------------------------------------------------------------------
+
+    def reported(self, topic: str, values: dict[str, Any]) -> None:
+        """After a run the labels may have to be reviewed."""
+        ended = topic == "events" and values["event"] == "training_finished"
+        if ended and values["outcome"] == "done" and self.schema.task == "classify":
+            self._worker.between_runs(self._review)
+
+    def _review(self) -> None:
+        """On the training thread; without a review, the one of before stays."""
+        try:
+            counters = self._samples.counters()
+            seen = counters.labels + counters.relabelled
+            last = self._registry.get_value(REVIEW) or {}
+            if last and 0 <= seen - last["seen"] < max(FEW, SHARE * min(seen, COUNTED)):
+                return
+            review = self._client.run(ReviewLabels(0, tuple(self._confirmed())))
+            ts, made = self._clock.now(), review.to_json()
+            self._registry.set_value(MAP, {"ts": ts, "points": made.pop("points")})
+            self._registry.set_value(REVIEW, {"ts": ts, "seen": seen, **made})
+        except EdgedError as problem:
+            log.warning(
+                "labels_not_reviewed", problem=problem.line(), remedy="tried again after the next run"
+            )
+            return
+        log.info("labels_reviewed", labels=review.labels, suspects=len(review.suspects))
+
+    # ---- what they say -----------------------------------------------------------------------
+
+    def suspects(self, limit: int, key: str | None = None) -> tuple[float | None, int, list[CheckedLabel]]:
+        """When labels were reviewed, how many, and the most suspect of them that still are as they were."""
+        review = self._registry.get_value(REVIEW)
+        if review is None:
+            return None, 0, []
+        suspects, size = review["suspects"], min(PART, limit)
+        confirmed, found = self._confirmed(), list[CheckedLabel]()
+        for start in range(0, len(suspects), size):
+            read = (SuspectLabel.from_json(one) for one in suspects[start : start + size])
+            part = {one.offset: one for one in read}
+            stored = {sample.offset: sample for sample in self._samples.stored(list(part))}
+            for offset, suspect in part.items():
+                sample = stored.get(offset)
+                if sample is None or sample.label != suspect.label or key not in (None, sample.key):
+                    continue
+                if confirmed.get(offset) != sample.label:
+                    found.append(CheckedLabel(self._id(offset), sample, suspect))
+            if len(found) >= limit:
+                break
+        return review["ts"], review["labels"], found[:limit]
+
+    def points(self) -> tuple[float | None, list[MappedSample]]:
+        """When the map was drawn, and its samples that still have a label, as it is now."""
+        drawn = self._registry.get_value(MAP)
+        if drawn is None:
+            return None, []
+        return drawn["ts"], list(self._mapped(SampleMap.from_json(drawn["points"])))
+
+    def _mapped(self, points: SampleMap) -> Iterator[MappedSample]:
+        rows = list(zip(points.offsets, points.x, points.y, points.answers, points.confidences, strict=True))
+        for start in range(0, len(rows), PART):
+            part = rows[start : start + PART]
+            labels = {one.offset: one.label for one in self._samples.stored([row[0] for row in part])}
+            for offset, x, y, answer, confidence in part:
+                label = labels.get(offset)
+                if label is not None:
+                    yield MappedSample(offset, x, y, label, answer, confidence)
+
+    def sample(self, offset: int) -> tuple[str, StoredSample] | None:
+        """A sample with its id; None when it is not here any more."""
+        found = self._samples.stored([offset])
+        return (self._id(offset), found[0]) if found else None
+
+    def _id(self, offset: int) -> str:
+        return f"{self._boot}-{offset}"
+
+    # ---- what a person says ------------------------------------------------------------------
+
+    def confirm(self, ids: Sequence[str], *, right: bool) -> tuple[int, int]:
+        """Record durably that labels are right and not to be suspected again, or take that back.
+
+        Returns how many samples that was, and how many ids name no labelled sample. Raises RefusedError when
+        it is none.
+        """
+        offsets = self._samples.find_many([LabelReading(0.0, id=one) for one in ids])
+        stored = self._samples.stored([offset for offset in offsets if offset is not None])
+        labels = {one.offset: one.label for one in stored if one.label is not None}
+        if not labels:
+            raise RefusedError("no sample with a label is here", where="ids", remedy="ask labels.suspects")
+        kept = {offset: label for offset, label in self._confirmed().items() if offset not in labels}
+        if right:
+            kept |= labels
+        self._registry.set_value(CONFIRMED, list(kept.items())[-MOST_CONFIRMED:])
+        return len(labels), len(set(ids)) - len(labels)
+
+    def _confirmed(self) -> dict[int, int]:
+        """Offsets of confirmed labels, and what they were then; the newest last."""
+        return {int(offset): int(label) for offset, label in self._registry.get_value(CONFIRMED) or ()}

@@ -96,6 +96,9 @@ class TrainSection(Section):
     )
     clip_norm: float = Field(1.0, gt=0, description="largest L2 norm of an update")
     noise: float = Field(0.0, ge=0, description="Gaussian noise on an update, in units of clip_norm")
+    own_noise: float = Field(
+        0.0, ge=0, description="the most that devices may add which insist on more noise than that"
+    )
     dtype: Literal["int8", "float16", "float32"] = Field("int8", description="numbers of an update")
     step: float = Field(
         0.0, ge=0, le=4, description="step of int8 values, as in weights.step; 0 is the finest"
@@ -216,7 +219,7 @@ class CoordinatorConfig(Section):
         return RoundSettings(
             epochs, train.steps, train.learning_rate, train.batch_size, train.proximal, train.clip_norm,
             train.noise, Encoding(train.dtype, train.step), tuple(train.personal), self.gate.evaluate,
-            train.dynamic,
+            train.dynamic, train.own_noise,
         )  # fmt: skip
 
     @property

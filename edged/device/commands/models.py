@@ -67,10 +67,8 @@ class ModelCommands:
         version = _version(request) or champion
         registry.verify(registry.get(version).version)
         before = {"pinned": registry.pinned()}
-        if version != champion:
+        if self._pipeline.rollout.pin(version) != version:
             self._serve(version, watch=False)
-        registry.unpin_all(but=version)
-        registry.pin(version)
         self._events.states_changed()
         return {"pinned": version, "before": before, "after": {"pinned": [version]}}
 

@@ -24,7 +24,7 @@ from edged.domain.federated.messages import (
     RoundAnnouncement,
     joined,
 )
-from edged.domain.federated.participation import DeviceRules, stranger, terms
+from edged.domain.federated.participation import DeviceRules, disagreement, stranger, terms
 from edged.domain.federated.settings import RoundSettings
 from edged.errors import EdgedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
@@ -223,6 +223,8 @@ class Member:
         if new < self._config.min_new_samples:
             return f"too few new labelled samples: {self._config.min_new_samples} needed"
         own = self._own
+        if (reason := disagreement(config, own)) and self._round is not None:
+            return reason
         if own.epsilon is not None:
             refusal = self._record.ledger.refusal(terms(config, own).noise, own.epsilon, own.delta)
             if refusal:

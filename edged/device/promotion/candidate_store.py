@@ -169,6 +169,16 @@ class CandidateStore:
 
     # ---- stored models ---------------------------------------------------------------------
 
+    @property
+    def pinned(self) -> list[int]:
+        """The version that is pinned, if one is."""
+        return self._registry.pinned()
+
+    def pin(self, version: int) -> None:
+        """Pin this version and no other."""
+        self._registry.unpin_all(but=version)
+        self._registry.pin(version)
+
     def open(self, version: int) -> ServedModel:
         """Load a version from the registry, verified and warmed up.
 

@@ -143,6 +143,12 @@ class Rollout:
 
     # ---- stored models ---------------------------------------------------------------------
 
+    def pin(self, version: int) -> int:
+        """Let no candidate take over from now on, not even one that is about to; the version that serves."""
+        with self._lock:
+            self._models.pin(version)
+            return self._predictor.champion.version
+
     def promote(self, to: int, *, watch: bool = True) -> ChampionChange:
         """Serve a stored model because somebody wants it, with `watch` on probation; what changed.
 
@@ -183,6 +189,8 @@ class Rollout:
         with self._lock:
             if self._predictor.champion is not champion:
                 return "another model took over while it was judged"
+            if self._models.pinned:
+                return f"version {self._models.pinned[0]} was pinned while it was judged"
             try:
                 self._models.set_champion(served.version, reason)
             except StorageError as problem:

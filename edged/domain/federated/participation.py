@@ -39,6 +39,14 @@ def terms(config: RoundSettings, own: DeviceRules) -> RoundSettings:
     )
 
 
+def disagreement(config: RoundSettings, own: DeviceRules) -> str:
+    """What of its own rules keeps a device from a round, in words: it would be refused; empty for nothing."""
+    if own.noise <= config.most_noise:
+        return ""
+    most = f"{config.most_noise:g} (train.own_noise of the coordinator)"
+    return f"privacy: fleet.noise is {own.noise:g} here, and the round takes at most {most}"
+
+
 @dataclass(frozen=True)
 class MembershipRecord(Message):
     """What a device knows of its fleet over restarts; its JSON is on the disk."""

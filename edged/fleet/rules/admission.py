@@ -59,7 +59,7 @@ def bound(settings: RoundSettings, size: int) -> float:
 
     The norm of `size` normal numbers is below sqrt(size) + 4 but once in 3,000.
     """
-    return settings.clip_norm * (1.0 + settings.noise * (math.sqrt(size) + 4.0))
+    return settings.clip_norm * (1.0 + settings.most_noise * (math.sqrt(size) + 4.0))
 
 
 def check_sender(update: UpdateHeader, device: str, number: int | None, part: int | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
 QUIET: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "portable", "learning_rate": 0.01}
 GATE = {"probation": 0, "min_holdout": 10}
 CONFIG = RoundSettings(
-    epochs=20, learning_rate=0.01, batch_size=32, clip_norm=3.0, encoding=Encoding("int8", 0.5)
+    epochs=20, learning_rate=0.01, batch_size=32, clip_norm=3.0, encoding=Encoding("int8", 0.5), own_noise=2.0
 )
 
 
@@ -208,6 +209,10 @@ def test_noise_is_charged_once_and_the_budget_ends_it(
         feed(listener, 200)
         coordinator.state(ready=True)
         base = coordinator.model(initial_parameters(bundle))
+        coordinator.announce(1, base, bundle.fingerprint, replace(CONFIG, own_noise=1.5))
+        listener.wait(lambda: any(e["round"] == 1 for e in listener.events("fleet_declined")), 60)
+        reason = listener.events("fleet_declined")[0]["reason"]
+        assert reason.startswith("privacy: fleet.noise is 2 here, and the round takes at most 1.5 (")
         announced = coordinator.announce(1, base, bundle.fingerprint, CONFIG)
         coordinator.wait(lambda: coordinator.of(announced), 60)
         line, _ = coordinator.of(announced)[0]

@@ -188,3 +188,48 @@ def _load(path: Path, load: Callable[[bytes], Any]) -> Any:
         return load(data)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a pass phrase
         return None
+
+
+# ---- a certificate of one's own ----------------------------------------------------------------
+
+
+def self_signed_certificate(names: Iterable[str]) -> bytes:
+    """Make a key (ECDSA P-256) and a certificate for it that it signs itself, both as PEM.
+
+    `names` are host names and addresses. The certificate counts from 2024 to 2049: a device whose clock is
+    not set yet can make it, too. Raises UnavailableError without the package cryptography.
+    """
+    _require()
+    import datetime as dt
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    alternatives: list[x509.GeneralName] = []
+    for name in names:
+        try:
+            alternatives.append(x509.IPAddress(ipaddress.ip_address(name)))
+        except ValueError:
+            alternatives.append(x509.DNSName(name))
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "edged")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc))
+        .not_valid_after(dt.datetime(2049, 12, 31, tzinfo=dt.timezone.utc))
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private + certificate.public_bytes(serialization.Encoding.PEM)

@@ -47,7 +47,9 @@ class Listener:
         if topic.startswith("request/"):
             return  # what tests send themselves, and be it no JSON
         with self._changed:
-            if topic.startswith("weights/"):
+            if not message.payload:
+                self.messages.pop(topic, None)  # a retained one is taken back
+            elif topic.startswith("weights/"):
                 self.raw[topic].append(bytes(message.payload))
             else:
                 self.messages[topic].append(json.loads(message.payload))

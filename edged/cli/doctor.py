@@ -162,7 +162,7 @@ def _web(config: Config) -> Iterator[CheckResult]:
         require_packages()
         tokens = Tokens(web.tokens.given)
         if web.tls is not None:
-            tls_context(web.tls)
+            tls_context(web.tls.cert_file, web.tls.key_file)
     except EdgedError as problem:
         yield _error("http", f"{problem.where}: {problem.what}", problem.remedy)
     else:

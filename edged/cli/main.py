@@ -29,6 +29,7 @@ from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.recipes import recipe_app
 from edged.cli.state import audit, backup, import_data, restore, weights_app
+from edged.cli.web import web_app
 from edged.errors import ConfigError, EdgedError, from_system
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(weights_app, name="weights")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(fleet_app, name="fleet")
+app.add_typer(web_app, name="web")
 
 INTERRUPTED = 130
 

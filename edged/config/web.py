@@ -73,17 +73,21 @@ class WebConfig(Section):
 
     listen: str | None = Field(
         "127.0.0.1:8080",
-        description="address and port; one that is not of the loopback interface needs tls and tokens;"
-        " null for the Unix socket alone",
+        description="address and port; one that is not of the loopback interface is open to paired browsers"
+        " and tokens alone, over TLS; null for the Unix socket alone",
     )
     unix_socket: FilePath | None = Field(
         None, description="path of a Unix socket; whoever may open it needs no token"
     )
     unix_mode: Annotated[str, AfterValidator(_mode)] = Field("0600", description="who may open it")
-    tls: WebTlsConfig | None = None
+    tls: WebTlsConfig | None = Field(
+        None, description="certificate; where absent, and listen is not local, the device makes its own"
+    )
     tokens: WebTokensConfig = WebTokensConfig()
     allowed_hosts: Annotated[list[HostName], AfterValidator(unique)] = Field(
-        [], description="names under which browsers and clients may reach it, beside localhost and listen"
+        [],
+        description="names under which browsers and clients may reach it, beside localhost, listen, and from"
+        " outside the host's own name and any address",
     )
     model_name: Name | None = Field(None, description="of the model in URLs; the device's id when absent")
     limits: WebLimitsConfig = WebLimitsConfig()
@@ -113,13 +117,6 @@ class WebConfig(Section):
         address = self.address
         if address is None and self.unix_socket is None:
             raise ValueError("there is nothing to listen on: give listen or unix_socket")
-        if address is not None and not self.is_local:
-            if self.tls is None:
-                raise ValueError(f"listen {self.listen} can be reached from outside: add web.tls")
-            if not self.tokens.given:
-                raise ValueError(f"listen {self.listen} can be reached from outside: add web.tokens")
-            if _is_any(address[0]) and not self.allowed_hosts:
-                raise ValueError(f"listen {self.listen}: name the device's names in allowed_hosts")
         if self.tls is not None and address is None:
             raise ValueError("a Unix socket speaks no TLS: remove web.tls")
         return self
@@ -130,10 +127,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() in LOOPBACK_NAMES
-
-
-def _is_any(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False

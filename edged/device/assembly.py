@@ -303,9 +303,9 @@ class Assembly:
 
     def _extend(self) -> None:
         discovery = HomeAssistantDiscovery(
-            self.config,
+            self.pipeline,
             session=self.session,
-            registry=self.registry,
+            outbound=self.outbound,
             commands=self.handlers,
             scheduler=self.timetable,
         )

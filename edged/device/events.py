@@ -58,6 +58,9 @@ class Listener:
     def champion_changed(self, version: int) -> None:
         """Another model serves, made durable; `version` is its number in the registry."""
 
+    def erased(self) -> None:
+        """The samples were erased; what was made of them is to be forgotten."""
+
 
 class Events(Listener):
     """Passes news on to every listener, in the order in which they were added."""
@@ -125,6 +128,11 @@ class Events(Listener):
         """Pass the news on: see `Listener.champion_changed`."""
         for listener in self._listeners:
             listener.champion_changed(version)
+
+    def erased(self) -> None:
+        """Pass the news on: see `Listener.erased`."""
+        for listener in self._listeners:
+            listener.erased()
 
 
 class Extension(Listener):

@@ -150,6 +150,7 @@ class Learner:
     def _end(self, plan: RunPlan, finished: RunPlan | None) -> int | None:
         state = self.state
         state.consumed, state.arrived, state.plan, state.finished = plan.upto, plan.arrived, None, finished
+        state.relabelled = plan.relabelled
         return self.checkpoint()
 
     def _restore(self, generation: Generation) -> None:

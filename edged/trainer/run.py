@@ -73,9 +73,9 @@ class TrainingRun:
     def run(self, request: RunRequest) -> RunResult:
         """Carry out one run, on the learner that was restored from the newest checkpoint.
 
-        Raises NoDataError when no labelled sample is new; a command is content with remembered ones. Raises
-        InterruptedRunError when asked to stop; a checkpoint has been published. Raises TrainingError when the
-        weights cannot be kept finite.
+        Raises NoDataError when no labelled sample is new; a command is content with remembered ones if it
+        says how much to train, or their labels have changed. Raises InterruptedRunError when asked to stop; a
+        checkpoint has been published. Raises TrainingError when the weights cannot be kept finite.
         """
         started, learner = time.monotonic(), self._learner
         learner.begin(dry_run=request.options.dry_run)
@@ -151,14 +151,22 @@ class TrainingRun:
         upto, after, training = self._samples.last_seq(), state.consumed, self._task.training
         count = len(self._samples.training_window(after, training.window, upto_seq=upto))
         asked = request.trigger == "command" or not request.resumes
-        if count == 0 and not (asked and len(state.remembered())):
-            raise NoDataError("no labelled sample is new since the last run", where="sample log")
+        relabelled = self._samples.relabelled()
+        # Without other labels it would be the present model once more.
+        again = asked and (options.of_memory or state.relabelled != relabelled)
+        if count == 0 and not (again and len(state.remembered())):
+            raise NoDataError(
+                "nothing new to learn: no labelled sample is new since the last run",
+                where="sample log",
+                remedy="steps or epochs train on what is remembered" if asked else "",
+            )
         arrived = self._samples.next_offset()
         steps = options.steps or self._steps(options, count, arrived)
         rate = options.learning_rate or training.learning_rate
         return RunPlan(
-            request.run, request.trigger, after, upto, steps, rate, options.new_share, arrived
-        ), False
+            request.run, request.trigger, after, upto, steps, rate, options.new_share, arrived,
+            relabelled=relabelled,
+        ), False  # fmt: skip
 
     def _parts(self, plan: RunPlan, options: RunOptions) -> list[RunPlan]:
         """The plan in parts, where it has many new samples: they are learned in the order of their labels.

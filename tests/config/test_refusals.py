@@ -44,14 +44,6 @@ REFUSE = {
     "negative CPU": BASE + "training: {affinity: [-1]}\n",
     "bundles in plain text": BASE + "install: {urls: ['http://fleet.example/']}\n",
     "bundles of any host": BASE + "install: {urls: ['https://fleet.example']}\n",
-    "page for the whole network": BASE + "web: {listen: '0.0.0.0:8080'}\n",
-    "page for the network without TLS": BASE
-    + f"web: {{listen: '192.0.2.1:80', tokens: {{read_file: {__file__}}}}}\n",
-    "page for the network without tokens": BASE
-    + f"web: {{listen: '192.0.2.1:80', tls: {{cert_file: {__file__}, key_file: {__file__}}}}}\n",
-    "page of any name": BASE
-    + f"web: {{listen: '[::]:80', tls: {{cert_file: {__file__}, key_file: {__file__}}},"
-    f" tokens: {{read_file: {__file__}}}}}\n",
     "page without an address": BASE + "web: {listen: null}\n",
     "address without a port": BASE + "web: {listen: localhost}\n",
     "port of nonsense": BASE + "web: {listen: 'localhost:http'}\n",

@@ -86,8 +86,9 @@ def test_a_device_hears_its_commands_and_its_sensors(site: Site) -> None:
             home.publish("homeassistant/status", payload)
             press.got("homeassistant/status", payload)
             home.subscribe("homeassistant/device/#")
-            press.publish("homeassistant/device/press-7/config", payload)
-            home.got("homeassistant/device/press-7/config", payload)
+            for place in ("main-edged/config", "key-0123456789abcdef-edged/config", "config"):
+                press.publish(f"homeassistant/device/press-7/{place}", payload)
+                home.got(f"homeassistant/device/press-7/{place}", payload)
 
 
 FLEET = "edged/fl/plant"
@@ -128,7 +129,7 @@ NOT_TO_WRITE = {
     "another device's weights": "edged/press-8/weights/1/manifest",
     "a chunk to another device": "edged/press-8/weights/in/t1/0",
     "a chunk to itself": "edged/press-7/weights/in/t1/0",
-    "another device's discovery": "homeassistant/device/press-8/config",
+    "another device's discovery": "homeassistant/device/press-8/main-edged/config",
     "a command to another device": "edged/press-8/request/wipe",
     "a command to itself": "edged/press-7/request/rollback",
     "another device's update": "edged/fl/plant/up/1/press-8",
@@ -188,7 +189,7 @@ NOT_TO_READ = {
     "everything": ("#", "edged/press-8/events"),
     "another device's updates": ("edged/fl/plant/up/#", "edged/fl/plant/up/1/press-8"),
     "another device's sensors": ("sensors/#", "sensors/press-8/a"),
-    "what others announce": ("homeassistant/#", "homeassistant/device/press-8/config"),
+    "what others announce": ("homeassistant/#", "homeassistant/device/press-8/main-edged/config"),
     "a share of another's commands": ("$share/g/edged/press-8/request/+", "edged/press-8/request/train"),
 }
 

@@ -19,7 +19,7 @@ import yaml
 
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
-from edged.domain.home_assistant import BUTTONS
+from edged.domain.home_assistant import digest
 from edged.signing import new_pair, sign_command
 from edged.storage.models.signatures import sign_bundle
 from tests.deploy.site import Guest, Site
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "sign-command.sh"
 ROOT = "edged/press-7"
-CONFIG = "homeassistant/device/press-7/config"
+CONFIG = "homeassistant/device/press-7/main-edged/config"
 START = 60.0
 
 
@@ -165,31 +165,41 @@ def test_a_command_signed_by_a_shell_script(fleet: Fleet) -> None:
 # --- Home Assistant ---
 
 # What Home Assistant requires of a device discovery payload: its documentation of the MQTT integration,
-# "Device discovery payload", and of the platforms sensor, button and update (2025.4).
-# `make test-homeassistant` asks the program itself.
+# "Device discovery payload", and of the platforms (2025.4); `make test-homeassistant` asks the program.
 REQUIRED = {
     "sensor": {"state_topic"},
+    "binary_sensor": {"state_topic"},
     "button": {"command_topic"},
-    "update": set[str](),
+    "event": {"state_topic", "event_types"},
+    "select": {"command_topic", "options"},
+    "switch": {"command_topic"},
 }
 ALLOWED = {
-    "sensor": {"device_class", "options", "unit_of_measurement", "state_class", "json_attributes_topic"},
-    "button": {"payload_press", "qos"},
-    "update": {"state_topic", "latest_version_topic", "latest_version_template", "title"},
+    "sensor": {"options", "unit_of_measurement", "state_class", "suggested_display_precision"},
+    "binary_sensor": set[str](),
+    "button": {"payload_press"},
+    "event": set[str](),
+    "select": {"command_template"},
+    "switch": {"payload_on", "payload_off", "state_on", "state_off"},
 }
-COMMON = {"platform", "unique_id", "name", "icon", "entity_category", "value_template", "state_topic"}
+COMMON = {
+    "platform", "unique_id", "name", "icon", "entity_category", "value_template", "state_topic",
+    "device_class", "availability", "enabled_by_default", "json_attributes_topic", "json_attributes_template",
+}  # fmt: skip
+KEY = digest("press-7")
 
 
 def discovered(fleet: Fleet) -> dict[str, Any]:
-    fleet.home.until(lambda last: CONFIG in last)
+    """The announcement once the device has a key: that of its samples."""
+    fleet.home.until(lambda last: f"prediction_{KEY}".encode() in last.get(CONFIG, b""))
     message: dict[str, Any] = json.loads(fleet.home.last()[CONFIG])
     return message
 
 
 def test_the_announcement_keeps_to_the_published_rules(fleet: Fleet) -> None:
     message = discovered(fleet)
-    assert set(message) <= {"device", "origin", "components", "availability", "qos"}
-    assert message["device"]["identifiers"] == ["edged_press-7"]
+    assert set(message) <= {"device", "origin", "components", "availability", "availability_mode", "qos"}
+    assert message["device"]["identifiers"] == ["edged:edged/press-7"]
     assert message["device"]["name"] == "Presse 7 µ"
     assert message["origin"]["name"]
     ids = [component["unique_id"] for component in message["components"].values()]
@@ -201,64 +211,71 @@ def test_the_announcement_keeps_to_the_published_rules(fleet: Fleet) -> None:
         if component.get("device_class") == "enum":
             assert component["options"]
             assert not {"state_class", "unit_of_measurement"} & set(component)
-    assert len(json.dumps(message)) < 8192
+    assert len(json.dumps(message)) < 16384
 
 
 def rendered(message: dict[str, Any], last: dict[str, bytes]) -> dict[str, str]:
     """What the templates make of what the device has published, by name of the entity."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701  no HTML
     environment.globals["as_datetime"] = lambda ts: datetime.fromtimestamp(ts, timezone.utc)
+    environment.filters["to_json"] = json.dumps
 
     def render(component: dict[str, Any]) -> str:
         payload = json.loads(last[component["state_topic"]])
         return environment.from_string(component["value_template"]).render(value_json=payload)
 
     readers = {name: c for name, c in message["components"].items() if "value_template" in c}
-    return {name: render(component) for name, component in readers.items()}
+    return {name.removesuffix(f"_{KEY}"): render(component) for name, component in readers.items()}
 
 
 def test_every_template_reads_what_the_device_publishes(fleet: Fleet) -> None:
-    fleet.operator.until(lambda last: f"{ROOT}/metrics" in last)
+    wanted = ("metrics", "state/quality", f"state/prediction/{KEY}", f"state/labelling/{KEY}")
+    fleet.operator.until(lambda last: all(f"{ROOT}/{name}" in last for name in wanted))
+    fleet.operator.until(lambda last: json.loads(last[f"{ROOT}/state/quality"])["labelled"])
     last = fleet.operator.last()
     seen = rendered(discovered(fleet), last)
     states = {name: json.loads(last[f"{ROOT}/{name}"]) for name in ("state/model", "state/buffer", "metrics")}
-    assert seen["version"] == seen["model"] == str(states["state/model"]["version"])
-    assert seen["buffer"] == str(states["state/buffer"]["rows"])
+    assert seen["version"] == str(states["state/model"]["version"])
+    assert seen["samples"] == str(states["state/buffer"]["samples"])
     assert seen["outbox"].isdecimal()
-    assert seen["drift"] in ("none", "warning", "drift")
-    assert seen["quality"] == "None" or 0 <= float(seen["quality"]) <= 100
+    assert 0 <= float(seen["quality"]) <= 100
     trained = datetime.fromisoformat(seen["last_training"])
     assert abs(trained.timestamp() - time.time()) < 300
     assert seen["temperature"] == str(states["metrics"]["host"]["temperature_c"])
+    assert (seen["problem"], seen["connection"], seen["automatic"]) == ("OFF", "ON", "ON")
+    assert (seen["drift"], seen["wanted"], seen["label"]) == ("", "", "off")
+    assert seen["prediction"] in ("0", "1", "None")
 
 
 def test_templates_on_a_device_that_knows_nothing_yet(fleet: Fleet) -> None:
+    nothing = {"label": None, "confidence": None, "output": None, "untrained": False, "silent": True}
     states: dict[str, dict[str, Any]] = defaultdict(
         dict,
         {
-            "state/model": {"version": 0},
-            "state/drift": {"signals": 0, "last": None},
-            "state/training": {"last": None},
-            "state/buffer": {"rows": 0, "outbox": {"pending": 0}},
+            "status": {"state": "online"},
+            "state/health": {"state": "ok", "reasons": []},
+            "state/model": {"version": 0, "missing": "0 of 20 labels"},
+            "state/quality": {"version": 0, "accuracy": None, "labelled": 0},
+            "state/training": {"last": None, "running": False, "on_hold": False},
+            "state/buffer": {"samples": 0, "rows": 0, "outbox": {"pending": 0}},
             "metrics": {"live": {"accuracy": None, "labelled": 0}, "host": {"temperature_c": None}},
+            "events": {"event": "started"},
+            f"state/prediction/{KEY}": nothing,
+            f"state/labelling/{KEY}": {"label": None},
         },
     )
     last = {f"{ROOT}/{name}": json.dumps(values).encode() for name, values in states.items()}
     seen = rendered(discovered(fleet), last)
     assert {name for name, value in seen.items() if value == "None"} == {
-        "quality",
-        "last_training",
-        "temperature",
-    }
-    assert seen["drift"] == "none"
+        "quality", "last_training", "temperature", "prediction", "confidence",
+    }  # fmt: skip
+    assert (seen["untrained"], seen["drift"]) == ("ON", "")
 
 
 def test_buttons_are_for_commands_that_need_no_signature(fleet: Fleet) -> None:
     components = discovered(fleet)["components"]
     buttons = {name for name, component in components.items() if component["platform"] == "button"}
-    assert "train" in buttons
-    assert "rollback" not in buttons
-    assert buttons <= set(BUTTONS)
+    assert buttons == {"train", "label.undo"}
     for name in buttons:
         assert fleet.home.publish(
             components[name]["command_topic"], components[name]["payload_press"].encode()

@@ -2,7 +2,8 @@
 """Home Assistant itself, as small as it goes: its core with the MQTT integration alone.
 
 Runs under an interpreter that has the package `homeassistant`: `python home.py PORT DIRECTORY`. Reads JSON
-lines: `{"do": "states"}`, `{"do": "press", "entity": "button.x"}`, `{"do": "stop"}`; answers each by one.
+lines: `{"do": "states"}`, `{"do": "call", "service": "button.press", "entity": "button.x"}` with further
+fields as `data`, `{"do": "automate", ...}`, `{"do": "stop"}`; answers each by one.
 """
 
 from __future__ import annotations
@@ -54,19 +55,37 @@ async def start(port: int, directory: str) -> core.HomeAssistant:
 
 def states(hass: core.HomeAssistant) -> dict:
     devices = device_registry.async_get(hass).devices.values()
+    names = {device.id: device.name for device in devices}
     registry = entity_registry.async_get(hass)
     return {
         "version": __version__,
-        "devices": [{"name": d.name, "model": d.model, "sw_version": d.sw_version} for d in devices],
+        "devices": [
+            {
+                "name": d.name,
+                "model": d.model,
+                "sw_version": d.sw_version,
+                "url": d.configuration_url,
+                "via": names.get(d.via_device_id),
+            }
+            for d in devices
+        ],
         "entities": {
             entry.unique_id: {
                 "entity": entry.entity_id,
+                "enabled": entry.disabled_by is None,
+                "device": names.get(entry.device_id),
                 "state": state.state if (state := hass.states.get(entry.entity_id)) else None,
                 "attributes": dict(state.attributes) if state else {},
             }
             for entry in registry.entities.values()
         },
     }
+
+
+async def automate(hass: core.HomeAssistant, automation: dict) -> None:
+    """Set up one automation, as a person would have it in `automations.yaml`."""
+    assert await async_setup_component(hass, "automation", {"automation": [automation]})
+    await hass.async_block_till_done()
 
 
 def prepare(directory: str) -> None:
@@ -84,9 +103,12 @@ async def main() -> None:
         if order["do"] == "states":
             await hass.async_block_till_done()
             answer = states(hass)
-        elif order["do"] == "press":
-            target = {"entity_id": order["entity"]}
-            await hass.services.async_call("button", "press", target, blocking=True)
+        elif order["do"] == "call":
+            domain, _, service = order["service"].partition(".")
+            fields = {"entity_id": order["entity"], **order.get("data", {})}
+            await hass.services.async_call(domain, service, fields, blocking=True)
+        elif order["do"] == "automate":
+            await automate(hass, order["automation"])
         answer["problems"] = problems.lines
         print(json.dumps(answer, default=str), flush=True)  # noqa: T201  the answer
         if order["do"] == "stop":

@@ -42,7 +42,7 @@ def test_a_run_from_the_bundle_begins_with_its_weights_and_keeps_the_position(
     fresh = weights(engine)
     shop.trainee(engine, base="bundle")
     assert weights(engine) == fresh
-    again = shop.trainee(base="bundle").run(shop.request("command"))
+    again = shop.trainee(base="bundle").run(shop.request("command", base="bundle"))
     assert (again.samples, again.consumed) == (0, first.consumed)
     assert again.remembered == first.remembered
     assert losses(again)[0] > 2 * losses(first)[1], "what was learned is not in its weights"

@@ -164,7 +164,7 @@ def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
     shop.feed(*task(100))
     trainee = shop.trainee(engine, weights_note={"device": "d"})
     for _ in range(2):
-        result = trainee.run(shop.request("command"))
+        result = trainee.run(shop.request("command", steps=50))
         served, _note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
         newest = shop.checkpoints.latest()
         assert newest is not None

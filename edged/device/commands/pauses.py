@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from edged.errors import RefusedError
+
 if TYPE_CHECKING:
     from edged.device.commands.inbox import CommandInbox
     from edged.device.events import Events
@@ -50,8 +52,14 @@ class PauseCommands:
         self._connection.close()
 
     def pause(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Pause the part `what`, training by default."""
-        return self._set(request.get("what", "training"), paused=True)
+        """Pause the part `what`, training by default; with `hold` false resume it.
+
+        Raises RefusedError where `resume` must be signed and this command need not be.
+        """
+        hold, unsigned = request.get("hold", True), self._pipeline.config.commands.unsigned()
+        if not hold and "pause" in unsigned and "resume" not in unsigned:
+            raise RefusedError("resuming must be signed", where="hold", remedy="send the command resume")
+        return self._set(request.get("what", "training"), paused=hold)
 
     def resume(self, request: dict[str, Any]) -> dict[str, Any]:
         """Resume the part `what`, training by default."""

@@ -104,6 +104,7 @@ class WipeCommands:
             pipeline.predictor.sets.forget_rows()
         pipeline.disputes.forget()
         if samples:
+            self._events.erased()
             for model in sorted((pipeline.config.storage.dir / MODELS).glob("[0-9]*")):
                 erase_members(model, "probe_*.npy")
             pipeline.recall.regimes.forget_samples()

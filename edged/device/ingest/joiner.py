@@ -54,6 +54,11 @@ class Joiner:
         return [] if self.joining is None else [self._names[at] for at in sorted(self.joining.awaiting)]
 
     @property
+    def restored(self) -> bool:
+        """Whether what is stored is here, the labels that hold among it."""
+        return self._restored
+
+    @property
     def problem(self) -> str | None:
         """Why there is no sample yet; None if there are samples, or nothing has come."""
         names = self.awaited

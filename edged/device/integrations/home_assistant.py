@@ -1,95 +1,296 @@
-"""Announcing the device to Home Assistant, again when that starts, and taking it back when switched off."""
+"""A device in Home Assistant: its discovery messages, the states of its keys, and taking both back."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+import socket
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 from edged.device.events import Extension
-from edged.domain.home_assistant import BIRTH, AnnouncedDevice, announcement, topic
+from edged.device.integrations.key_states import KeyStates
+from edged.domain.home_assistant import (
+    BIRTH,
+    AnnouncedDevice,
+    announcement,
+    key_announcement,
+    labelling_state,
+    prediction_state,
+    topic,
+)
 from edged.errors import StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from edged.config import Config
+    from edged.device.outbound.publisher import OutboundRouter
+    from edged.device.pipeline import LivePipeline
+    from edged.domain.judging.predictions import Predictions
+    from edged.domain.stream.schema import Schema
     from edged.host.scheduler import Scheduler
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
-    from edged.storage.models.registry import Registry
 
 log = get_logger("edged.discovery")
 
-ANNOUNCED = "discovery"
+EARLIER = "discovery"  # the registry's value of earlier versions: the one topic of the announcement
+ANNOUNCED, KEYS = "home_assistant", "home_assistant_keys"
+LOOK_SECONDS = 1.0
+AGAIN_SECONDS = 3.0  # until Home Assistant has what was announced, options of a select for one
+LEAST_ROOM = 100  # messages that must find room at the broker's side before a state is published
+NOTHING: dict[str, Any] = {"components": {}}
+MOST_GONE = 100  # components of a device that are remembered after they went
+
+
+@dataclass(frozen=True)
+class AnnouncedTopics:
+    """What the broker retains for Home Assistant.
+
+    `devices` has the discovery topics with the platforms of their components, those that went too; `states`
+    the topics of the states of keys.
+    """
+
+    devices: dict[str, dict[str, str]] = field(default_factory=dict)
+    states: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any] | None) -> AnnouncedTopics:
+        """Read what was stored, if anything was."""
+        return cls() if stored is None else cls(stored["devices"], frozenset(stored["states"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is stored."""
+        return {"devices": self.devices, "states": sorted(self.states)}
+
+    def with_more(self, devices: dict[str, dict[str, Any]], states: Collection[str]) -> AnnouncedTopics:
+        """Return these and what is announced now: messages by topic, and states."""
+        known = dict(self.devices)
+        for place, message in devices.items():
+            now = {name: part["platform"] for name, part in message["components"].items()}
+            before = {name: kind for name, kind in known.get(place, {}).items() if name not in now}
+            known[place] = dict([*before.items()][-MOST_GONE:]) | now
+        return AnnouncedTopics(known, self.states | frozenset(states))
+
+    def without(self, place: str) -> AnnouncedTopics:
+        """Return these but one topic."""
+        devices = {known: parts for known, parts in self.devices.items() if known != place}
+        return AnnouncedTopics(devices, self.states - {place})
 
 
 class HomeAssistantDiscovery(Extension):
-    """The retained message by which Home Assistant knows this device and its `commands`.
+    """The retained messages by which Home Assistant knows this device, its `commands` and its keys.
 
-    The registry remembers where the device is announced; the thread of `scheduler` can wait for the disk.
+    The registry remembers what is retained, so that all of it can be taken back. What is announced and
+    published happens on the thread of `scheduler`, which can wait for the disk.
     """
 
     def __init__(
         self,
-        config: Config,
+        pipeline: LivePipeline,
         *,
         session: Session,
-        registry: Registry,
+        outbound: OutboundRouter,
         commands: Collection[str],
         scheduler: Scheduler,
     ) -> None:
+        self._pipeline = pipeline
         self._session = session
-        self._registry = registry
+        self._outbound = outbound
         self._scheduler = scheduler
-        wanted = config.discovery
-        self._topic = topic(wanted.prefix, config.device.id) if wanted.enabled else None
-        self._filters = [f"{wanted.prefix}/status"] if wanted.enabled else []
-        self._device = AnnouncedDevice(
-            id=config.device.id,
-            name=wanted.name or config.device.id,
-            root=config.topic_root,
-            task=config.stream.resolved_task,
-            version=__version__,
-            commands=config.commands.unsigned().intersection(commands),
-        )
-        before = registry.get_value(ANNOUNCED)
-        self._leftover = before if before != self._topic else None
+        self._registry = pipeline.registry
+        config = self._config = pipeline.config
+        self._enabled = config.discovery.enabled
+        self._commands = config.commands.unsigned().intersection(commands)
+        self._stored = AnnouncedTopics.from_json(self._registry.get_value(ANNOUNCED))
+        earlier = self._registry.get_value(EARLIER)
+        self._announced = self._stored if earlier is None else self._stored.with_more({earlier: NOTHING}, ())
+        keys = self._registry.get_value(KEYS, []) if self._enabled and config.serving.publish else []
+        self._states = KeyStates(pipeline.schema, pipeline.clock, keys)
+        self._stored_keys: list[str] = list(keys)
+        self._seen: tuple[Any, ...] | None = None
+        self._again = float("inf")
+        self._cleared: deque[str] = deque()
+        self._wanted: set[str] = set()
+        if pipeline.predictor.anomalies is not None:
+            for key in pipeline.predictor.anomalies.standing():
+                self._states.alarmed(key, alarm=True)
+
+    # ---- what happens ----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Listen for the birth of Home Assistant."""
-        self._session.subscribe(self._filters, 1, self.receive)
+        """Listen for the birth of Home Assistant, and look for states that have changed."""
+        if self._enabled:
+            self._session.subscribe([f"{self._config.discovery.prefix}/status"], 1, self.receive)
+            self._scheduler.every(LOOK_SECONDS, self._look)
 
     def online(self) -> None:
         """After each connection: announce, and take back what an earlier configuration had announced."""
-        if self._leftover is not None:
-            self._send(self._leftover, b"", self._taken_back)
-        self._announce()
+        self._states.repeat()
+        self._scheduler.soon(self._announce)
 
     def receive(self, delivery: ReceivedMessage) -> None:
         """Home Assistant has started, or ends."""
         if delivery.payload == BIRTH:
-            self._announce()
+            self._scheduler.soon(self._announce)
         self._session.ack([delivery])
 
-    def _announce(self) -> None:
-        if self._topic is not None:
-            payload = json.dumps(announcement(self._device), separators=(",", ":"), ensure_ascii=False)
-            self._send(self._topic, payload.encode(), self._remember)
+    def answered(
+        self,
+        made: Predictions,
+        ids: Sequence[str],  # noqa: ARG002
+        keys: Sequence[str],
+        ts: NDArray[np.float64],
+    ) -> None:
+        """Take in predictions; on the serving thread."""
+        if self._enabled and self._config.serving.publish and self._states.answered(made, keys, ts):
+            self._scheduler.soon(self._look)
 
-    def _send(self, place: str, payload: bytes, done: Callable[[], None]) -> None:
-        self._session.publish(place, payload, qos=1, retain=True, on_done=lambda: self._scheduler.soon(done))
+    def event(self, name: str, fields: dict[str, Any]) -> None:
+        """Follow alarms."""
+        if name == "anomaly" and self._enabled:
+            self._states.alarmed(fields["key"], alarm=fields["state"] == "start")
+            self._scheduler.soon(self._look)
 
-    def _taken_back(self) -> None:
-        self._leftover = None
-        self._remember()
+    def champion_changed(self, version: int) -> None:  # noqa: ARG002
+        """Publish the states again: their answers are another model's."""
+        self._states.repeat()
 
-    def _remember(self) -> None:
-        """Store what has to be taken back one day; if the disk refuses it, the next announcement does."""
-        if self._leftover is not None:
+    def erased(self) -> None:
+        """Take the keys back: their samples were erased."""
+        self._states.forget()
+        self._scheduler.soon(self._look)
+
+    # ---- on the scheduler's thread ---------------------------------------------------------
+
+    def _look(self) -> None:
+        """Announce keys and classes that have changed, and publish what is due."""
+        if not self._enabled or not self._session.connected:
             return
+        keys, classes = self._states.keys, self._pipeline.schema.known_classes
+        if self._seen is not None and self._seen != (keys, classes):
+            self._announce()
+        if self._pipeline.clock.monotonic() >= self._again:
+            self._again = float("inf")
+            self._states.repeat()
+        self._publish_states()
+
+    def _publish_states(self) -> None:
+        if self._enabled and self._config.serving.publish:
+            joiner = self._pipeline.ingestor.joiner
+            self._states.publish(self._send_state, silent=self._outbound.silent)
+            if joiner.restored:
+                self._states.publish_labels(joiner.held, self._send_state)
+
+    def _announce(self) -> None:
+        """Publish what is announced now, and take back what no longer is."""
+        if not self._session.connected:
+            return
+        keys, classes = self._states.keys, self._pipeline.schema.known_classes
+        devices = self._messages(keys, classes) if self._enabled else {}
+        states = {self._state(name(key)) for key in keys for name in (prediction_state, labelling_state)}
+        self._announced = self._announced.with_more(devices, states)
+        self._store(keys)
+        self._wanted = {*devices, *states}
+        for place in [*self._announced.devices, *self._announced.states]:
+            if place not in self._wanted:
+                self._clear(place)
+        sent = [
+            self._session.publish(place, _json(message), qos=1, retain=True)
+            for place, message in devices.items()
+        ]
+        # What found no room is tried again with the next look.
+        self._seen, self._states.classes = ((keys, classes) if all(sent) else ()), classes
+        self._again = self._pipeline.clock.monotonic() + AGAIN_SECONDS
+        self._publish_states()
+
+    def _messages(self, keys: Sequence[str], classes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+        """Build the discovery messages by topic: with several keys each of them is a device of its own."""
+        prefix, root = self._config.discovery.prefix, self._config.topic_root
+        device = _device(self._config, self._pipeline.schema, self._commands, classes)
+        main = topic(prefix, root)
+        known = self._announced.devices
+        places = {key: topic(prefix, root, key) for key in keys}
+        apart = len(keys) > 1 or any(place in known for place in places.values())
+        messages = {main: announcement(device, () if apart else keys, gone=known.get(main))}
+        if apart:
+            messages |= {
+                place: key_announcement(device, key, gone=known.get(place)) for key, place in places.items()
+            }
+        return messages
+
+    def _state(self, name: str) -> str:
+        return f"{self._config.topic_root}/state/{name}"
+
+    def _send_state(self, name: str, payload: dict[str, Any]) -> bool:
+        """Publish a state, unless much waits for the broker."""
+        if not self._session.connected or self._session.room(1) < LEAST_ROOM:
+            return False
+        return self._session.publish(self._state(name), _json(payload), qos=1, retain=True)
+
+    def _clear(self, place: str) -> None:
+        def done() -> None:
+            self._cleared.append(place)
+            self._scheduler.soon(self._forget_cleared)
+
+        self._session.publish(place, b"", qos=1, retain=True, on_done=done)
+
+    def _forget_cleared(self) -> None:
+        while self._cleared:
+            place = self._cleared.popleft()
+            if place not in self._wanted:  # it may have come back meanwhile
+                self._announced = self._announced.without(place)
+        self._store(self._stored_keys)
+
+    def _store(self, keys: list[str]) -> None:
+        """Store what has to be taken back one day; if the disk refuses it, the next announcement does."""
         try:
-            if self._registry.get_value(ANNOUNCED) != self._topic:
-                self._registry.set_value(ANNOUNCED, self._topic)
+            if self._announced != self._stored:
+                self._registry.set_value(ANNOUNCED, self._announced.to_json())
+                self._stored = self._announced
+            if keys != self._stored_keys:
+                self._registry.set_value(KEYS, keys)
+                self._stored_keys = keys
+            if self._registry.get_value(EARLIER) is not None:
+                self._registry.set_value(EARLIER, None)
         except StorageError as problem:
             log.warning("discovery_not_remembered", problem=problem.line())
+
+
+def _device(
+    config: Config, schema: Schema, commands: Collection[str], classes: tuple[str, ...]
+) -> AnnouncedDevice:
+    return AnnouncedDevice(
+        id=config.device.id,
+        name=config.discovery.name or config.device.id,
+        root=config.topic_root,
+        task=schema.task,
+        version=__version__,
+        commands=commands,
+        classes=classes,
+        targets=1 if schema.task == "reconstruct" else schema.targets,
+        url=_url(config),
+        predictions=config.serving.publish,
+    )
+
+
+def _url(config: Config) -> str | None:
+    """Where other machines find the device page; None where they cannot."""
+    web = config.web
+    if web is None or web.address is None or web.is_local:
+        return None
+    host, port = web.address
+    if web.allowed_hosts:
+        host = web.allowed_hosts[0]
+    elif host in ("0.0.0.0", "::"):  # noqa: S104  compared, not listened on
+        host = socket.gethostname()
+    return f"https://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")

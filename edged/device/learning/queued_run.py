@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edged.domain.training.training_run import RunOptions
-from edged.errors import EdgedError, TrainingError
+from edged.errors import EdgedError, RefusedError, TrainingError
 
 if TYPE_CHECKING:
     from edged.domain.commands.tasks import Task
@@ -48,7 +48,8 @@ class QueuedRun:
     def finish(self, end: RunEnd, judged: JudgedCandidate | Verdict | None) -> None:
         """Report the end of the run, with its result and the verdict on its candidate, or why it failed."""
         if end.outcome != "done":
-            self.fail(TrainingError(end.error or end.outcome))
+            kind = RefusedError if end.outcome == "no_data" else TrainingError
+            self.fail(kind(end.error or end.outcome))
             return
         verdict = None if judged is None else judged.to_json()
         for task in self.tasks:

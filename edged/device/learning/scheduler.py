@@ -266,8 +266,8 @@ class TrainingScheduler:
         except StorageError as problem:
             self._held_by_disk(problem, DISK_SECONDS)
             return None
-        self._events.event("training_started", {"run": run, "trigger": trigger, "new": self.new()})
         self.progress = RunProgress(run)
+        self._events.event("training_started", {"run": run, "trigger": trigger, "new": self.new()})
         self._observer = observer
         day, started = self.conditions().day, time.monotonic()
         result: RunResult | None = None

@@ -83,6 +83,11 @@ class PeriodicReporter(Listener):
         """Publish states soon, on the timetable's thread."""
         self._timetable.soon(self.now)
 
+    def event(self, name: str, fields: dict[str, Any]) -> None:  # noqa: ARG002
+        """Publish states soon when a run begins or ends."""
+        if name in ("training_started", "training_finished"):
+            self._timetable.soon(self.now)
+
     def problem_changed(self) -> None:
         """Publish states soon, on the timetable's thread."""
         self._timetable.soon(self.now)

@@ -78,6 +78,8 @@ class StatusCollector:
         self._started = pipeline.clock.monotonic()
         self._rate = _Rate(self._started)
         self._first = pipeline.samples.counters().samples
+        earlier = pipeline.registry.get_value("status") or {}
+        self._earlier: dict[str, Any] = earlier.get("model") or {}
 
     @property
     def problem(self) -> str | None:
@@ -167,9 +169,13 @@ class StatusCollector:
                 "pinned": record.pinned,
                 "form": champion.form,
                 "on_hold": "serving" in self.paused.names,
+                "missing": predictor.missing,
             },
+            "quality": {"version": champion.version, **self._quality()},
+            "health": health("degraded" if self.problem else "online", self.problem),
             "training": {
                 "engine": scheduler.engine,
+                "running": scheduler.progress is not None,
                 "runs": self._pipeline.registry.run_count(),
                 "failures": scheduler.backoff.failures,
                 "paused": scheduler.backoff.pause(),
@@ -182,6 +188,7 @@ class StatusCollector:
             },
             "drift": {**self._drift(), "inputs": inputs, "regimes": len(self._pipeline.recall.regimes.ended)},
             "buffer": {
+                "samples": counters.samples,
                 "rows": counters.rows,
                 "bytes": counters.bytes,
                 "evicted": counters.evicted,
@@ -190,6 +197,18 @@ class StatusCollector:
                 "windows": self._windows(),
                 "outbox": self.outbound.outbox(),
             },
+        }
+
+    def _quality(self) -> dict[str, Any]:
+        """Live quality; that of before the start until there are labels again."""
+        predictor, labels = self._pipeline.predictor, self._pipeline.samples.counters().labels
+        live, same = predictor.live_quality(), self._earlier.get("version") == predictor.champion.version
+        if not live["labelled"] and labels and same:  # without labels they were erased
+            live = self._earlier.get("quality") or live
+        return {
+            name: round(value, 4) if isinstance(value, float) else value
+            for name, value in live.items()
+            if name in ("accuracy", "error", "labelled")
         }
 
     def _drift(self) -> dict[str, Any]:

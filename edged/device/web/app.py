@@ -35,6 +35,7 @@ def application(
     *,
     access: Access,
     hosts: Iterable[str],
+    addresses: bool,
     refused: Counter[str],
     inference: Inference,
     metrics: Metrics,
@@ -45,7 +46,10 @@ def application(
     page: Page,
     more: Iterable[Route] = (),
 ) -> Guard:
-    """Build the application: all routes, behind the guard; `refused` counts what they reject, by reason."""
+    """Build the application: all routes, behind the guard; `refused` counts what they reject, by reason.
+
+    `hosts` are names of this device; with `addresses` it answers under any address.
+    """
     login = Login(access)
     infer = GuardedRoute("POST", inference.infer, ("infer",), access, json_only=False)
     samples = GuardedRoute("POST", ingest.samples, ("ingest",), access, json_only=False)
@@ -89,7 +93,7 @@ def application(
         *more,
     ]
     router = Router(routes, redirect_slashes=False, default=nothing_here)
-    return Guard(_Shortcut(inference.model, infer, router), hosts, refused)
+    return Guard(_Shortcut(inference.model, infer, router), hosts, refused, addresses=addresses)
 
 
 class _Shortcut:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Extension
 from edged.device.web.http.authentication import Tokens
+from edged.device.web.http.own_certificate import fingerprint
 from edged.device.web.http.sockets import Sockets
 from edged.errors import EdgedError, UnavailableError
 from edged.lazy_imports import lazily
@@ -79,7 +80,7 @@ class WebServer(Extension):
         require_packages()
         self._parts = parts
         self._tokens = Tokens(parts.config.tokens.given)
-        self._sockets = Sockets(parts.config)
+        self._sockets = Sockets(parts.config, parts.pipeline.config.storage.dir)
         self._web: Web | None = None
         self._early: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=EARLY)
         self._lock = threading.Lock()
@@ -140,6 +141,12 @@ class WebServer(Extension):
         self._sockets.open()
         path = self._parts.config.unix_socket
         log.info("web_listens", port=self._sockets.port, unix_socket=str(path or ""))
+        if self._sockets.certificate is not None:
+            log.info(
+                "web_certificate",
+                sha256=fingerprint(self._sockets.certificate[0]),
+                remedy="edged web pair CONFIG shows a code for a browser",
+            )
 
     def _failed(self, line: str) -> None:
         if line != self._problem:

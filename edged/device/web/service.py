@@ -18,11 +18,13 @@ from edged.device.web.app import application
 from edged.device.web.bridge import ServingBridge, soon
 from edged.device.web.http.authentication import Access
 from edged.device.web.http.listener import HttpListener
+from edged.device.web.http.own_certificate import names_of
 from edged.device.web.page.history import PageState
 from edged.device.web.page.page import Page
 from edged.errors import StorageError
 from edged.host.vitals import VitalsReader
 from edged.logs import get_logger
+from edged.storage.web_access import Pairing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,6 +59,7 @@ class Web:
             closed=not config.is_local,
             clock=pipeline.clock,
             signed="label" not in device.commands.unsigned(),
+            pairing=Pairing(device.storage.dir, pipeline.clock),
         )
         self._pipeline = pipeline
         self._feed = EventStream(config.limits.streams)
@@ -80,6 +83,7 @@ class Web:
         app = application(
             access=access,
             hosts=_hosts(config),
+            addresses=not config.is_local,
             refused=refused,
             inference=self._inference,
             metrics=self._metrics,
@@ -174,6 +178,8 @@ class Web:
 
 def _hosts(config: WebConfig) -> set[str]:
     """Names and addresses that requests can give as host."""
+    if not config.is_local:
+        return set(names_of(config))
     address = config.address
     listen = set() if address is None else {address[0].lower()}
     return {*LOCAL_HOSTS, *listen, *config.allowed_hosts}

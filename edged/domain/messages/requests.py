@@ -57,7 +57,8 @@ REQUESTS: dict[str, Schema] = {
         fields(target=about("transaction of the command; the present run without it", ANYTHING)),
     ),
     "pause": about(
-        "stops a part of the device, over restarts, until `resume`", fields(what=one_of(*PARTS))
+        "stops a part of the device, over restarts, until `resume`",
+        fields(what=one_of(*PARTS), hold=about("false does what `resume` does, for a switch", FLAG)),
     ),
     "resume": about("lets it go on", fields(what=one_of(*PARTS))),
     "promote": about("serves a stored model, on probation", fields("version", version=VERSION)),

@@ -165,9 +165,21 @@ PUBLISHED: dict[str, Schema] = {
     "state/model": every(
         version=VERSION, since=or_null(SECONDS), parent=or_null(VERSION), source=TEXT, metrics=OBJECT,
         pinned=FLAG, form=one_of("float32", "int8"), on_hold=ON_HOLD,
+        missing=about("what an untrained model lacks, such as 7 of 20 labels", or_null(TEXT)),
     ),
+    "state/quality": every(
+        {"accuracy": or_null(NUMBER), "error": or_null(NUMBER)},
+        version=VERSION, labelled=about("how many labels it is from", COUNT),
+    ),
+    "state/health": every(state=one_of("ok", "degraded"), reasons=listed(TEXT)),
+    "state/prediction": every(
+        key=TEXT, ts=or_null(SECONDS), label=or_null(TEXT), confidence=or_null(NUMBER),
+        output=or_null(listed(NUMBER)), model=or_null(VERSION),
+        alarm=FLAG, silent=about("its next sample is overdue", FLAG), untrained=FLAG,
+    ),
+    "state/labelling": every(key=TEXT, label=about("the class that holds", or_null(TEXT))),
     "state/training": every(
-        engine=or_null(TEXT),
+        engine=or_null(TEXT), running=FLAG,
         runs=about("ever begun, rounds of a fleet among them", COUNT),
         paused=about("after failures, as in the event training_paused", or_null(OBJECT)),
         **each(COUNT, "failures", "promotions", "rejections", "rollbacks"),
@@ -175,7 +187,7 @@ PUBLISHED: dict[str, Schema] = {
     ),
     "state/drift": every(signals=COUNT, last=or_null(OBJECT), inputs=or_null(OBJECT), regimes=COUNT),
     "state/buffer": every(
-        **each(COUNT, "rows", "bytes", "evicted"),
+        **each(COUNT, "samples", "rows", "bytes", "evicted"),
         problem=or_null(TEXT), on_hold=ON_HOLD, windows=WINDOWS, outbox=OUTBOX,
     ),
     "state/config": every(
@@ -214,7 +226,10 @@ PUBLISHED: dict[str, Schema] = {
     ),
     "progress": every(transaction=ANYTHING, command=TEXT, state=one_of(*STATES), ts=SECONDS),
 }  # fmt: skip
-"""By topic below `<root>/<device>/`; `progress` is that of any transaction."""
+"""By topic below `<root>/<device>/`.
+
+`progress` is that of any transaction, `state/prediction` and `state/labelling` those of any key.
+"""
 
 INSTALLED = every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=listed(TEXT))
 EVENTS: dict[str, Schema] = {

@@ -30,7 +30,7 @@ class RunPlan:
 
     The run learns from labelled samples with `after < seq <= upto`; by then the log was to give the next
     sample, labelled or not, the offset `arrived`. As a part of a longer run it comes after `before` of that
-    run's `whole` steps.
+    run's `whole` steps. `relabelled` labels had replaced earlier ones.
     """
 
     run: int
@@ -43,6 +43,7 @@ class RunPlan:
     arrived: int | None = None
     before: int = 0
     whole: int | None = None
+    relabelled: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class LearnerState:
     step: int = 0
     excluded: list[int] = field(default_factory=list)
     finished: RunPlan | None = None
+    relabelled: int | None = None  # labels that had replaced earlier ones when the last run began
 
     @classmethod
     def fresh(cls, rules: MemoryRules, seed: int) -> LearnerState:
@@ -122,6 +124,7 @@ class LearnerState:
             "step": self.step,
             "excluded": self.excluded,
             "finished": asdict(self.finished) if self.finished else None,
+            "relabelled": self.relabelled,
             "memory": self.memory.state(),
             "average": average,
             "moments_weight": self.moments.weight,
@@ -157,6 +160,7 @@ class LearnerState:
             values["step"],
             list(values["excluded"]),
             RunPlan(**values["finished"]) if values.get("finished") else None,
+            values.get("relabelled"),
         )
 
 

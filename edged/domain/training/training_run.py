@@ -47,6 +47,11 @@ class RunOptions(Message):
         return replace(usual, **self.to_json())
 
     @property
+    def of_memory(self) -> bool:
+        """Whether it is worth a run on remembered samples alone."""
+        return bool(self.steps or self.epochs or self.base or self.dry_run)
+
+    @property
     def of_process(self) -> bool:
         """Whether the run needs a trainer process of its own."""
         return bool(self.engine or self.base or self.dry_run)

@@ -44,12 +44,12 @@ topic write edged/rig/events
 topic write edged/rig/response/#
 topic deny edged/rig/response/closed
 topic write plant/answers/#
-topic write homeassistant/device/rig/config
+topic write homeassistant/device/rig/+/config
 topic read homeassistant/status
 topic readwrite spBv1.0/#
 """
 ELSEWHERE = "homeassistant/device/stove/config"
-ANNOUNCED, BIRTH = "homeassistant/device/rig/config", "spBv1.0/plant/NBIRTH/rig"
+ANNOUNCED, BIRTH = "homeassistant/device/rig/main-edged/config", "spBv1.0/plant/NBIRTH/rig"
 CHUNK = {"bytes": 1, "sha256": "0" * 64}
 WEIGHTS: dict[str, Any] = {"transfer": "t", "manifest": {**CHUNK, "chunks": [CHUNK]}}
 

@@ -113,7 +113,7 @@ def test_a_session_does_what_its_token_did_until_it_ends(tmp_path: Path, clock: 
     access = Access(Tokens(files(tmp_path, "control")), closed=True, clock=clock)
     begun = access.login(TOKENS["control"])
     assert begun is not None
-    name, granted = begun
+    name, granted, _ = begun
     assert granted.scopes == {"read", "control"}
     assert access.sessions.find(name) == granted
     assert access.sessions.find(name[:-1]) is None

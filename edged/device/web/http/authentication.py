@@ -8,15 +8,19 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from edged.domain.commands.rules import TokenBucket
 from edged.errors import ConfigError
+from edged.storage.web_access import SESSION_SECONDS as PAIRED_SECONDS
 
 if TYPE_CHECKING:
     from edged.clock import Clock
+    from edged.storage.web_access import Pairing
 
 Scope = Literal["read", "infer", "control", "scrape", "ingest"]
+
+SCOPES: tuple[Scope, ...] = ("read", "infer", "control", "scrape", "ingest")
 
 GRANTS: dict[str, frozenset[Scope]] = {
     "read": frozenset(("read",)),
@@ -26,6 +30,13 @@ GRANTS: dict[str, frozenset[Scope]] = {
     "ingest": frozenset(("ingest",)),
 }
 """What the token of each scope opens."""
+
+PAIRED: dict[str, frozenset[Scope]] = {
+    "read": frozenset(("read",)),
+    "label": frozenset(("read", "infer")),
+    "control": frozenset(("read", "infer", "control")),
+}
+"""What the code of a paired browser can open."""
 
 WITHOUT_TOKENS: frozenset[Scope] = frozenset(("read", "infer", "scrape", "ingest"))
 """What is open to everybody on this machine, as far as there is no token for it."""
@@ -42,12 +53,13 @@ class Pass:
     """Permissions of a request.
 
     `csrf` is what unsafe requests of a session must carry; `known` says that a token was shown, now or when
-    the session began.
+    the session began. `name` is that of a paired browser.
     """
 
     scopes: frozenset[Scope]
     csrf: str | None = None
     known: bool = True
+    name: str = ""
 
 
 LOCAL = Pass(WITHOUT_TOKENS | {"control"})
@@ -149,6 +161,11 @@ class Attempts:
         self._clock = clock
         self._buckets: dict[str, TokenBucket] = {}
 
+    def exhausted(self, address: str) -> bool:
+        """Whether there were too many wrong tokens from an address."""
+        bucket = self._buckets.get(address)
+        return bucket is not None and bucket.allowed(self._clock.monotonic()) < 1
+
     def failed(self, address: str) -> bool:
         """Record a wrong token; False when there were too many."""
         bucket = self._buckets.pop(address, None) or TokenBucket(FAILURES / 60.0, FAILURES)
@@ -158,17 +175,34 @@ class Attempts:
         return bucket.try_acquire(self._clock.monotonic())
 
 
+class BegunSession(NamedTuple):
+    """A session that has begun: its cookie value, what it may do, and for how long (seconds)."""
+
+    cookie: str
+    granted: Pass
+    seconds: float
+
+
 class Access:
     """Grants permissions to requests by their token or session.
 
     `sessions` are those of browsers, `attempts` counts wrong tokens, `anybody` are the permissions of a
     request without a token or session. With `closed` only tokens open anything: where the network reaches the
     port. Else what has no token of its own is open, `control` excepted. With `signed` labels must be signed
-    elsewhere, so only a token for it opens `ingest`.
+    elsewhere, so only a token for it opens `ingest`. `pairing` has the sessions of paired browsers, which
+    survive a restart.
     """
 
-    def __init__(self, tokens: Tokens, *, closed: bool, clock: Clock, signed: bool = False) -> None:
-        self._tokens, self._signed = tokens, signed
+    def __init__(
+        self,
+        tokens: Tokens,
+        *,
+        closed: bool,
+        clock: Clock,
+        signed: bool = False,
+        pairing: Pairing | None = None,
+    ) -> None:
+        self._tokens, self._signed, self._pairing = tokens, signed, pairing
         self.sessions = Sessions(clock)
         self.attempts = Attempts(clock)
         # Who closes recording by inference does not expect another open way to the samples.
@@ -182,7 +216,36 @@ class Access:
             opened -= {"ingest"}
         return Pass(opened | self.anybody.scopes) if opened else None
 
-    def login(self, token: str) -> tuple[str, Pass] | None:
-        """Exchange a token for a session; None if the token is wrong."""
+    def login(self, token: str) -> BegunSession | None:
+        """Exchange a token or a pairing code for a session; None if it is wrong.
+
+        It may wait for the disk. Raises StorageError where a code could not be exchanged.
+        """
         granted = self.of_token(token)
-        return None if granted is None else self.sessions.begin(granted.scopes)
+        if granted is not None:
+            return BegunSession(*self.sessions.begin(granted.scopes), SESSION_SECONDS)
+        cookie = None if self._pairing is None else self._pairing.redeem(token)
+        shown = None if cookie is None else self.of_session(cookie)
+        return None if cookie is None or shown is None else BegunSession(cookie, shown, PAIRED_SECONDS)
+
+    def of_session(self, cookie: str) -> Pass | None:
+        """Return the permissions of a session by its cookie value; None without such a session."""
+        found = self.sessions.find(cookie)
+        if found is not None or self._pairing is None:
+            return found
+        paired = self._pairing.find(cookie)
+        if paired is None:
+            return None
+        scopes: frozenset[Scope] = frozenset(scope for scope in SCOPES if scope in paired.scopes)
+        return Pass(self.anybody.scopes | scopes, _csrf_of(cookie), name=paired.name)
+
+    def logout(self, cookie: str) -> None:
+        """End the session with this cookie value. It may wait for the disk; raises StorageError."""
+        self.sessions.end(cookie)
+        if self._pairing is not None:
+            self._pairing.end(cookie)
+
+
+def _csrf_of(cookie: str) -> str:
+    """Return the CSRF token of a paired browser: nothing but the hash of its cookie is stored."""
+    return hmac.new(cookie.encode(errors="surrogatepass"), b"csrf", hashlib.sha256).hexdigest()

@@ -7,6 +7,7 @@ a foreign name was made to lead here, DNS rebinding), and what changes anything 
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -39,12 +40,16 @@ class Guard:
     """Outermost layer of the application: rejects requests for other hosts or from foreign pages.
 
     It leaves the request's headers as a dictionary in `scope["edged.headers"]`, for the layers behind it.
-    `hosts` are the names and addresses of this device, in lower case, without ports. `refused` counts
+    `hosts` are the names and addresses of this device, in lower case, without ports. With `addresses` any
+    address is one of ours: no foreign name can lead here as an address, and ours may change. `refused` counts
     rejected requests by a stable word that names the reason.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str], refused: Counter[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Iterable[str], refused: Counter[str], *, addresses: bool = False
+    ) -> None:
         self._app = app
+        self._addresses = addresses
         self._hosts = frozenset(hosts)
         self._good: set[bytes] = set()
         self._refused = refused
@@ -76,7 +81,8 @@ class Guard:
             _check_origin(headers, host)
 
     def _check_host(self, host: bytes) -> None:
-        if _name_of(host) not in self._hosts:
+        name = _name_of(host)
+        if name not in self._hosts and not (self._addresses and _is_address(name)):
             raise HttpError(
                 421, "this device has another name", kind="host", remedy="web.allowed_hosts lists more names"
             )
@@ -99,6 +105,14 @@ def _name_of(host: bytes) -> str:
     if port and not (port[0] == ":" and port[1:].isdecimal() and port.isascii()):
         return ""
     return "" if "@" in name or "/" in name else name.rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_doubles(raw: list[tuple[bytes, bytes]]) -> None:

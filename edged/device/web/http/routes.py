@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import Response
 
-from edged.device.web.http.authentication import LOCAL, SESSION_SECONDS
+from edged.device.web.http.authentication import LOCAL
 from edged.device.web.http.bodies import read_body
 from edged.device.web.http.errors import JSON, HttpError, as_json, refusal
 from edged.device.web.http.guard import SAFE
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
+from edged.storage.web_access import normalised
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -98,7 +100,7 @@ def require(shown: Pass, rights: Sequence[Right]) -> None:
         401,
         f"this needs a token with the scope {wanted}",
         kind="no_token",
-        remedy="web.tokens names the files",
+        remedy="web.tokens names the files; edged web pair CONFIG shows a code for a browser",
         headers={"www-authenticate": "Bearer"},
     )
 
@@ -114,7 +116,7 @@ def identify(access: Access, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
     if authorization is not None:
         return _of_token(access, authorization, address_of(scope))
     name = session_of(scope)
-    found = None if name is None else access.sessions.find(name)
+    found = None if name is None else access.of_session(name)
     return access.anybody if found is None else found
 
 
@@ -180,31 +182,33 @@ class Login:
         return as_json(_told(request.scope["edged.pass"]))
 
     async def begin(self, request: Request) -> Response:
-        """Exchange `{"token": …}` for a session cookie."""
-        found = self._access.login(await _token(request))
+        """Exchange `{"token": …}`, a token or a pairing code, for a session cookie."""
+        token, address = await _token(request), address_of(request.scope)
+        if normalised(token) is not None and self._access.attempts.exhausted(address):
+            raise wrong_token(self._access, address)  # a code is short: those who guess do not go on
+        found = await asyncio.to_thread(self._access.login, token)
         if found is None:
-            raise wrong_token(self._access, address_of(request.scope))
-        self._end_of(request.scope)  # a browser has one session: its token may have been the wrong one
-        session, granted = found
-        response = as_json(_told(granted))
+            raise wrong_token(self._access, address)
+        await self._end_of(request.scope)  # a browser has one session: its token may have been the wrong one
+        response = as_json(_told(found.granted))
         name, secure = session_cookie(request.scope)
         response.set_cookie(
-            name, session, int(SESSION_SECONDS), secure=secure, httponly=True, samesite="strict"
+            name, found.cookie, int(found.seconds), secure=secure, httponly=True, samesite="strict"
         )
         return response
 
     async def end(self, request: Request) -> Response:
         """End the session of this browser."""
-        self._end_of(request.scope)
+        await self._end_of(request.scope)
         response = Response(status_code=204)
         name, secure = session_cookie(request.scope)
         response.delete_cookie(name, secure=secure, httponly=True, samesite="strict")
         return response
 
-    def _end_of(self, scope: Scope) -> None:
+    async def _end_of(self, scope: Scope) -> None:
         session = session_of(scope)
         if session is not None:
-            self._access.sessions.end(session)
+            await asyncio.to_thread(self._access.logout, session)
 
 
 def _told(granted: Pass) -> dict[str, Any]:

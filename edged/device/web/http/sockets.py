@@ -7,13 +7,13 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edged.device.web.http.own_certificate import own_certificate
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     import ssl
 
     from edged.config import WebConfig
-    from edged.config.web import WebTlsConfig
 
 BACKLOG = 128
 
@@ -22,14 +22,18 @@ class Sockets:
     """The sockets that the configuration names.
 
     `bound` are the open sockets, each with its path if it is a Unix socket; `tls` is the TLS context of the
-    TCP socket, None without TLS.
+    TCP socket, None without TLS, and `certificate` its files: certificate and key.
 
-    Raises ConfigError when a certificate cannot be used.
+    Where none is configured and the network reaches the socket, the device's own is in the directory `state`.
+
+    Raises ConfigError when a certificate cannot be used; UnavailableError or StorageError when none can be
+    made.
     """
 
-    def __init__(self, config: WebConfig) -> None:
+    def __init__(self, config: WebConfig, state: Path | None = None) -> None:
         self._config = config
-        self.tls = None if config.tls is None else tls_context(config.tls)
+        self.certificate = _certificate(config, state)
+        self.tls = None if self.certificate is None else tls_context(*self.certificate)
         self.bound: list[tuple[socket.socket, Path | None]] = []
 
     def open(self) -> None:
@@ -67,8 +71,19 @@ class Sockets:
         self.bound = []
 
 
-def tls_context(config: WebTlsConfig) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 or later with the configured certificate.
+def _certificate(config: WebConfig, state: Path | None) -> tuple[Path, Path] | None:
+    if config.tls is not None:
+        return config.tls.cert_file, config.tls.key_file
+    if config.is_local:
+        return None
+    if state is None:
+        raise ConfigError(f"listen {config.listen} can be reached from outside", where="web.tls")
+    path = own_certificate(config, state)
+    return path, path
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return a context for TLS 1.2 or later with a certificate.
 
     Raises ConfigError when certificate or key cannot be used.
     """
@@ -78,12 +93,14 @@ def tls_context(config: WebTlsConfig) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         # A pass phrase is asked for on the terminal otherwise, where nobody is.
-        context.load_cert_chain(config.cert_file, config.key_file, password=lambda: "")
+        context.load_cert_chain(certificate, key, password=lambda: "")
     except (OSError, ValueError) as problem:
         raise ConfigError(
             f"certificate or key cannot be used: {problem}",
-            where="web.tls",
-            remedy="the key must belong to the certificate and have no pass phrase",
+            where=str(certificate),
+            remedy="the key must belong to the certificate and have no pass phrase"
+            if certificate != key
+            else "remove the file: the device makes a new one",
         ) from problem
     return context
 

@@ -25,7 +25,8 @@ def actions(view: Snapshot) -> str:
     report = '<a class="button" href="/api/report" download>Download report</a>'
     if not view.may_control:
         return (
-            "<p>You may look. To train, pause or roll back, log in with the token of web.tokens.control_file."
+            "<p>You may look. To train, pause or roll back, log in with a code of "
+            "<code>edged web pair --control CONFIG</code> or the token of web.tokens.control_file."
             f"</p><p>{report}</p>"
         )
     line = [

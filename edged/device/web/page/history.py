@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.stream.arrivals import Arrivals
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -22,9 +24,6 @@ EVENTS = 50
 REQUESTS = 20  # labels that people are asked for, the newest
 REPORTS = 5  # evaluations
 MOST_KEYS = 500
-SILENT_SECONDS = 10.0  # a sensor is silent after this long at least ...
-SILENT_TIMES = 5.0  # ... and so many times its usual pause
-SMOOTHING = 0.1  # of the usual pause, for each batch
 
 Point = tuple[float, float | None, float | None]
 """Time (Unix seconds), live quality, and quality of the initial model."""
@@ -56,39 +55,15 @@ class History:
 
 
 @dataclass(slots=True)
-class Sensor:
-    """One key: time of its last sample (monotonic seconds), usual interval, gaps, and newest prediction."""
+class Sensor(Arrivals):
+    """One key: when its samples came, and its newest prediction."""
 
-    heard: float
-    pause: float | None = None
-    count: int = 0
-    gaps: int = 0
     ts: float = 0.0
     version: int = 0
     label: int | None = None
     confidence: float | None = None
     output: list[float] = field(default_factory=list)
     choices: list[int] | None = None  # classes that the answer is one of, where it is not the label
-
-    def record_arrivals(self, count: int, monotonic: float) -> None:
-        """Record the arrival of `count` samples."""
-        since, self.heard = monotonic - self.heard, monotonic
-        if self.count:
-            if self.pause is not None and since > self.limit:
-                self.gaps += 1
-            else:
-                pause = since / count
-                self.pause = pause if self.pause is None else self.pause + SMOOTHING * (pause - self.pause)
-        self.count += count
-
-    @property
-    def limit(self) -> float:
-        """Seconds without a sample that count as a gap."""
-        return max(SILENT_SECONDS, SILENT_TIMES * (self.pause or 0.0))
-
-    def is_silent(self, monotonic: float) -> bool:
-        """Whether its next sample is overdue."""
-        return self.pause is not None and monotonic - self.heard > self.limit
 
 
 class PageState:

@@ -116,15 +116,24 @@ class Page:
 def _login(head: str) -> str:
     return (
         f'<section id="login" aria-labelledby="login-head"><h2 id="login-head">{head}</h2><form>'
-        '<label for="token">Token</label> <input id="token" type="password" autocomplete="current-password"'
-        " required> <button>Log in</button></form></section>"
+        '<label for="token">Code or token</label> <input id="token" type="password"'
+        ' autocomplete="current-password" aria-describedby="login-how" required> <button>Log in</button>'
+        '<p id="login-how"><code>edged web pair CONFIG</code> on the device shows a code.</p>'
+        "</form></section>"
     )
+
+
+def _who(shown: Pass) -> str:
+    does = (
+        "controlling" if "control" in shown.scopes else "labelling" if "infer" in shown.scopes else "reading"
+    )
+    return f'<span id="who">You are {does} as {escape(shown.name or "the holder of a token")}</span> '
 
 
 def _document(title: str, body: str, shown: Pass) -> str:
     """Return the frame of a page: title, connection state, messages, the confirmation dialog."""
     csrf = "" if shown.csrf is None else f' data-csrf="{escape(shown.csrf)}"'
-    leave = "" if shown.csrf is None else '<button type="button" id="leave">Log out</button>'
+    leave = "" if shown.csrf is None else f'{_who(shown)}<button type="button" id="leave">Log out</button>'
     live = ' data-live=""' if "read" in shown.scopes else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

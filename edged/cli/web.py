@@ -1,0 +1,125 @@
+"""`edged web`: browsers that may open the device page."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from edged.cli.json_output import AsJson, print_json
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edged.config import WebConfig
+    from edged.storage.web_access import Pairing
+
+web_app = typer.Typer(help="Browsers that may open the device page.", no_args_is_help=True)
+
+ConfigFile = Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")]
+
+
+@web_app.command("pair")
+def pair(
+    config: ConfigFile,
+    label: Annotated[bool, Option("--label", help="it may also label samples")] = False,
+    control: Annotated[
+        bool, Option("--control", help="it may also label, train, pause and roll back")
+    ] = False,
+    name: Annotated[str, Option(help="what the browser is called")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show a code that lets one browser in; it counts for 10 minutes, the daemon may run."""
+    from edged.device.web.http.authentication import PAIRED
+    from edged.device.web.http.own_certificate import tunnel
+    from edged.storage.web_access import CODE_SECONDS
+
+    web, pairing = _opened(config)
+    scope = "control" if control else "label" if label else "read"
+    told: dict[str, Any] = {
+        "code": pairing.new_code(PAIRED[scope], name),
+        "scope": scope,
+        "until": time.time() + CODE_SECONDS,
+        "page": _page(web),
+        "certificate": _certificate(config, web),
+        "tunnel": tunnel(web),
+    }
+    if as_json:
+        print_json(told)
+        return
+    may = {"read": "read", "label": "read and label", "control": "read, label and control"}[scope]
+    until = time.strftime("%H:%M", time.localtime(told["until"]))
+    lines = [f"code         {told['code']}   (one browser, until {until}; it may {may})"]
+    if told["page"] is not None:
+        lines.append(f"page         {told['page']}")
+    if told["certificate"] is not None:
+        lines.append(f"certificate  SHA-256 {told['certificate']}")
+        lines.append("             compare it with what the browser shows before you type the code")
+    lines.append(f"over SSH     {told['tunnel']}")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+@web_app.command("sessions")
+def sessions(config: ConfigFile, as_json: AsJson = False) -> None:
+    """List the browsers that are paired."""
+    _, pairing = _opened(config)
+    found = pairing.sessions()
+    if as_json:
+        fields = ("number", "name", "scopes", "begun", "until")
+        print_json({"sessions": [{field: getattr(one, field) for field in fields} for one in found]})
+        return
+    for one in found:
+        day = time.strftime("%Y-%m-%d", time.localtime(one.begun))
+        sys.stdout.write(f"{one.number:>4}  {one.name:<40}  {', '.join(one.scopes):<22}  since {day}\n")
+    if not found:
+        sys.stderr.write("no browser is paired\n")
+
+
+@web_app.command("forget")
+def forget(
+    config: ConfigFile,
+    number: Annotated[int | None, Argument(help="number of the session; see `edged web sessions`")] = None,
+    everything: Annotated[bool, Option("--all", help="all sessions and codes")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Log a browser out, at once."""
+    if (number is None) != everything:
+        raise ConfigError("name one session, or --all", where="edged web forget")
+    _, pairing = _opened(config)
+    gone = pairing.forget(number)
+    print_json({"ended": gone}) if as_json else sys.stdout.write(f"{gone} logged out\n")
+
+
+def _opened(path: Path) -> tuple[WebConfig, Pairing]:
+    from edged.clock import SystemClock
+    from edged.config import loader
+    from edged.storage.web_access import Pairing
+
+    loaded = loader.load(path)
+    if loaded.web is None:
+        raise ConfigError("the device page is off", where=f"{path}: web", remedy="add `web: {}`")
+    return loaded.web, Pairing(loaded.storage.dir, SystemClock())
+
+
+def _page(web: WebConfig) -> str | None:
+    from edged.device.web.http.own_certificate import names_of
+
+    if web.address is None:
+        return None
+    host = web.address[0] if web.is_local else names_of(web)[0]
+    scheme = "http" if web.is_local and web.tls is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{web.address[1]}/"
+
+
+def _certificate(path: Path, web: WebConfig) -> str | None:
+    """The fingerprint of the certificate; None without TLS, or before the daemon has made one."""
+    from edged.config import loader
+    from edged.device.web.http.own_certificate import FILE, fingerprint
+
+    if web.tls is not None:
+        return fingerprint(web.tls.cert_file)
+    own = loader.load(path).storage.dir / FILE
+    return fingerprint(own) if not web.is_local and own.exists() else None

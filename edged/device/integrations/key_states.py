@@ -1,0 +1,183 @@
+"""The newest prediction of each key, and the label that holds for it, as retained states of few messages."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edged.domain.home_assistant import labelling_state, prediction_state
+from edged.domain.stream.arrivals import Arrivals
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edged.clock import Clock
+    from edged.domain.judging.predictions import Predictions
+    from edged.domain.labels.held_labels import HeldLabel, HeldLabels
+    from edged.domain.stream.schema import Schema
+
+MOST_KEYS = 32
+CHANGE_SECONDS = 0.5  # between two messages of a key at least, however often its label changes
+EVERY_SECONDS = 10.0  # between two messages of a key whose label stays
+FORGET_SECONDS = 86_400.0  # a key that is silent for so long makes room for another
+LOOK_SECONDS = 60.0  # between two looks for such a key
+URGENT_SECONDS = 0.1  # between two calls for `publish`, of all keys
+AHEAD_SECONDS = 60.0  # a sample from further in the future does not make later ones old
+
+Send = Callable[[str, dict[str, Any]], bool]
+"""Publishes a state, below `state/`; False when it was not taken."""
+
+
+@dataclass(slots=True)
+class KeyState(Arrivals):
+    """One key: when its samples came, what is known of it, and what was published of that.
+
+    `said` is the newest prediction; None until there is one since the daemon started.
+    """
+
+    said: dict[str, Any] | None = None
+    alarm: bool = False
+    told: dict[str, Any] | None = None
+    told_at: float = float("-inf")
+    label: dict[str, Any] | None = field(default=None)
+
+    def payload(self, key: str, *, silent: bool) -> dict[str, Any]:
+        """Return the state `prediction` of this key."""
+        said = {"ts": None, "label": None, "confidence": None, "output": None, "model": None}
+        more = {"alarm": self.alarm, "silent": silent, "untrained": False}
+        return {"key": key, **said, **more, **(self.said or {})}
+
+    def is_due(self, payload: dict[str, Any], monotonic: float) -> bool:
+        """Whether `payload` is to be published by now."""
+        if self.told == payload:
+            return False
+        if self.told is None:
+            return True
+        changed = any(self.told[name] != payload[name] for name in ("label", "alarm", "silent", "untrained"))
+        return monotonic - self.told_at >= (CHANGE_SECONDS if changed else EVERY_SECONDS)
+
+
+class KeyStates:
+    """The states of up to `MOST_KEYS` keys; usable from any thread.
+
+    `keys` are those of an earlier start: their predictions are of then, so they count as silent.
+    """
+
+    def __init__(self, schema: Schema, clock: Clock, keys: Iterable[str]) -> None:
+        self._schema = schema
+        self._clock = clock
+        self._lock = threading.Lock()
+        now = clock.monotonic()
+        self._states = {key: KeyState(now) for key in keys}
+        self._full_until = self._urged = float("-inf")
+        self.classes: tuple[str, ...] = ()
+        """The classes that were announced: a label that is none of them waits."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that are followed, oldest first."""
+        with self._lock:
+            return list(self._states)
+
+    def forget(self) -> None:
+        """Forget all keys."""
+        with self._lock:
+            self._states.clear()
+
+    def repeat(self) -> None:
+        """Publish everything again with the next `publish`."""
+        with self._lock:
+            for state in self._states.values():
+                state.told, state.label = None, None
+
+    # ---- what happens ----------------------------------------------------------------------
+
+    def answered(self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]) -> bool:
+        """Take in predictions of samples `(n,)`; whether something is to be published or announced now."""
+        last, counts = dict(zip(keys, range(len(keys)), strict=True)), Counter(keys)
+        now, urgent = self._clock.monotonic(), False
+        with self._lock:
+            for key, i in last.items():
+                state = self._states.get(key) or self._admit(key, now)
+                if state is None:
+                    continue
+                state.record_arrivals(counts[key], now)
+                before = state.said
+                if before is not None and ts[i] < before["ts"] <= self._clock.now() + AHEAD_SECONDS:
+                    continue  # it comes late, and says nothing of now
+                state.said = self._said(made, i, float(ts[i]))
+                urgent |= before is None or before["label"] != state.said["label"]
+            if not urgent or now - self._urged < URGENT_SECONDS:
+                return False
+            self._urged = now
+        return True
+
+    def _admit(self, key: str, now: float) -> KeyState | None:
+        """Follow one more key, if there is room."""
+        if len(self._states) >= MOST_KEYS:
+            if now < self._full_until:
+                return None
+            oldest = min(self._states, key=lambda known: self._states[known].heard)
+            if now - self._states[oldest].heard < FORGET_SECONDS:
+                self._full_until = now + LOOK_SECONDS
+                return None
+            del self._states[oldest]
+        self._states[key] = state = KeyState(now)
+        return state
+
+    def _said(self, made: Predictions, i: int, ts: float) -> dict[str, Any]:
+        row, label, confidence = made.output[i], None, None
+        finite = bool(np.isfinite(row).all())
+        if finite and made.confidence is not None:
+            confidence = round(float(made.confidence[i]), 3)
+            decided = made.promise is None or not made.promise.undecided[i]
+            label = (self._schema.classes[int(made.answers[i, 0])] or None) if decided else None
+        output = [float(f"{value:.4g}") for value in row.tolist()] if finite else None
+        return {
+            "ts": ts, "label": label, "confidence": confidence, "output": output,
+            "model": made.version, "untrained": made.missing is not None,
+        }  # fmt: skip
+
+    def alarmed(self, key: str, *, alarm: bool) -> None:
+        """An alarm of a key begins or ends."""
+        with self._lock:
+            if key in self._states:
+                self._states[key].alarm = alarm
+
+    # ---- what is published -----------------------------------------------------------------
+
+    def publish(self, send: Send, *, silent: bool) -> None:
+        """Publish predictions that are due; with `silent` as those of sensors that send nothing."""
+        now = self._clock.monotonic()
+        with self._lock:
+            for key, state in self._states.items():
+                quiet = silent or state.said is None or state.is_silent(now)
+                payload = state.payload(key, silent=quiet)
+                waits = payload["label"] is not None and payload["label"] not in self.classes
+                if not waits and state.is_due(payload, now) and send(prediction_state(key), payload):
+                    state.told, state.told_at = payload, now
+
+    def publish_labels(self, held: HeldLabels, send: Send) -> None:
+        """Publish the labels that hold, where they have changed."""
+        if self._schema.task != "classify":
+            return
+        with self._lock:
+            for key, state in self._states.items():
+                payload = {"key": key, "label": self._class_of(held[key])}
+                if payload == state.label or payload["label"] not in (None, *self.classes):
+                    continue
+                if send(labelling_state(key), payload):
+                    state.label = payload
+
+    def _class_of(self, held: HeldLabel | None) -> str | None:
+        """The name of the class that holds; None for none, or one that was removed."""
+        if held is None:
+            return None
+        y = np.asarray(held.label, np.float32).reshape(1, -1)
+        place = int((y if self._schema.open is None else self._schema.open.mapped(y))[0, 0])
+        return self._schema.classes[place] or None if place >= 0 else None

@@ -1,0 +1,71 @@
+"""`edged web`: what a person sees, with no daemon running."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edged.clock import SystemClock
+from edged.config import WebConfig
+from edged.device.web.http.own_certificate import FILE, fingerprint
+from edged.device.web.http.sockets import Sockets
+from edged.errors import ConfigError
+from edged.storage.web_access import Pairing
+
+
+def configured(folder: Path, web: object) -> Path:
+    path = folder / "edged.yaml"
+    values = {"device": {"id": "rig"}, "stream": {"topic": "s", "features": 2, "classes": 2}, "web": web}
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edged", "web", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+def test_a_code_is_shown_with_all_that_a_person_needs(tmp_path: Path) -> None:
+    config = configured(tmp_path, {"listen": "0.0.0.0:8443"})
+    state = tmp_path / "state"
+    state.mkdir()
+    Sockets(WebConfig.model_validate({"listen": "0.0.0.0:8443"}), state)
+    done = run("pair", "--label", "--name", "kitchen", str(config))
+    assert done.returncode == 0, done.stderr
+    code = re.search(r"^code +([2-9A-Z]{4}-[2-9A-Z]{4}) +\(.*read and label\)$", done.stdout, re.MULTILINE)
+    assert code is not None
+    assert "https://" in done.stdout
+    assert fingerprint(state / FILE) in done.stdout
+    assert "ssh -L 8443:127.0.0.1:8443" in done.stdout
+    cookie = Pairing(state, SystemClock()).redeem(code[1])
+    assert cookie is not None
+    assert re.search(r"1 +kitchen +infer, read", run("sessions", str(config)).stdout)
+    assert run("forget", str(config), "7").returncode == 3
+    assert run("forget", str(config)).returncode == 2
+    assert run("forget", str(config), "1").stdout == "1 logged out\n"
+
+
+def test_without_the_page_there_is_nothing_to_pair(tmp_path: Path) -> None:
+    done = run("pair", str(configured(tmp_path, None)))
+    assert done.returncode == 2
+    assert "add `web: {}`" in done.stderr
+
+
+def test_a_damaged_certificate_is_named(tmp_path: Path) -> None:
+    config = WebConfig.model_validate({"listen": "0.0.0.0:0"})
+    (tmp_path / FILE).write_text("nothing")
+    with pytest.raises(ConfigError, match="makes a new one"):
+        Sockets(config, tmp_path)
+    (tmp_path / FILE).unlink()
+    assert Sockets(config, tmp_path).tls is not None
+    assert Sockets(WebConfig(), tmp_path).tls is None
+
+
+def test_no_socket_is_open_to_the_network_without_a_certificate() -> None:
+    with pytest.raises(ConfigError, match="from outside"):
+        Sockets(WebConfig.model_validate({"listen": "0.0.0.0:0"}))

@@ -7,10 +7,17 @@ from html import escape
 from importlib import resources
 from math import isfinite
 
+DESIGN = "design.css"
+
+
+def design() -> str:
+    """The CSS that the device page, the fleet page and reports share (`DESIGN`)."""
+    return resources.files("edged.charts").joinpath(DESIGN).read_text(encoding="utf-8")
+
 
 def document(title: str, body: str, style: str = "") -> str:
     """A whole page around its body; `style` is CSS of its own, beside that of all pages."""
-    common = resources.files("edged.charts").joinpath("page.css").read_text(encoding="utf-8")
+    common = design() + resources.files("edged.charts").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -1,11 +1,10 @@
-"""A report's page and its parts: numbers as people read them, tables."""
+"""A report's page and its tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
-from math import isfinite
 
 DESIGN = "design.css"
 
@@ -24,20 +23,6 @@ def document(title: str, body: str, style: str = "") -> str:
         f"<title>{escape(title)}</title><style>{common}{style}</style></head>"
         f"<body><main><h1>{escape(title)}</h1>{body}</main></body></html>\n"
     )
-
-
-def percent(value: float | None) -> str:
-    """A share as people read it.
-
-    >>> percent(0.7812)
-    '78.1 %'
-    """
-    return "–" if value is None or not isfinite(value) else f"{100 * value:.1f} %"
-
-
-def plain(value: float | None) -> str:
-    """A number with four significant digits."""
-    return "–" if value is None or not isfinite(value) else f"{value:.4g}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: str = "") -> str:

@@ -136,7 +136,8 @@ class Web:
             from edged.device.web.page.baseline import Baseline
 
             self._baseline = Baseline(self._pipeline)
-        self._page.measured(metrics["ts"], value, self._baseline.quality())
+        frozen = self._baseline.quality()
+        self._page.measured(metrics["ts"], value, None if value is None else frozen)
         if self._pipeline.clock.monotonic() - self._kept >= KEEP_SECONDS:
             self._store_history()
 

@@ -9,14 +9,14 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from edged.charts.experiments import COLOURED, Curve, SeedDots, confusion, curves, histogram, legend, whiskers
-from edged.charts.html import document, percent, plain, table
+from edged.charts.html import document, table
+from edged.figures import SHARES, percent, plain, size
 
 if TYPE_CHECKING:
     Tell = Callable[[float | None], str]
     Row = Mapping[str, Any]
 
 ABBREVIATED = {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "auroc": "AUROC"}
-SHARES = frozenset({"accuracy", "balanced_accuracy"})
 LONGEST = 25  # rows of dots that are shown; the table has all
 
 
@@ -108,8 +108,8 @@ def _ranking(report: Mapping[str, Any]) -> str:
         (
             str(row["rank"]), row["name"], *_own_figure(row, metric, tested=tested),
             *(_tell(name)(row["validation"][name]["mean"]) for name in others),
-            f"{row['step_us']:,.0f} µs", _bytes(row["peak_bytes"]), _bytes(row["model_bytes"]),
-            _bytes(row["bundle_bytes"]), f"{row['parameters']:,}", _range(row["epochs"]),
+            f"{row['step_us']:,.0f} µs", size(row["peak_bytes"]), size(row["model_bytes"]),
+            size(row["bundle_bytes"]), f"{row['parameters']:,}", _range(row["epochs"]),
             f"{row['seconds']:.1f} s",
         )
         for row in rows
@@ -130,12 +130,6 @@ def _own_figure(row: Row, metric: str, *, tested: bool) -> list[str]:
 
 def _tell(name: str) -> Tell:
     return percent if name in SHARES else plain
-
-
-def _bytes(value: int | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value / 1e6:.1f} MB" if value >= 1e6 else f"{value / 1e3:.0f} kB"
 
 
 def _range(values: Sequence[int]) -> str:

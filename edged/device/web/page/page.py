@@ -47,7 +47,7 @@ class Page:
         """Return the whole page, or a login form to browsers without the scope `read`."""
         shown: Pass = request.scope["edged.pass"]
         if "read" not in shown.scopes:
-            return _html(request, _document("edged", _login("Log in to look"), shown))
+            return _html(request, _document("edged", _login("Log in"), shown))
         return _html(request, await asyncio.to_thread(self._whole, shown))
 
     async def sections(self, request: Request) -> Response:
@@ -96,7 +96,7 @@ class Page:
                 f'<div class="inside">{inside}</div></section>'
             )
         if shown.csrf is None and "control" not in shown.scopes:
-            parts.insert(2, _login("Log in to steer"))
+            parts.insert(3, _login("Log in for control"))
         return _document(self._pipeline.config.device.id, f'<div class="grid">{"".join(parts)}</div>', shown)
 
     def _report(self, shown: Pass) -> str:
@@ -129,7 +129,7 @@ def _document(title: str, body: str, shown: Pass) -> str:
         '<p id="said" role="status" aria-live="polite"></p>'
         '<dialog id="ask" aria-labelledby="ask-head" aria-describedby="ask-text"><form method="dialog">'
         '<h2 id="ask-head"></h2><p id="ask-text"></p><div class="buttons"><button value="no">Cancel</button>'
-        '<button value="yes" id="ask-yes" class="main">Yes</button></div></form></dialog></body></html>\n'
+        '<button value="yes" id="ask-yes" class="main">Confirm</button></div></form></dialog></body></html>\n'
     )
 
 

@@ -173,6 +173,7 @@ PUBLISHED: dict[str, Schema] = {
         problem=or_null(TEXT), on_hold=ON_HOLD, windows=WINDOWS, outbox=OUTBOX,
     ),
     "state/config": every(
+        {"page": about("where other machines find the device page; null if they cannot", or_null(TEXT))},
         **each(OBJECT, "stream", "training", "gate", "serving", "storage", "commands", "report"),
         **SETTINGS["properties"],
     ),

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001, S310  a program, not a package; it asks its own devices
 """The pictures of the device page in docs/http.md.
 
-Run it as `EDGED_WEB=.venv-web .venv/bin/python docs/make_pictures.py`; `make test-web` makes that environment.
+Run it as `EDGED_WEB=.venv-web .venv/bin/python docs/make_pictures.py`; `make test-web` makes .venv-web.
 It runs real devices on a broker of its own and opens their pages in Chromium: an empty device, one that
 learns, one that is well, one in trouble, and one with an alarm; each on a desk and on a phone. `--dark` takes
 the dark theme, `-o` another folder.

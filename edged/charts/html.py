@@ -27,11 +27,11 @@ def document(title: str, body: str, style: str = "") -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: str = "") -> str:
     """A table; cells are text, the first column names the row."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    top = "".join(f"<th>{escape(cell)}</th>" if cell else "<td></td>" for cell in head)
     body = "".join(
         "<tr>" + "".join(f"<{'th' if i == 0 else 'td'}>{escape(cell)}</{'th' if i == 0 else 'td'}>"
                          for i, cell in enumerate(row)) + "</tr>"
         for row in rows
     )  # fmt: skip
     whole = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="wide"><table class="{style}">{whole}</table></div>'
+    return f'<div class="wide" tabindex="0"><table class="{style}">{whole}</table></div>'

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from edged.figures import change, count, percent, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -105,6 +105,21 @@ def suspect_labels(task: Task, error: float, usual: float) -> str:
     else:
         told = f"even the better model's error is {plain(error)}, at most {plain(usual)} is usual"
     return f"the newest labels look wrong: {told}"
+
+
+def why_not(reasons: Sequence[str], numbers: Mapping[str, float], *, forgets: bool) -> str:
+    """The kind of a rejection, without its numbers, so that like ones can be counted.
+
+    >>> why_not(["right in 3 of 9 held-back cases"], {"judged_error": 0.6}, forgets=False)
+    'worse than the current model'
+    """
+    kinds = {
+        "usual_limit": "the newest labels look wrong",
+        "lost_class": "finds fewer cases of one class",
+        "judged_error": "forgets what earlier data taught" if forgets else "worse than the current model",
+        "holdout": "too few labelled held-back cases",
+    }
+    return next((told for name, told in kinds.items() if name in numbers), "; ".join(reasons))
 
 
 # ---- what became of a run ----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 from edged import logs
 from edged.charts.html import document, table
-from edged.charts.lines import ChartLine, line_chart
+from edged.charts.lines import ChartLine, LineChart
 from edged.domain.messages.encoding import json_ready
 from edged.errors import StorageError
 from edged.figures import percent, size
@@ -63,7 +63,7 @@ def _chart(rounds: Sequence[Mapping[str, Any]]) -> str:
     if any(entry["unseen"] is not None for entry in rounds):
         values = [nan if entry["unseen"] is None else entry["unseen"] for entry in rounds]
         lines.append(ChartLine("those that took no part", "unseen", values))
-    return line_chart(numbers, numbers, lines, [], percent, unit="round")
+    return LineChart(numbers, numbers, lines, [], percent, unit="round").html()
 
 
 def _of(spread: Mapping[str, float] | None, name: str) -> float:

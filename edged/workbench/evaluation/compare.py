@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.charts.html import document, table
-from edged.charts.lines import ChartLine, Marks, line_chart
+from edged.charts.lines import ChartLine, LineChart, Marks
 from edged.domain.judging.paired_test import block_bootstrap
 from edged.errors import ConfigError
 from edged.figures import figure, percent, plain
@@ -84,7 +84,8 @@ def comparison_page(title: str, comparison: dict[str, Any], outcomes: Sequence[E
         if outcome.history["curves"]["starts"] == outcomes[0].history["curves"]["starts"]
     ]
     curves = outcomes[0].history["curves"]
-    chart = line_chart(curves["starts"], curves["ends"], lines, [Marks("drift")], tell) if lines else ""
+    drawn = LineChart(curves["starts"], curves["ends"], lines, [Marks("drift")], tell)
+    chart = drawn.html() if lines else ""
     sentences = "".join(f"<p class=lead>{_sentence(name, gain, accuracy)}</p>"
                         for name, gain in comparison["gains"].items())  # fmt: skip
     return document(title, f"{sentences}{table(head, rows)}<h2>Over time</h2>{chart}")

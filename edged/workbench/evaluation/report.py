@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from edged.charts.html import document, table
-from edged.charts.lines import Bands, ChartLine, Marks, line_chart, matrix
+from edged.charts.lines import Bands, ChartLine, LineChart, Marks, matrix
+from edged.domain.outcomes import why_not
 from edged.figures import change, figure, percent, plain
 
 NAMES = {"adapted": "adapted", "frozen": "frozen", "no_change": "last label"}
@@ -100,7 +101,7 @@ def _over_time(history: Mapping[str, Any], tell: Callable[[float], str]) -> str:
     if not curves["starts"]:
         return ""
     lines = [ChartLine(name, line, curves[line]) for line, name in NAMES.items() if line in curves]
-    chart = line_chart(curves["starts"], curves["ends"], lines, moments(history), tell)
+    chart = LineChart(curves["starts"], curves["ends"], lines, moments(history), tell).html()
     what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}[history["figure"]]
     width = curves["ends"][0] - curves["starts"][0] + 1
     note = f"Windows of {width:,} samples; point at one for its values."
@@ -116,7 +117,11 @@ def _verdicts(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     )
     if not verdicts:
         return f"<h2>Verdicts</h2><p>{counts}</p>"
-    kinds = Counter(_kind(v) for v in verdicts if v["outcome"] != "promoted")
+    kinds = Counter(
+        why_not(v["reasons"], v["numbers"], forgets=v["forgets"])
+        for v in verdicts
+        if v["outcome"] != "promoted"
+    )
     common = "".join(f"<li>{n:,} × {escape(kind)}</li>" for kind, n in kinds.most_common(FEW))
     rows = [
         (
@@ -132,12 +137,6 @@ def _verdicts(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
         f"<h2>Verdicts</h2><p>{counts}</p>{f'<ul>{common}</ul>' if common else ''}"
         f"<details><summary>every verdict</summary>{every}</details>"
     )
-
-
-def _kind(verdict: Mapping[str, Any]) -> str:
-    """A reason without its numbers, so that like ones can be counted."""
-    words = "; ".join(verdict["reasons"]).split()
-    return " ".join("…" if any(c.isdigit() for c in word) else word for word in words)
 
 
 def _classes(history: Mapping[str, Any]) -> str:
@@ -173,7 +172,7 @@ def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
         f"earlier parts), forward transfer <b>{signed(kept['forward_transfer'])}</b>, "
         f"forgetting <b>{signed(forgotten)}</b> (loss against the best ever on each part"
         f"{_first_part(report, signed)}).</p>"
-        f'<div class="wide">{grid}</div>'
+        f'<div class="wide" tabindex="0">{grid}</div>'
     )
 
 
@@ -236,9 +235,9 @@ def anomalies(history: Mapping[str, Any]) -> str:
     last = told["ends"][-1]
     ends = [last if a["end"] is None else a["end"] for a in alarms]
     bands = Bands("alarm", [(a["row"], end, _told(a)) for a, end in zip(alarms, ends, strict=True)])
-    chart = line_chart(
+    chart = LineChart(
         told["starts"], told["ends"], lines, moments(history), lambda v: plain(10**v), 0.0, [bands, known]
-    )
+    ).html()
     width = told["ends"][0] - told["starts"][0] + 1
     note = (
         f"Highest score of each {width:,} samples in multiples of the threshold of its time (dashed: 1), "

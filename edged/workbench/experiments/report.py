@@ -91,7 +91,7 @@ def _intervals(report: Mapping[str, Any], tell: Tell) -> str:
     more = len(report["ranking"]) - len(rows)
     note += f" The best {LONGEST} of {len(report['ranking'])}." if more else ""
     chart = whiskers(rows, _name(metric), tell)
-    return f"<h2>{_title(metric)} ({direction})</h2>{chart}<p class=note>{note}</p>"
+    return f"<h2>{_title(metric)} ({direction})</h2>{_scrolled(chart)}<p class=note>{note}</p>"
 
 
 def _number(value: float | None) -> float:
@@ -177,12 +177,17 @@ def _winner(row: Row, metric: str, tell: Tell) -> str:
     if "confusion" in shown:
         chart = confusion(shown["classes"], shown["confusion"])
         what = f"What it answers {where}, true classes down; the darker, the larger the share of the class."
-        return f'<h2>Answers of the winner</h2><div class="wide">{chart}</div><p class=note>{what}</p>'
+        return f"<h2>Answers of the winner</h2>{_scrolled(chart)}<p class=note>{what}</p>"
     unit = "in the target's unit" if shown["unit"] == "target" else "in standard deviations of each target"
     chart = histogram(shown["edges"], shown["counts"], f"answer minus target, {unit}", plain)
     figure = f"{_name(metric)} {tell(row['validation'][metric]['mean'])} on the validation part"
     note = f"Residuals {where}; the outermost bars hold what lies further out. {figure}."
-    return f"<h2>Residuals of the winner</h2>{chart}<p class=note>{escape(note)}</p>"
+    return f"<h2>Residuals of the winner</h2>{_scrolled(chart)}<p class=note>{escape(note)}</p>"
+
+
+def _scrolled(chart: str) -> str:
+    """A chart that phones scroll, so that its text can be read."""
+    return f'<div class="wide" tabindex="0">{chart}</div>'
 
 
 def _failures(report: Mapping[str, Any]) -> str:

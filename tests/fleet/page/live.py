@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from edged.workbench.demo.broker import Mosquitto, free_port
@@ -212,7 +213,7 @@ def test_by_keyboard_alone(plant: Any, browser: Any) -> None:
         page.get_by_label("Search").focus()
         page.keyboard.type("press-12")
         expect(page.locator("#rows tr").first).to_contain_text("press-12")
-        for _ in range(2 + 1 + 9):  # sorting; all; nine heads
+        for _ in range(2 + 1 + 10):  # sorting; all; ten heads
             page.keyboard.press("Tab")
         page.keyboard.press("Space")
         expect(page.get_by_label("Select press-12", exact=True)).to_be_checked()
@@ -441,3 +442,52 @@ def test_why_a_device_refuses_most_messages(make_broker: MakeBroker, browser: An
         for _ in range(6):
             listener.send("sensors/a", {"temp": 20.5, "vib": 0.1})
         expect(health).to_have_text("OK")
+
+
+def test_an_operator_teaches_a_device_and_sees_what_it_did(
+    make_broker: MakeBroker, browser: Any, tmp_path: Path
+) -> None:
+    """A label from now on, an answer to a label request, and the sentence on what was learned."""
+    broker = make_broker()
+    device = Device(
+        tmp_path, broker.port, {"features": ["temp", "vib"], "classes": ["ok", "worn"]},
+        labels={"request_share": 0.5}, training={"min_new_samples": 20, "every": None},
+        gate={"min_holdout": 1, "probation": 0},
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    with (
+        fleet_ui("--broker", f"mqtt://127.0.0.1:{broker.port}") as ui,
+        running(device, broker.port) as listener,
+        opened(browser, ui.url) as page,
+    ):
+        connect(page)
+        page.get_by_role("button", name="rig", exact=True).click()
+        expect(page.locator("#detail-learned")).to_have_text("Nothing yet.")
+        page.get_by_label("Key", exact=True).fill("a")
+        page.get_by_label("Label", exact=True).select_option("worn")
+        page.get_by_role("button", name="Label from now on").click()
+        expect(page.locator("#teach-answer")).to_have_text("From now on: worn.")
+        for _ in range(40):
+            listener.send("sensors/a", {"temp": rng.normal(60, 1), "vib": rng.normal(1, 0.1)})
+        page.get_by_label("Label", exact=True).select_option("ok")
+        page.get_by_role("button", name="Label from now on").click()
+        expect(page.locator("#teach-answer")).to_have_text("From now on: ok.")
+        for _ in range(40):
+            listener.send("sensors/a", {"temp": rng.normal(40, 1), "vib": rng.normal(0, 0.1)})
+        page.get_by_role("button", name="End", exact=True).click()
+        expect(page.locator("#teach-answer")).to_have_text("Ended.")
+        expect(page.locator("#detail-learned")).to_contain_text("Learned from", timeout=30_000)
+        expect(page.locator("#detail-learned")).to_contain_text("In service as model")
+        for _ in range(20):
+            listener.send("sensors/b", {"temp": 50.0, "vib": 0.5})
+        expect(page.locator("#teach-requests li").first).to_contain_text("b, ", timeout=20_000)
+        before, last = listener.messages["metrics"][-1], page.locator("#teach-requests li").first
+        asked = last.inner_text()
+        assert violations(page) == []
+        picture(page, "teach")
+        last.get_by_role("button", name="ok").click()
+        expect(page.locator("#teach-requests li").first).not_to_have_text(asked)
+        count = before["labels"]["count"]
+        listener.wait(lambda: listener.messages["metrics"][-1]["labels"]["count"] > count)
+        page.locator("#detail-close").click()
+        expect(row(page, "rig")).to_contain_text("Learned from")

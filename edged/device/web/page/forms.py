@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.web.page.format import button, moment
 from edged.device.web.page.snapshot import PAUSABLE
-from edged.figures import figure, percent, plain
+from edged.figures import count, figure, percent, plain
 
 if TYPE_CHECKING:
     from edged.device.web.page.snapshot import Snapshot
@@ -126,7 +126,7 @@ def alarms(view: Snapshot) -> str:
     if view.anomaly is None:
         return ""
     threshold = view.anomaly["threshold"]
-    told = f"<p>{view.anomaly['alarms']:,} alarms, {view.anomaly['flagged']:,} samples excluded; "
+    told = f"<p>{count(view.anomaly['alarms'], 'alarm')}, {view.anomaly['flagged']:,} samples excluded; "
     told += "calibrating threshold.</p>" if threshold is None else f"threshold {plain(threshold)}.</p>"
     for key in view.anomaly["standing"]:
         ask = f"Mark {key} as normal and learn from it?"

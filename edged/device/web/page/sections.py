@@ -147,6 +147,8 @@ def quality(view: Snapshot) -> str:
     tell = _tell(view)
     points = measured(view.points)
     if not points:
+        if view.schema.task != "classify":
+            return "<p>Quality is measured once a trained model is in service.</p>"
         if view.counters.labels:
             return "<p>Quality is measured with each new label; the next one continues the chart.</p>"
         return "<p>No labels yet. Quality is measured with labels: the chart starts with the first one.</p>"
@@ -332,7 +334,7 @@ def _tell(view: Snapshot) -> Callable[[float | None], str]:
 
 SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "health": ("Health", health),
-    "learned": ("What your labels did", learned),
+    "learned": ("What was learned", learned),
     "actions": ("Controls", actions),
     "quality": ("Quality over time", quality),
     "requests": ("Label requests", requests),

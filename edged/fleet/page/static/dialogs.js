@@ -133,7 +133,7 @@ class Teaching {
     }
     at("teach-signed").hidden = !device.signs("label");
     const one = this.sent;
-    say(at("teach-answer"), one === null ? "" : `${one.command}: ${one.state}${one.text ? ` – ${one.text}` : ""}`);
+    say(at("teach-answer"), one === null ? "" : one.state === "successful" ? one.done : `Label ${one.state}: ${one.text}`);
     if (one?.state === "successful" && one.sample) device.requests.delete(one.sample);
     this.#requests();
   }
@@ -157,11 +157,11 @@ class Teaching {
     const fields = { hold: true };
     if (at("hold-key").value.trim()) fields.key = at("hold-key").value.trim();
     if (label !== null) fields.label = label;
-    this.#send(fields, null);
+    this.#send(fields, null, label === null ? "Ended." : `From now on: ${label}.`);
   }
 
-  #send(fields, sample) {
-    this.sent = Object.assign(this.asking.send(this.device.id, "label", fields, Date.now()), { sample });
+  #send(fields, sample, done) {
+    this.sent = Object.assign(this.asking.send(this.device.id, "label", fields, Date.now()), { sample, done });
     this.show();
   }
 
@@ -185,7 +185,7 @@ class Teaching {
 
   #answers(told) {
     const row = element("div", "", "buttons");
-    const answer = (label) => this.#send({ id: told.id, label }, told.id);
+    const answer = (label) => this.#send({ id: told.id, label }, told.id, `Label stored: ${label}.`);
     for (const name of this.device.classes) {
       const button = element("button", name);
       button.type = "button";

@@ -187,6 +187,8 @@ def outbox(state: Mapping[str, Any]) -> str:
 
 
 def _model(model: Mapping[str, Any]) -> str:
+    if model["version"] is None:
+        return "none yet"
     told = f"version {model['version']} since {when(model['since'])}"
     if model.get("parent") is not None:
         told += f", parent {model['parent']}"

@@ -60,6 +60,10 @@ def test_status_watch_and_page_tell_the_same(still: Site) -> None:
     started = len(still.listener.messages["metrics"])
     still.device.start()  # what has been counted is counted on
     still.listener.wait(lambda: len(still.listener.messages["metrics"]) >= started + 3)
+    page = still.unix("GET", "/api/page?only=quality,model,learned").json
+    assert "No labels yet" not in page["quality"]
+    assert "Learned from" in page["learned"]
+    assert "–" not in (page["quality"] + page["learned"]).partition("<table")[0]
     broker = f"--broker=mqtt://127.0.0.1:{still.broker.port}"
 
     def differing() -> dict[str, tuple[str, ...]]:

@@ -116,20 +116,23 @@ def device(name: str, folder: Path, broker: int, sections: dict[str, Any]) -> It
         process.wait(30)
 
 
-def until(url: str, holds: Callable[[dict[str, Any]], Any], act: Callable[[], None] | None = None) -> None:
-    """Wait until the status of a device fits; `act` is called in between, such as for more samples."""
+def asked(url: str, path: str) -> Any:
+    """What a device answers; nothing while it is not there."""
+    try:
+        with urllib.request.urlopen(url + path, timeout=5) as answer:
+            return json.loads(answer.read())
+    except OSError:
+        return None
+
+
+def until(holds: Callable[[], Any], act: Callable[[], None] = lambda: None) -> None:
+    """Wait until something holds; `act` is called in between, such as for more samples."""
     end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        try:
-            with urllib.request.urlopen(f"{url}api/status", timeout=5) as answer:
-                if holds(json.loads(answer.read())):
-                    return
-        except OSError:
-            pass  # it is not there yet
-        if act is not None:
-            act()
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError("a device did not come into the state of the picture")
+        act()
         time.sleep(0.3)
-    raise TimeoutError(f"{url} did not come into the state of the picture")
 
 
 class Camera:
@@ -155,27 +158,39 @@ class Camera:
             context.close()
 
 
-def five_screens(camera: Camera, plant: Plant, folder: Path, broker: int) -> None:
-    """Bring devices into the five states, one after the other."""
-    with device("press-7", folder, broker, PRESS) as url:
-        until(url, lambda status: status["state"] == "online")
-        camera.take(url, "page-empty")
-        plant.press(20, 0.6)
-        until(url, lambda status: status["labels"] >= 15)
-        camera.take(url, "page-learning")
-        until(url, lambda status: status["training"]["runs"] >= 3, lambda: plant.press(10, 0.6))
-        plant.drifted = 3.0
-        until(url, lambda status: status["training"]["runs"] >= 6, lambda: plant.press(10, 0.6))
-        until(url, lambda status: status["training"]["progress"] is None, lambda: plant.press(2, 0.0))
-        camera.take(url, "page-well")
-        until(url, lambda status: status["problem"], lambda: plant.renamed(40))
-        camera.take(url, "page-trouble")
-    with device("pump-3", folder, broker, PUMP) as url:
-        until(url, lambda status: status["training"]["summary"], lambda: plant.pump(20))
-        until(url, lambda status: status["training"]["runs"] >= 2, lambda: plant.pump(20))
-        plant.pump(60, fault=25.0)
-        time.sleep(2)
-        camera.take(url, "page-alarm")
+def press_screens(camera: Camera, plant: Plant, url: str) -> None:
+    """A device that is empty, learns, is well, and is in trouble."""
+
+    def has(name: str, least: float) -> bool:
+        status = asked(url, "api/status")
+        found = status and (status["labels"] if name == "labels" else status["training"]["runs"])
+        return found is not None and found >= least
+
+    until(lambda: asked(url, "api/status"))
+    camera.take(url, "page-empty")
+    plant.press(20, 0.6)
+    until(lambda: has("labels", 15))
+    camera.take(url, "page-learning")
+    until(lambda: has("runs", 3), lambda: plant.press(10, 0.6))
+    plant.drifted = 3.0
+    until(lambda: has("runs", 6), lambda: plant.press(10, 0.6))
+    until(lambda: asked(url, "api/status")["training"]["progress"] is None, lambda: plant.press(2, 0.0))
+    camera.take(url, "page-well")
+    until(lambda: asked(url, "api/status")["problem"], lambda: plant.renamed(40))
+    camera.take(url, "page-trouble")
+
+
+def pump_screen(camera: Camera, plant: Plant, url: str) -> None:
+    """A device with an active alarm."""
+
+    def alarms() -> str:
+        found = asked(url, "api/page?only=alarms,learned")
+        return "calibrating" if not found or "model" not in found["learned"] else str(found["alarms"])
+
+    until(lambda: "calibrating" not in alarms(), lambda: plant.pump(20))
+    until(lambda: asked(url, "api/status")["training"]["runs"] >= 5, lambda: plant.pump(20))
+    until(lambda: 'class="ill"' in alarms(), lambda: plant.pump(5, fault=25.0))
+    camera.take(url, "page-alarm")
 
 
 def main() -> None:
@@ -197,7 +212,11 @@ def main() -> None:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         plant = Plant(port)
         try:
-            five_screens(Camera(browser, chosen.o, "dark" if chosen.dark else "light"), plant, folder, port)
+            camera = Camera(browser, chosen.o, "dark" if chosen.dark else "light")
+            with device("press-7", folder, port, PRESS) as url:
+                press_screens(camera, plant, url)
+            with device("pump-3", folder, port, PUMP) as url:
+                pump_screen(camera, plant, url)
         finally:
             plant.close()
             browser.close()

@@ -426,7 +426,7 @@ def test_why_a_device_refuses_most_messages(make_broker: MakeBroker, browser: An
         for _ in range(5):
             listener.send("sensors/a", {"Temp": 20.5, "vib": 0.1})
         expect(health).to_contain_text(f"{reason}sensors/a: field 'temp' is missing")
-        expect(health).to_have_class("wide bad")
+        expect(health).to_have_class("bad")
         unhealthy = page.get_by_role("button", name="Unhealthy 1", exact=True)
         unhealthy.click()
         expect(unhealthy).to_have_attribute("aria-pressed", "true")

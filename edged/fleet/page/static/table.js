@@ -14,7 +14,7 @@ const COLUMNS = [
     by: (row) => (row.standing.since === null ? null : -row.standing.since) },
   { id: "version", head: "edged", wide: true, say: ({ device }) => figure(device.status?.version),
     by: ({ device }) => textOf(figure(device.status?.version)) },
-  { id: "model", head: "Model", say: ({ device }) => figure(device.states.model.version),
+  { id: "model", head: "Model", wide: true, say: ({ device }) => figure(device.states.model.version),
     by: ({ device }) => number(device.states.model.version) },
   { id: "quality", head: "Live quality", say: ({ device }) => words.quality(device),
     by: ({ device }) => number(device.quality?.value) },
@@ -24,7 +24,7 @@ const COLUMNS = [
     by: ({ device }) => words.training(device) },
   { id: "learned", head: "What was learned", wide: true, long: true, say: ({ device }) => words.learned(device),
     by: ({ device }) => moment(device.states.training.summary_ts) },
-  { id: "health", head: "Health", wide: true, say: ({ device }) => words.health(device),
+  { id: "health", head: "Health", say: ({ device }) => words.health(device),
     by: ({ device }) => (device.problems.length ? -device.problems.length : null) },
 ];
 

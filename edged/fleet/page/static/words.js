@@ -64,7 +64,7 @@ const words = {
     return standing.exact ? `${ago(now - standing.since)} ago` : `≤ ${ago(now - standing.since)} ago`;
   },
 
-  quality: ({ quality }) => (quality === null ? NOTHING : `${measure(quality.name, quality.value)} ${quality.name}`),
+  quality: ({ quality }) => (quality === null ? NOTHING : `${measure(quality.name, quality.value)}${quality.name === "accuracy" ? "" : ` ${quality.name}`}`),
 
   drift(device) {
     const last = device.drift;

@@ -114,7 +114,6 @@ def _sensors(device: AnnouncedDevice) -> dict[str, dict[str, Any]]:
             device, "Last training", "state/training",
             "{{ as_datetime(value_json.last.ended) if value_json.last else none }}", device_class="timestamp",
             json_attributes_topic=f"{device.root}/state/training",
-            json_attributes_template="{{ {'summary': value_json.summary} | tojson }}",
         ),
         "temperature": _sensor(
             device, "Temperature", "metrics", "{{ value_json.host.temperature_c }}",

@@ -52,7 +52,7 @@ test-flower: setup system-packages $(VENV)-flower/.ready ## let Flower's strateg
 	@EDGED_FLOWER="$(CURDIR)/$(VENV)-flower/bin/python" $(BIN)/python -m pytest tests/fleet/flower/live.py -s $(PYTEST_ARGS)
 
 test-web: setup system-packages web-packages $(VENV)-web/.ready ## let tritonclient, schemathesis, Prometheus and Chromium try a device, its page and the fleet page
-	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/device/web/live.py tests/device/web/live_page.py tests/fleet/page/live.py $(PYTEST_ARGS)
+	@EDGED_WEB="$(CURDIR)/$(VENV)-web" $(BIN)/python -m pytest tests/device/web/live.py tests/device/web/live_page.py tests/fleet/page/live.py tests/charts/live.py $(PYTEST_ARGS)
 
 test-brokers: setup system-packages broker-packages $(VENV)-brokers/.ready ## send 5,000 samples through aedes, RabbitMQ, amqtt and mosquitto with one message in flight
 	@EDGED_BROKERS="$(CURDIR)/$(VENV)-brokers" $(BIN)/python -m pytest tests/mqtt/brokers/live.py $(PYTEST_ARGS)

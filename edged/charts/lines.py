@@ -42,48 +42,70 @@ class Bands:
     spans: Sequence[tuple[int, int, str]] = ()
 
 
-def line_chart(
-    starts: Sequence[int],
-    ends: Sequence[int],
-    lines: Sequence[ChartLine],
-    marks: Sequence[Marks],
-    tell: Tell,
-    threshold: float | None = None,
-    bands: Sequence[Bands] = (),
-    unit: str = "sample",
-) -> str:
-    """Lines over windows `starts` to `ends` of the stream; each window tells its values when pointed at.
+@dataclass(frozen=True)
+class LineChart:
+    """Lines over windows `starts` to `ends` of the stream; `unit` is what the horizontal axis counts.
 
-    `unit` is what the horizontal axis counts.
+    `threshold` is a dashed line across.
     """
-    values = [v for line in lines for v in line.values if np.isfinite(v)]
-    values += [threshold] if threshold is not None else []
-    chart = Chart(960, 300, 46, (starts[0], max(ends[-1], starts[0] + 1)), extent(values))
-    for band in bands:
-        for first, last, text in band.spans:
-            height = 0 if band.style == "alarm" else 6
-            chart.stretch(f"band {band.style}", first, last, text, height, least=1.5)
-    chart.grid(tell)
-    chart.scale(chart.x.ticks(8), lambda value: f"{value:,.0f}", unit)
-    for mark in marks:
-        for at, text in mark.at:
-            if mark.style == "drift":
-                chart.upright("mark drift", at, text)
-            else:
-                x, foot = chart.x(at), chart.foot
-                chart.line(f"mark {mark.style}", (x, foot + 3), (x, foot + 13), text)
-    if threshold is not None:
-        chart.level("threshold", threshold)
-    centres = [(start + end) / 2 for start, end in zip(starts, ends, strict=True)]
-    for line in lines:
-        chart.curve(f"line {line.style}", zip(centres, line.values, strict=True))
-    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        told = [f"{unit}s {start:,} to {end:,}", *(f"{line.name}: {tell(line.values[i])}" for line in lines)]
-        chart.stretch("hover", start, end, "\n".join(told))
-    legend = "".join(f'<span class="key {line.style}">{escape(line.name)}</span>' for line in lines)
-    used = [mark.style for mark in marks if mark.at] + [band.style for band in bands if band.spans]
-    legend += "".join(f'<span class="key {style}">{style}</span>' for style in used)
-    return f'<div class="legend">{legend}</div>{chart.svg()}'
+
+    starts: Sequence[int]
+    ends: Sequence[int]
+    lines: Sequence[ChartLine]
+    marks: Sequence[Marks]
+    tell: Tell
+    threshold: float | None = None
+    bands: Sequence[Bands] = ()
+    unit: str = "sample"
+
+    def html(self) -> str:
+        """The legend and the chart, once for wide screens and once for phones: CSS shows one of them.
+
+        On a wide screen each window tells its values when pointed at.
+        """
+        legend = "".join(f'<span class="key {one.style}">{escape(one.name)}</span>' for one in self.lines)
+        used = [mark.style for mark in self.marks if mark.at]
+        used += [band.style for band in self.bands if band.spans]
+        legend += "".join(f'<span class="key {style}">{style}</span>' for style in used)
+        wide, narrow = self._draw(960, 300, 8), self._draw(360, 240, 3)
+        self._hover(wide)
+        label = f"{', '.join(line.name for line in self.lines)} by {self.unit}"
+        pictures = wide.svg(label, "desk") + narrow.svg(label, "phone")
+        return f'<div class="legend">{legend}</div>{pictures}'
+
+    def _draw(self, width: int, height: int, ticks: int) -> Chart:
+        values = [v for line in self.lines for v in line.values if np.isfinite(v)]
+        values += [self.threshold] if self.threshold is not None else []
+        across = self.starts[0], max(self.ends[-1], self.starts[0] + 1)
+        chart = Chart(width, height, 46, across, extent(values))
+        for band in self.bands:
+            for first, last, text in band.spans:
+                tall = 0 if band.style == "alarm" else 6
+                chart.stretch(f"band {band.style}", first, last, text, tall, least=1.5)
+        chart.grid(self.tell)
+        chart.scale(chart.x.ticks(ticks), lambda value: f"{value:,.0f}", self.unit)
+        self._mark(chart)
+        if self.threshold is not None:
+            chart.level("threshold", self.threshold)
+        centres = [(start + end) / 2 for start, end in zip(self.starts, self.ends, strict=True)]
+        for line in self.lines:
+            chart.curve(f"line {line.style}", zip(centres, line.values, strict=True))
+        return chart
+
+    def _mark(self, chart: Chart) -> None:
+        for mark in self.marks:
+            for at, text in mark.at:
+                if mark.style == "drift":
+                    chart.upright("mark drift", at, text)
+                else:
+                    x, foot = chart.x(at), chart.foot
+                    chart.line(f"mark {mark.style}", (x, foot + 3), (x, foot + 13), text)
+
+    def _hover(self, chart: Chart) -> None:
+        for i, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
+            told = [f"{self.unit}s {start:,} to {end:,}"]
+            told += [f"{line.name}: {self.tell(line.values[i])}" for line in self.lines]
+            chart.stretch("hover", start, end, "\n".join(told))
 
 
 def matrix(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], tell: Tell) -> str:
@@ -98,4 +120,4 @@ def matrix(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequenc
     for j, name in enumerate(columns):
         drawing.text(left + (j + 0.5) * CELL_WIDTH, 14, name)
     drawing.cells(rows, shade, lambda i, j: (tell(float(table[i, j])), ""), (left, 22), CELL_WIDTH)
-    return drawing.svg(style="matrix", most=f"{width}px")
+    return drawing.svg("One row for each part of the stream", style="matrix", most=f"{width}px")

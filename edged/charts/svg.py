@@ -102,9 +102,9 @@ class Drawing:
                     self.text(x + width / 2 - 1, y + 17, text, style="value")
 
     def svg(self, label: str = "", style: str = "", most: str = "") -> str:
-        """The whole picture, one image to screen readers; no wider than the CSS length `most`."""
+        """The whole picture, one image to screen readers; as wide as the CSS length `most`, if given."""
         named = {"class": style, "viewBox": f"0 0 {self.width:.0f} {self.height:.0f}", "role": "img"}
-        named |= {"aria-label": label, "style": f"max-width:{most}" if most else ""}
+        named |= {"aria-label": label, "style": f"width:{most}" if most else ""}
         shown = _attributes({name: value for name, value in named.items() if value})
         return f"<svg{shown}>{''.join(self._parts)}</svg>"
 

@@ -52,6 +52,7 @@ app.add_typer(fleet_app, name="fleet")
 app.add_typer(web_app, name="web")
 
 INTERRUPTED = 130
+START = "Start with `edged demo` (needs nothing) or `edged init` (listens to your broker).\n"
 
 ConfigPath = Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")]
 
@@ -95,6 +96,9 @@ def _show_usage(problem: Any) -> None:
         return
     context = getattr(problem, "ctx", None)
     where = context.command_path if context is not None else "edged"
+    if not message:  # a group alone, whose help is shown already
+        sys.stderr.write(START if where == "edged" else "")
+        return
     sys.stderr.write(f"{where}: {message.rstrip('.')} (see `{where} --help`)\n")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from edged.domain.text import number as _number
 from edged.domain.text import summary
 from edged.domain.text import when as _when
+from edged.figures import change, figure, percent, plain, size
 
 if TYPE_CHECKING:
     from edged.cli.doctor import CheckResult
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from edged.workbench.experiments.job import EpochDone, TrialOrder
 
 ALARMS_SHOWN = 8
+MOMENTS = ("ts", "created", "since", "ended", "started")  # fields that are Unix seconds
 _AUDIT_COLUMNS = ("seq", "previous", "ts", "what", "command", "who", "trigger", "id", "verdict")
 EVALUATED = (
     "samples", "scored", "trainings", "promotions", "rejections", "rollbacks", "labels_used", "forgetting",
@@ -49,8 +49,23 @@ def pairs(title: str, values: Mapping[str, Any]) -> Table:
     table = new_table(title, ("", ""))
     table.show_header = False
     for name, value in values.items():
-        table.add_row(name, Text(_number(value) if isinstance(value, float) else str(value)))
+        table.add_row(name, Text(_told(name, value)))
     return table
+
+
+def _told(name: str, value: Any) -> str:
+    """One value: times and sizes as people read them."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{inner.replace('_', ' ')} {_told(inner, one)}" for inner, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_told(name, one) for one in value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–" if value is None else str(value)
+    if name in MOMENTS:
+        return _when(value)
+    if name == "bytes":
+        return size(value)
+    return figure(name, value) if isinstance(value, float) else f"{value:,}"
 
 
 def show_status(values: Mapping[str, Any]) -> None:
@@ -63,9 +78,10 @@ def show_training(result: Mapping[str, Any]) -> None:
     verdict = result["verdict"]
     told = {
         **{name: result[name] for name in ("run", "samples", "steps")},
-        "loss": f"{_number(result['loss_first'])} → {_number(result['loss_last'])}",
+        "loss": f"{plain(result['loss_first'])} → {plain(result['loss_last'])}",
         **{name: result[name] for name in ("engine", "seconds")},
-        "verdict": "accepted" if verdict["accepted"] else "refused",
+        "learned": result["summary"],
+        "verdict": "accepted" if verdict["accepted"] else "rejected",
         "reasons": "; ".join(verdict["reasons"]),
         "champion": result["champion"],
     }
@@ -97,10 +113,10 @@ def show_models(action: str, answer: Any) -> None:
         table.add_row(
             f"{record['version']}{mark}",
             record["status"],
-            _number(record["parent"]),
+            plain(record["parent"]),
             record["source"],
-            _number(record["data"].get("samples") if record["data"] else None),
-            _number(record["metrics"].get("gain")),
+            plain(record["data"].get("samples") if record["data"] else None),
+            plain(record["metrics"].get("gain")),
             _when(record["created"]),
         )
     out.print(table)
@@ -111,24 +127,27 @@ def show_evaluation(report: Mapping[str, Any]) -> None:
     names = list(report["metric"])
     table = new_table("prequential evaluation", ("", *names))
     for row, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label")):
-        table.add_row(title, *(_number(report[row].get(name)) for name in names))
+        table.add_row(title, *(figure(name, report[row].get(name)) for name in names))
     if report["last_of_keys"] is not None:
-        table.add_row("at keys' ends", *(_number(report["last_of_keys"]["metric"].get(n)) for n in names))
+        table.add_row("at keys' ends", *(figure(n, report["last_of_keys"]["metric"].get(n)) for n in names))
     out.print(table)
     if report["anomaly"] is not None:
         show_pairs("", _alarms(report["anomaly"]))
-    show_pairs("", _kept_promises(report) | {name: report[name] for name in EVALUATED})
+    counted = {name: report[name] for name in EVALUATED}
+    if report["forgetting"] is not None:  # of accuracies, or of errors
+        counted["forgetting"] = change(names[0], report["forgetting"])
+    show_pairs("", _kept_promises(report) | counted)
     show_warnings(report)
 
 
 def _kept_promises(report: Mapping[str, Any]) -> dict[str, Any]:
     """How far confidence was from the truth, and how often sets contained it."""
     error, found = report["calibration_error"], report["coverage"]
-    shown = {} if error is None else {"calibration_error": f"{error:.4f}"}
+    shown = {} if error is None else {"calibration_error": percent(error)}
     if found is None:
         return shown
-    share = f"{found['covered']:.1%} (promised {found['promised']:.4g})"
-    extremes = f"{found['lowest']:.1%} to {found['highest']:.1%} in {found['window']:,} rows"
+    share = f"{percent(found['covered'])} (promised {percent(found['promised'])})"
+    extremes = f"{percent(found['lowest'])} to {percent(found['highest'])} in {found['window']:,} rows"
     return shown | {"covered": f"{share}, {extremes}", "set size": found["size"]}
 
 
@@ -148,16 +167,17 @@ def _alarms(found: Mapping[str, Any]) -> dict[str, Any]:
 def show_comparison(comparison: Mapping[str, Any]) -> None:
     """Print the table of `edged evaluate --compare`."""
     reports, gains = comparison["reports"], comparison["gains"]
-    names = list(next(iter(reports.values()))["metric"])
+    what, names = comparison["figure"], list(next(iter(reports.values()))["metric"])
     table = new_table(
         "compared", ("", *names, f"gain against {comparison['against']}", "95 % interval", "better")
     )
     for name, report in reports.items():
         gain = gains.get(name)
-        told = ("", "", "") if gain is None else (
-            f"{gain['gain']:+.4f}", f"{gain['low']:+.4f} to {gain['high']:+.4f}", gain["better"]
-        )  # fmt: skip
-        table.add_row(name, *(_number(report["metric"].get(n)) for n in names), *told)
+        told = ("", "", "")
+        if gain is not None:
+            interval = f"{change(what, gain['low'])} to {change(what, gain['high'])}"
+            told = (change(what, gain["gain"]), interval, gain["better"])
+        table.add_row(name, *(figure(n, report["metric"].get(n)) for n in names), *told)
     out.print(table)
     show_warnings(next(iter(reports.values())))
 
@@ -216,8 +236,8 @@ def _show_contents(values: Mapping[str, Any]) -> None:
     table.add_row("together", "", f"{values['trainable_size']:,}", "trained")
     table.add_row("", "", f"{values['frozen_size']:,}", "frozen")
     out.print(table)
-    sizes = {file["name"]: f"{file['bytes']:,} bytes" for file in values["files"]}
-    show_pairs("", _names_of(values) | sizes | {"together": f"{values['bytes']:,} bytes"})
+    sizes = {file["name"]: size(file["bytes"]) for file in values["files"]}
+    show_pairs("", _names_of(values) | sizes | {"together": size(values["bytes"])})
 
 
 def say(line: str) -> None:
@@ -247,7 +267,7 @@ def show_export(values: Mapping[str, Any]) -> None:
     """Print the result of `edged artifacts export`."""
     before, after = values["us"]
     told = {
-        "size": f"{values['bytes']:,} bytes, before {values['source_bytes']:,}",
+        "size": f"{size(values['bytes'])}, before {size(values['source_bytes'])}",
         "outputs": ", ".join(values["outputs"]),
         "one row": f"{after:g} µs here, before {before:g} µs",
     }
@@ -308,7 +328,7 @@ class TrainingProgress(Bars):
 
     def progress(self, message: RunProgress) -> None:
         """Show how far the trainer is."""
-        note = f"loss {_number(message.loss)}"
+        note = f"loss {plain(message.loss)}"
         self._progress.update(self._task, total=message.steps, completed=message.step, note=note)
 
     def checkpointed(self, message: CheckpointWritten) -> None:
@@ -359,7 +379,7 @@ class RecipeProgress(Bars):
                 name = f"  {escape(order.recipe.name)}, seed {order.seed}"
                 self._tasks[key] = self._progress.add_task(name, total=point.epochs, note="")
             value = point.validation_metric
-            note = f"{order.metric.replace('_', ' ')} {f'{value:.4g}' if isfinite(value) else '-'}"
+            note = f"{order.metric.replace('_', ' ')} {figure(order.metric, value)}"
             self._progress.update(self._tasks[key], completed=point.epoch, note=note)
 
     def ended(self, order: TrialOrder) -> None:
@@ -374,7 +394,7 @@ class RecipeProgress(Bars):
 def show_recipes(report: Mapping[str, Any], page: Path) -> None:
     """Print the ranking of `edged recipe run`, what failed, and what was written."""
     metric = report["metric"]
-    figures = (metric.replace("_", " "), "± 95 %", "test", "step µs", "memory MB", "bundle kB")
+    figures = (metric.replace("_", " "), "± 95 %", "test", "step µs", "memory", "bundle")
     table = new_table("ranking", ("", "recipe", *figures))
     for column in table.columns[2:]:
         column.justify = "right"
@@ -383,12 +403,12 @@ def show_recipes(report: Mapping[str, Any], page: Path) -> None:
         table.add_row(
             str(row["rank"]),
             escape(row["name"]),
-            f"{found['mean']:.4f}",
-            f"{found['high'] - found['mean']:.4f}" if report["seeds"] > 1 else "-",
-            f"{test[metric]['mean']:.4f}" if test else "-",
+            figure(metric, found["mean"]),
+            figure(metric, found["high"] - found["mean"]) if report["seeds"] > 1 else "–",
+            figure(metric, test[metric]["mean"]) if test else "–",
             f"{row['step_us']:,.0f}",
-            f"{peak / 1e6:.0f}" if peak else "-",
-            f"{row['bundle_bytes'] / 1e3:,.0f}",
+            size(peak),
+            size(row["bundle_bytes"]),
         )
     out.print(table)
     show_warnings(report)

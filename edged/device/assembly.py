@@ -30,6 +30,7 @@ from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, will_payload
 from edged.device.outbound.weight_updates import WeightUpdates
 from edged.device.pipeline import Host, LivePipeline
+from edged.device.promotion.summary import LearningSummary
 from edged.device.reporting.audit import AuditTrail
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
@@ -132,6 +133,7 @@ class Assembly:
             boot=self.boot,
             events=self.events,
         )
+        self.events.add(LearningSummary(self.registry, self.clock))
         self.events.add(self.reporter)
         self.events.add(self.outbound)
 

@@ -16,6 +16,7 @@ from edged.storage.files.atomic import publish_file
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.config.web import WebConfig
     from edged.device.pipeline import LivePipeline
     from edged.storage.models.registry import Registry
 
@@ -31,6 +32,17 @@ PUBLISHED = {
     "report", "log",
 }  # fmt: skip
 """Sections in the retained state `config`."""
+
+
+def page_address(web: WebConfig | None) -> str | None:
+    """Return where other machines find the device page; None if they cannot, or its host is not known."""
+    if web is None or web.address is None or web.is_local:
+        return None
+    host, port = web.address
+    name = next(iter(web.allowed_hosts), None if host in ("0.0.0.0", "::") else host)  # noqa: S104
+    if name is None:
+        return None
+    return f"https://{f'[{name}]' if ':' in name else name}:{port}/"
 
 
 class Settings:
@@ -89,7 +101,8 @@ class Settings:
     def state(self) -> dict[str, Any]:
         """Return the retained state `config`."""
         if self._state is None:
-            self._state = self.config.model_dump(mode="json", include=PUBLISHED) | self.report()
+            page = {"page": page_address(self.config.web)}
+            self._state = self.config.model_dump(mode="json", include=PUBLISHED) | self.report() | page
         return self._state
 
     def _apply(self, wanted: Config) -> None:

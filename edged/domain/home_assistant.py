@@ -287,7 +287,7 @@ def _diagnostics(device: AnnouncedDevice) -> Components:
         "last_training": _sensor(
             device, "Last training", "state/training",
             "{{ as_datetime(value_json.last.ended) if value_json.last else none }}",
-            device_class="timestamp", **diagnostic,
+            device_class="timestamp", json_attributes_topic=f"{device.root}/state/training", **diagnostic,
         ),
         "temperature": _sensor(
             device, "Temperature", "metrics",

@@ -9,29 +9,35 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-TROUBLES = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
+from edged.domain.commands.rules import CLOCK_SET
+from edged.figures import NONE, count, figure, percent, plain, size
+
+TROUBLES = {"throttled": "CPU throttled", "under_voltage": "undervoltage", "on_battery": "on battery"}
 FIGURES = ("accuracy", "error", "coverage")
 ENOUGH_LABELS = 100  # for live quality to be compared
 
 
 def summary(status: Mapping[str, Any]) -> dict[str, str]:
     """What there is to tell, by name; times are of this machine's zone."""
+    runs_state = status["training"]
     lines = {"state": str(status["state"]) + (f" (pid {status['pid']})" if status.get("pid") else "")}
-    troubles = attention(status)
-    if troubles:
+    if troubles := attention(status):
         lines["attention"] = "; ".join(troubles)
+    if told := notes(status):
+        lines["note"] = "; ".join(told)
     lines |= {
-        "on hold": ", ".join(status.get("on_hold") or ()) or "-",
+        "paused": ", ".join(status.get("on_hold") or ()) or NONE,
         "model": _model(status["model"]),
         "live quality": quality(status["model"].get("quality")),
+        "learned": learned(runs_state),
         "drift": drift(status.get("drift") or {}),
-        "training": training(status["training"]),
+        "training": training(runs_state),
     }
-    if last := status["training"].get("last"):
+    if last := runs_state.get("last"):
         lines["last run"] = last_run(last)
     lines |= {
         "engine": str(status.get("engine") or "auto"),
-        "samples": f"{status['samples']:,} accepted, {status['evicted']:,} evicted",
+        "samples": f"{status['samples']:,} received, {status['evicted']:,} evicted",
         "labels": f"{status['labels']:,}",
         "quarantined": f"{status['quarantined']:,}",
         "outbox": outbox(status["outbox"]),
@@ -45,9 +51,9 @@ def attention(status: Mapping[str, Any]) -> list[str]:
     """What keeps the device from being well, most pressing first; nothing where all is well.
 
     >>> attention({"problem": None, "training": {"paused": None}, "stuck": 2, "host": {"throttled": True}})
-    ['2 features stand still', 'throttled']
+    ['2 features stuck', 'CPU throttled']
     >>> attention({"model": {"quality": {"accuracy": 0.8, "labelled": 100, "repeated": 0.9}}})
-    ['repeating the last known value is better than the model: accuracy 0.9, with the model 0.8']
+    ['repeating the last known value is better than the model: accuracy 90.0 %, with the model 80.0 %']
     >>> attention({"model": {"quality": {"error": 0.1, "labelled": 99, "repeated": 0.05}}})
     []
     """
@@ -55,16 +61,28 @@ def attention(status: Mapping[str, Any]) -> list[str]:
     if paused := status.get("training", {}).get("paused"):
         found.append(f"training paused: {paused['reason']} ({paused['remedy']})")
     if stuck := status.get("stuck"):
-        found.append(f"{stuck} feature{'s stand' if stuck > 1 else ' stands'} still")
+        found.append(f"{count(stuck, 'feature')} stuck")
     live = (status.get("model") or {}).get("quality") or {}
     if live.get("labelled", 0) >= ENOUGH_LABELS:
         name = "accuracy" if "accuracy" in live else "error"
         found += filter(None, [repeating_wins(name, live.get(name), live.get("repeated"))])
     host = status.get("host") or {}
     found += [text for name, text in TROUBLES.items() if host.get(name)]
-    if host.get("clock_synchronised") is False:
-        found.append("no time server has set the clock")
+    if host.get("clock_synchronised") is False and status.get("ts", CLOCK_SET) < CLOCK_SET:
+        found.append("the clock was not set since the device was switched on")
     return found
+
+
+def notes(status: Mapping[str, Any]) -> list[str]:
+    """What is worth knowing, but needs nobody's attention.
+
+    >>> notes({"ts": 1.8e9, "host": {"clock_synchronised": False}})
+    ['clock not synchronised: no time server found']
+    """
+    unsynchronised = (status.get("host") or {}).get("clock_synchronised") is False
+    if unsynchronised and status.get("ts", CLOCK_SET) >= CLOCK_SET:
+        return ["clock not synchronised: no time server found"]
+    return []
 
 
 def repeating_wins(name: str, model: float | None, repeated: float | None) -> str | None:
@@ -81,50 +99,50 @@ def repeating_wins(name: str, model: float | None, repeated: float | None) -> st
         or not (repeated > model if name == "accuracy" else repeated < model)
     ):
         return None
-    figures = f"{name} {repeated:.4g}, with the model {model:.4g}"
+    figures = f"{name} {figure(name, repeated)}, with the model {figure(name, model)}"
     return f"repeating the last known value is better than the model: {figures}"
-
-
-def number(value: Any) -> str:
-    """A figure with four digits behind the point, a count as it is, - for none."""
-    return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def when(seconds: float | None) -> str:
     """A moment, in this machine's zone."""
-    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    return NONE if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def quality(live: Mapping[str, Any] | None) -> str:
     """Live quality and how many labelled predictions it rests on.
 
     >>> quality({"accuracy": 0.9, "labelled": 12345, "repeated": 0.5})
-    'accuracy 0.9000, 12,345 labelled, repeating the last value 0.5000'
+    'accuracy 90.0 % over 12,345 labels; repeating the last value 50.0 %'
     """
     live = live or {}
-    told = [f"{name} {number(live[name])}" for name in FIGURES if live.get(name) is not None]
+    told = [f"{name} {figure(name, live[name])}" for name in FIGURES if live.get(name) is not None]
     if not told:
-        return "-"
+        return NONE
+    name = "accuracy" if "accuracy" in live else "error"
     repeated = live.get("repeated")
-    beside = [] if repeated is None else [f"repeating the last value {number(repeated)}"]
-    return ", ".join([*told, f"{live['labelled']:,} labelled", *beside])
+    beside = "" if repeated is None else f"; repeating the last value {figure(name, repeated)}"
+    return f"{', '.join(told)} over {count(live['labelled'], 'label')}{beside}"
+
+
+def learned(state: Mapping[str, Any]) -> str:
+    """What the newest labels did, and when."""
+    if not state.get("summary"):
+        return "nothing yet: training starts when enough labels have arrived"
+    return f"{state['summary']} ({when(state.get('summary_ts'))})"
 
 
 def drift(state: Mapping[str, Any]) -> str:
     """How many signals there were, and the newest.
 
     >>> drift({"signals": 2, "last": {"level": "drift", "source": "error", "offset": 4711}})
-    '2 signals, last: drift of error at sample 4,711'
+    '2 signals, latest: drift in error at sample 4,711'
     """
     if not state.get("signals"):
         return "none"
-    count, last = state["signals"], state.get("last")
-    told = f"{count} signal{'s' if count > 1 else ''}"
-    return (
-        told
-        if last is None
-        else f"{told}, last: {last['level']} of {last['source']} at sample {last['offset']:,}"
-    )
+    last, told = state.get("last"), count(state["signals"], "signal")
+    if last is None:
+        return told
+    return f"{told}, latest: {last['level']} in {last['source']} at sample {last['offset']:,}"
 
 
 def training(state: Mapping[str, Any]) -> str:
@@ -133,34 +151,34 @@ def training(state: Mapping[str, Any]) -> str:
     if (progress := state.get("progress")) is not None:
         told += f", running: {steps(progress)}"
     elif waiting := state.get("waiting_for"):
-        told += f", waiting for {', '.join(waiting)}"
+        told += f", blocked by {', '.join(waiting)}"
     return told
 
 
-def runs(count: int) -> str:
+def runs(number: int) -> str:
     """How many there were.
 
     >>> runs(1), runs(1200)
     ('1 run', '1,200 runs')
     """
-    return f"{count:,} run{'' if count == 1 else 's'}"
+    return count(number, "run")
 
 
 def steps(progress: Mapping[str, Any]) -> str:
     """How far a run is.
 
     >>> steps({"run": 3, "step": 40, "steps": 200, "loss": 0.5})
-    'run 3, step 40 of 200, loss 0.5000'
+    'run 3, step 40 of 200, loss 0.5'
     """
     told = f"run {progress['run']}, " if "run" in progress else ""
     told += f"step {progress['step']}" + (f" of {progress['steps']}" if "steps" in progress else "")
-    return told + (f", loss {number(progress['loss'])}" if progress.get("loss") is not None else "")
+    return told + (f", loss {plain(progress['loss'])}" if progress.get("loss") is not None else "")
 
 
 def last_run(run: Mapping[str, Any]) -> str:
     """The newest run and what came of it."""
     told = f"{run.get('id', run.get('run'))} ({run['trigger']})"
-    return f"{told}: {run['outcome']} at {when(run['ended'])}" if run.get("ended") else f"{told}: under way"
+    return f"{told}: {run['outcome']} at {when(run['ended'])}" if run.get("ended") else f"{told}: running"
 
 
 def outbox(state: Mapping[str, Any]) -> str:
@@ -169,9 +187,11 @@ def outbox(state: Mapping[str, Any]) -> str:
 
 
 def _model(model: Mapping[str, Any]) -> str:
+    if model["version"] is None:
+        return "none yet"
     told = f"version {model['version']} since {when(model['since'])}"
     if model.get("parent") is not None:
-        told += f", from {model['parent']}"
+        told += f", parent {model['parent']}"
     if model.get("missing"):
         told += f", untrained: {model['missing']}"
     return told + (", pinned" if model.get("pinned") else "")
@@ -183,7 +203,7 @@ def _hardware(host: Mapping[str, Any]) -> dict[str, str]:
     if host.get("temperature_c") is not None:
         rows["temperature"] = f"{host['temperature_c']:.0f} °C"
     if any(host.get(name) is not None for name in (*TROUBLES, "power_mode")):
-        found = [text for name, text in TROUBLES.items() if host.get(name)] or ["well"]
+        found = [text for name, text in TROUBLES.items() if host.get(name)] or ["OK"]
         found += [f"power mode {host['power_mode']}"] if host.get("power_mode") else []
         rows["board"] = ", ".join(found)
     return rows
@@ -192,9 +212,9 @@ def _hardware(host: Mapping[str, Any]) -> dict[str, str]:
 def _wear(flash: Mapping[str, Any]) -> dict[str, str]:
     if flash.get("written") is None:
         return {}
-    day = " so far" if flash.get("per_day") is None else f", {flash['per_day'] / 1e6:,.0f} MB a day"
-    each = "" if flash.get("per_sample") is None else f", {flash['per_sample']:,.0f} bytes a sample"
-    return {"flash": f"{flash['written'] / 1e6:,.1f} MB written{day}{each}"}
+    day = " since startup" if flash.get("per_day") is None else f", {size(flash['per_day'])} per day"
+    each = "" if flash.get("per_sample") is None else f", {size(flash['per_sample'])} per sample"
+    return {"flash": f"{size(flash['written'])} written{day}{each}"}
 
 
 def status_of(messages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -219,6 +239,7 @@ def status_of(messages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | Non
         "labels": metrics["labels"].get("count", 0),
         "quarantined": metrics["quarantine"],
         "evicted": metrics["buffer"]["evicted"],
+        "ts": metrics["ts"],
         "model": {**model, "quality": metrics["live"]},
         "drift": messages.get("state/drift"),
         "training": {**runs, "progress": metrics["training"]["running"] if online else None},
@@ -235,13 +256,15 @@ UNTOLD = ("event", "ts", "seq", "boot", "historical")
 
 
 def happening(said: Mapping[str, Any]) -> str:
-    """What an event says, in one line.
+    """What an event says, in one line; about learning its summary (see `edged.domain.outcomes`).
 
-    >>> happening({"event": "model_rolled_back", "ts": 0.0, "from": 4, "to": 3, "reason": "command"})
-    'rolled back from version 4 to 3: command'
+    >>> happening({"event": "training_started", "ts": 0.0, "run": 4, "trigger": "labels", "new": 64})
+    'Run 4 started (labels), 64 new labels'
     >>> happening({"event": "something_new", "ts": 0.0, "count": 3})
     'something new: count 3'
     """
+    if said.get("summary"):
+        return str(said["summary"])
     tell = TELLERS.get(said["event"])
     if tell is not None:
         return tell(said)
@@ -254,7 +277,7 @@ def happening(said: Mapping[str, Any]) -> str:
 
 def _brief(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return plain(value)
     if isinstance(value, list | tuple):
         more = "" if len(value) <= SHOWN else f" and {len(value) - SHOWN} more"
         return ", ".join(map(_brief, value[:SHOWN])) + more
@@ -264,59 +287,63 @@ def _brief(value: Any) -> str:
 
 
 def _finished(said: Mapping[str, Any]) -> str:
-    told = f"run {said['run']}: {said['outcome']}"
+    told = f"Run {said['run']}: {said['outcome']}"
     if said.get("steps") is not None and said.get("seconds") is not None:
-        told += f", {said['steps']} steps in {said['seconds']:.1f} s"
+        told += f", {said['steps']:,} steps in {said['seconds']:.1f} s"
     return told + (f", {said['error']}" if said.get("error") else "")
 
 
 def _promoted(said: Mapping[str, Any]) -> str:
     why = "; ".join(map(str, said["reasons"]))
-    return f"version {said['version']} serves, from {said['parent']} ({said['origin']})" + (
+    return f"Version {said['version']} promoted (parent {said['parent']}, {said['origin']})" + (
         why and f": {why}"
     )
 
 
 def _drifted(said: Mapping[str, Any]) -> str:
     moved = [feature["feature"] for feature in said.get("features") or ()]
-    told = f"{said['level']}: {said['source']} changed at sample {said['offset']:,} ({said['detector']}"
-    told += f", {number(said['statistic'])} over {number(said['threshold'])})" if "statistic" in said else ")"
+    told = (
+        f"{said['level'].capitalize()} in {said['source']} at sample {said['offset']:,} ({said['detector']}"
+    )
+    told += (
+        f" {plain(said['statistic'])}, threshold {plain(said['threshold'])})" if "statistic" in said else ")"
+    )
     return told + (f": {_brief(moved)}" if moved else "")
 
 
 def _requested(said: Mapping[str, Any]) -> str:
-    sure = "" if said.get("confidence") is None else f", {100 * said['confidence']:.0f} % sure"
-    return f"label wanted of {said['id']} ({said['key']}): model says {_brief(said['answer'])}{sure}"
+    sure = "" if said.get("confidence") is None else f" ({percent(said['confidence'])})"
+    return f"Label requested for {said['id']} ({said['key']}), predicted: {_brief(said['answer'])}{sure}"
 
 
 def _anomaly(said: Mapping[str, Any]) -> str:
     if said["state"] == "start":
-        return f"alarm of {said['key']} began"
-    return f"alarm of {said['key']} ended after {said.get('samples', '?')} samples"
+        return f"Alarm started: {said['key']}"
+    return f"Alarm cleared: {said['key']}, after {said.get('samples', '?')} samples"
 
 
 def _quarantined(said: Mapping[str, Any]) -> str:
-    more = f", and {said['more']} more" if said.get("more") else ""
-    return f"quarantined ({said['reason']}): {said.get('detail') or said.get('topic')}{more}"
+    more = f", and {said['more']:,} more" if said.get("more") else ""
+    return f"Quarantined ({said['reason']}): {said.get('detail') or said.get('topic')}{more}"
 
 
 TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "started": lambda e: f"started, version {e['version']}, model {e['model']} ({e['boot_reason']})",
-    "training_started": lambda e: f"run {e['run']} began ({e['trigger']}), {e['new']} new samples",
+    "started": lambda e: f"edged {e['version']} started with model {e['model']} ({e['boot_reason']})",
+    "training_started": lambda e: f"Run {e['run']} started ({e['trigger']}), {count(e['new'], 'new label')}",
     "training_finished": _finished,
-    "candidate_rejected": lambda e: f"candidate of run {e['run']} refused: {_brief(e['reasons'])}",
-    "candidates_refused": lambda e: f"the last {e['count']} candidates were refused: {e['cause']}",
+    "candidate_rejected": lambda e: f"Candidate from run {e['run']} rejected: {_brief(e['reasons'])}",
+    "candidates_refused": lambda e: f"The last {e['count']} candidates were rejected: {e['cause']}",
     "model_promoted": _promoted,
-    "model_rolled_back": lambda e: f"rolled back from version {e['from']} to {e['to']}: {e['reason']}",
+    "model_rolled_back": lambda e: f"Rollback from version {e['from']} to {e['to']}: {e['reason']}",
     "drift_detected": _drifted,
     "label_requested": _requested,
     "anomaly": _anomaly,
     "sample_quarantined": _quarantined,
-    "sensor_stuck": lambda e: f"{e['key']} stands still: {_brief(e['features'])}",
+    "sensor_stuck": lambda e: f"{e['key']} stuck: {_brief(e['features'])}",
     "sensor_missing": lambda e: f"{e['key']} sends no value of {_brief(e['features'])}",
     "sensor_back": lambda e: f"{e['key']} sends {_brief(e['features'])} again",
-    "sensor_moves": lambda e: f"{e['key']} moves again: {_brief(e['features'])}",
-    "sensor_flooding": lambda e: f"{e['key']} sends too much",
+    "sensor_moves": lambda e: f"{e['key']} recovered: {_brief(e['features'])}",
+    "sensor_flooding": lambda e: f"{e['key']} exceeds its rate limit",
     "labels_disputed": lambda e: e["detail"],
-    "sample_implausible": lambda e: f"{e['key']}: {number(e['value'])} of {e['feature']} cannot be",
+    "sample_implausible": lambda e: f"{e['key']}: implausible value {plain(e['value'])} of {e['feature']}",
 }

@@ -16,9 +16,11 @@ from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion import ModelStore
+from edged.device.promotion.summary import SUMMARY, stored_summary
 from edged.device.reporting.status import health
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import unfinished
+from edged.domain import outcomes
 from edged.domain.judging.regimes import Regimes
 from edged.domain.model_files import SUFFIXES
 from edged.domain.text import when
@@ -108,6 +110,7 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
         "paused": FailureBackoff.recalled(
             backoff_rules(config.training), registry.get_value(BACKOFF)
         ).pause(),
+        **stored_summary(registry),
     }
     values["engine"] = last.get("engine") or values["engine"]
     values["on_hold"] = registry.get_value("paused") or []
@@ -169,12 +172,18 @@ def train_once(
         if served is not None:
             pipeline.models.set_champion(served.version, "; ".join(verdict.reasons))
         pipeline.models.record_judged(result.own_candidate())
+        promoted = served.version if served else None
+        summary = outcomes.judged(
+            pipeline.schema, result.own_candidate(), verdict, promoted, evaluation.scale
+        )
+        registry.set_value(SUMMARY, {"summary": summary, "summary_ts": clock.now()})
         registry.record_audit(local_entry("train", {"run": result.run}))
         AuditLog(config.storage.dir).drain(registry)
         answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
         return answer | {
             "verdict": verdict.to_json(),
-            "version": served.version if served else None,
+            "summary": summary,
+            "version": promoted,
             "champion": registry.champion(),
         }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.learning.trainer_client import NothingNewError, StoppedRunError
 from edged.device.startup.restore import stored_budget
+from edged.domain import outcomes
 from edged.domain.drift.signals import Level
 from edged.domain.training.guards import BackoffRules, Conditions, FailureBackoff, refusals
 from edged.domain.training.learning_policy import LearningPolicy
@@ -329,7 +330,8 @@ class TrainingScheduler:
         pause = self.backoff.pause()
         if pause is not None:
             log.error("training_paused", **pause)
-            self._events.event("training_paused", pause)
+            told = outcomes.paused_after(pause["failures"], pause["reason"], pause["remedy"])
+            self._events.event("training_paused", {**pause, "summary": told})
 
     def _keep_setbacks(self) -> None:
         try:
@@ -345,7 +347,9 @@ class TrainingScheduler:
         except StorageError as problem:
             # The next start of the daemon finds it open and calls it interrupted.
             log.warning("run_not_recorded", run=end.run, outcome=end.outcome, problem=problem.line())
-        self._events.event("training_finished", {"run": end.run, "outcome": end.outcome, **record})
+        told = outcomes.ended(end)
+        summary = {} if told is None else {"summary": told}
+        self._events.event("training_finished", {"run": end.run, "outcome": end.outcome, **record, **summary})
 
     def _on_message(self, message: Message) -> None:
         match message:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 NOT_LOGGED = {"key", "id", "values", "answer", "sample_ts", "topic", "detail", "payload"}
 """Fields of events that are of samples: the journal is out of reach of `wipe`."""
+WARNED = {"sample_quarantined", "training_paused", "candidates_refused"}
+"""Events that the log has as warnings."""
 EVENT_SECONDS = 1.0  # between two events of a kind
 
 log = get_logger("edged.report")
@@ -86,7 +88,8 @@ class Reporter(Listener):
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         """Publish an event, and log it."""
-        log.info(name, **{field: value for field, value in fields.items() if field not in NOT_LOGGED})
+        tell = log.warning if name in WARNED else log.info
+        tell(name, **{field: value for field, value in fields.items() if field not in NOT_LOGGED})
         said = {"event": name, **self._stamp(), **fields}
         self._outbound.deliver(MessageKind.EVENT, self._topics.events, _json(said))
         self._events.reported("events", said)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain import outcomes
 from edged.domain.judging.comparison import ModelComparison
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
@@ -131,9 +132,9 @@ class CandidateEvaluator:
         scale = self._scale(champion, recent)
         pinned = [] if first else self._registry.pinned()
         if pinned:
-            return refuse(f"version {pinned[0]} is pinned"), scale
+            return refuse(outcomes.pinned(pinned[0]), pinned=float(pinned[0])), scale
         if first or is_untrained(champion.model):
-            return Verdict(True, ("first model trained for this stream",)), scale
+            return Verdict(True, (outcomes.FIRST,)), scale
         evidence = None
         if contest is not None:
             evidence = Evidence(np.asarray(contest.candidate), np.asarray(contest.champion))

@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.device.promotion.candidate_store import discard
+from edged.domain import outcomes
 from edged.domain.judging.refusal_streak import RefusalStreak
 from edged.domain.training.training_run import JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from edged.device.events import Events
     from edged.device.promotion.evaluator import CandidateEvaluator
     from edged.device.promotion.model_store import ModelStore
@@ -31,8 +35,6 @@ if TYPE_CHECKING:
     from edged.domain.training.triggers import Triggers
 
 log = get_logger("edged.succession")
-
-DISAPPOINTED = "probation failed: on live samples it was worse than its predecessor"
 
 
 @dataclass(frozen=True)
@@ -106,17 +108,27 @@ class Rollout:
         if candidate.source == "training" and self._streak.record(verdict, failed=evaluation.failed):
             self._publish_streak(verdict)
         if served is None:
-            judged = self._rejected(JudgedCandidate(candidate, verdict))
+            judged = self._rejected(self._judged(candidate, verdict, evaluation.scale))
             if candidate.source == "training":
                 self._perhaps_rest()
             return judged, None
         against = self._take_over(served, champion, "; ".join(verdict.reasons))
         if against is not None:
             withdrawn = self._models.withdraw(served.version, against)
-            return self._rejected(JudgedCandidate(candidate, withdrawn)), None
-        judged = JudgedCandidate(candidate, verdict, served.version)
+            return self._rejected(self._judged(candidate, withdrawn)), None
+        judged = self._judged(candidate, verdict, evaluation.scale, served.version)
         self._publish_promotion(served, champion, candidate.source, judged.event())
         return judged, served
+
+    def _judged(
+        self,
+        candidate: Candidate,
+        verdict: Verdict,
+        scale: NDArray[np.float32] | None = None,
+        promoted: int | None = None,
+    ) -> JudgedCandidate:
+        summary = outcomes.judged(self._predictor.schema, candidate, verdict, promoted, scale)
+        return JudgedCandidate(candidate, verdict, promoted, summary)
 
     def _rejected(self, judged: JudgedCandidate) -> JudgedCandidate:
         self._events.event("candidate_rejected", judged.event())
@@ -124,7 +136,9 @@ class Rollout:
 
     def _publish_streak(self, verdict: Verdict) -> None:
         if self.problem is not None:
-            fields = {"count": self._streak.count, "cause": self._streak.cause, "reasons": [*verdict.reasons]}
+            count, cause = self._streak.count, self._streak.cause
+            fields = {"count": count, "cause": cause, "reasons": [*verdict.reasons]}
+            fields["summary"] = outcomes.refused_again(count, cause)
             self._events.event("candidates_refused", fields)
         self._events.problem_changed()
 
@@ -133,13 +147,14 @@ class Rollout:
         if times is not None:
             suspicious, labels = self._evaluator.trust.suspicious, self._triggers.hold_back(times)
             fields = {"reason": "labels", "verdicts": suspicious, "new_labels": labels}
+            fields["summary"] = outcomes.paused_for_labels(suspicious, labels)
             self._events.event("training_paused", fields)
 
     def rehearse(self, candidate: Candidate) -> JudgedCandidate:
         """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
         evaluation = self._evaluator.evaluate(candidate, self._predictor.champion, rehearsal=True)
         discard(candidate.folder)
-        return JudgedCandidate(candidate, evaluation.verdict)
+        return self._judged(candidate, evaluation.verdict, evaluation.scale)
 
     # ---- stored models ---------------------------------------------------------------------
 
@@ -161,9 +176,10 @@ class Rollout:
         with self._lock:
             if self._predictor.champion is not champion:
                 raise RefusedError("another model took over meanwhile", where=f"version {to}")
-            self._models.set_champion(to, "command")
+            self._models.set_champion(to, outcomes.BY_COMMAND)
             self._predictor.swap(served, watch=watch)
-        self._publish_promotion(served, champion, "command", {"reasons": ["command"]})
+        told = {"reasons": [outcomes.BY_COMMAND], "summary": outcomes.chosen(to)}
+        self._publish_promotion(served, champion, outcomes.BY_COMMAND, told)
         return ChampionChange(champion.version, to)
 
     def recall(self, versions: list[int], window: Window) -> ServedModel | None:
@@ -175,11 +191,13 @@ class Rollout:
                 break
         else:
             return None
-        against = self._take_over(served, champion, "its regime is back: " + "; ".join(verdict.reasons))
+        told = "; ".join(verdict.reasons)
+        against = self._take_over(served, champion, f"its regime is back: {told}")
         if against is not None:
             log.error("recall_failed", version=served.version, problem=against)
             return None
-        self._publish_promotion(served, champion, "bank", verdict.to_json())
+        summary = outcomes.recalled(served.version, told)
+        self._publish_promotion(served, champion, "bank", {**verdict.to_json(), "summary": summary})
         return served
 
     # ---- taking over -----------------------------------------------------------------------
@@ -219,10 +237,10 @@ class Rollout:
                 return
             previous = self._predictor.previous
             if previous is None:
-                self.roll_back(DISAPPOINTED)
+                self.roll_back(outcomes.DISAPPOINTED)
                 return
             self._predictor.revert(previous)
-            self._fallen(version, DISAPPOINTED)
+            self._fallen(version, outcomes.DISAPPOINTED)
 
     def champion_failed(self, failing: int, reason: str) -> None:
         """Store the rollback that the serving thread has already made."""
@@ -298,5 +316,6 @@ class Rollout:
 
     def _publish_rollback(self, before: int, served: ServedModel, reason: str) -> ChampionChange:
         change = ChampionChange(before, served.version, reason)
-        self._events.event("model_rolled_back", change.to_json())
+        summary = outcomes.rolled_back(before, served.version, reason)
+        self._events.event("model_rolled_back", {**change.to_json(), "summary": summary})
         return change

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
+from edged.device.promotion.summary import stored_summary
 from edged.storage.journal.journal import AUDIT_HEAD
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class StatusCollector:
                 "progress": self._progress(),
                 "paused": self._pipeline.scheduler.backoff.pause(),
                 "waiting_for": list(self._pipeline.scheduler.waiting_for),
+                **stored_summary(self._pipeline.registry),
             },
             "outbox": self.outbound.outbox(),
             "engine": self._pipeline.scheduler.engine,
@@ -185,6 +187,7 @@ class StatusCollector:
                 "rejections": models.rejections,
                 "rollbacks": models.rollbacks,
                 "waiting_for": list(scheduler.waiting_for),
+                **stored_summary(self._pipeline.registry),
             },
             "drift": {**self._drift(), "inputs": inputs, "regimes": len(self._pipeline.recall.regimes.ended)},
             "buffer": {

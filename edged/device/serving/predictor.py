@@ -229,6 +229,9 @@ class Predictor:
 
     def swap(self, served: ServedModel, *, watch: bool = True) -> None:
         """Serve another model from the next batch on; with `watch` it is on probation."""
+        if self.champion.scale is None and served.scale is not None:
+            self.quality.clear()  # errors have another unit from now on
+            self.repeated.clear()
         self.previous = self.champion
         self._watch(watch)
         self.champion = served

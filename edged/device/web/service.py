@@ -142,7 +142,11 @@ class Web:
             from edged.device.web.page.baseline import Baseline
 
             self._baseline = Baseline(self._pipeline)
-        self._page.measured(metrics["ts"], value, self._baseline.quality())
+        predictor = self._pipeline.predictor
+        if predictor.schema.task != "classify" and predictor.champion.scale is None:
+            return  # errors before the first trained model have another unit
+        frozen = self._baseline.quality()
+        self._page.measured(metrics["ts"], value, None if value is None else frozen)
         if self._pipeline.clock.monotonic() - self._kept >= KEEP_SECONDS:
             self._store_history()
 

@@ -9,6 +9,7 @@ import numpy as np
 from edged.domain.judging.gate import Evidence, GateRules, Retained, Verdict, judge, refuse
 from edged.domain.judging.outputs import answers, errors, unit_scale
 from edged.domain.judging.regimes import Regimes, elsewhere
+from edged.domain.outcomes import too_few
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,7 +58,7 @@ class ModelComparison:
         A `contest` on labels from before either had learned from them takes the place of the newest rows.
         """
         if len(recent) == 0:
-            return refuse(f"no labelled holdout sample yet, {self.rules.min_holdout} needed")
+            return refuse(too_few(0, self.rules.min_holdout), holdout=0.0)
         evidence = contest or self.evidence(model, champion, recent, scale)
         retained = self._retained(model, champion, recent, scale)
         return judge(self.schema.task, evidence, retained, self.rules)
@@ -71,7 +72,7 @@ class ModelComparison:
             for m in (model, champion)
         )
         said = window.y[:, 0].astype(np.int64) if self.schema.task == "classify" else None
-        return Evidence(candidate, other, said)
+        return Evidence(candidate, other, said, self.schema.classes)
 
     def _retained(
         self, model: Model, champion: Model, recent: Window, scale: NDArray[np.float32] | None
@@ -79,10 +80,10 @@ class ModelComparison:
         """Both models on what is kept of each earlier regime, and of the present one up to the newest."""
         first, regimes = int(recent.seq[0]), self._regimes
         stretches = [
-            (f"regime {i} (labels to {r.until})", r.after, r.until, regimes.drifted_since(r))
-            for i, r in enumerate(regimes.ended, 1)
+            (f"earlier conditions (up to label {r.until:,})", r.after, r.until, regimes.drifted_since(r))
+            for r in regimes.ended
         ]
-        stretches.append(("the time before", regimes.begun, first, False))
+        stretches.append(("the time before the newest labels", regimes.begun, first, False))
         retained = []
         for name, after, until, drifted in stretches:
             window = self._holdout.older_holdout(RETAINED, min(until + 1, first), seed=0, after_seq=after)

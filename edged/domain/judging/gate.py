@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain import outcomes
 from edged.domain.judging.paired_test import PairedComparison, compare
 from edged.domain.model_files import FLOAT32, Form
 from edged.domain.training.message import Message
@@ -44,16 +45,24 @@ class GateRules:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Errors `(n,)` of both models on the same rows, oldest first; `said` `(n,)` their classes, if any."""
+    """Errors `(n,)` of both models on the same rows, oldest first; `said` `(n,)` their classes, if any.
+
+    `classes` are the names of classes, as far as they are known.
+    """
 
     candidate: Errors
     champion: Errors
     said: NDArray[np.int64] | None = None
+    classes: Sequence[str] = ()
 
     def newest(self, n: int) -> Evidence:
         """The last `n` rows."""
         said = None if self.said is None else self.said[-n:]
-        return Evidence(self.candidate[-n:], self.champion[-n:], said)
+        return Evidence(self.candidate[-n:], self.champion[-n:], said, self.classes)
+
+    def name_of(self, said: int) -> str:
+        """The name of a class."""
+        return self.classes[said] if said < len(self.classes) else f"class {said}"
 
     def of_class(self, said: int) -> Evidence:
         """The rows of one class."""
@@ -101,15 +110,6 @@ def refuse(reason: str, **numbers: float) -> Verdict:
     return Verdict(False, (reason,), numbers)
 
 
-def too_few(n: int, needed: int) -> str:
-    """The reason of a verdict on a holdout of `n` samples, which is too small.
-
-    >>> too_few(1, 20)
-    'only 1 labelled holdout sample, 20 needed'
-    """
-    return f"only {n} labelled holdout sample{'' if n == 1 else 's'}, {needed} needed"
-
-
 def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: GateRules) -> Verdict:
     """Compare on the newest holdout, and see that no earlier regime was forgotten.
 
@@ -119,13 +119,15 @@ def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: Gat
     """
     n = len(recent.candidate)
     if n < rules.min_holdout:
-        return refuse(too_few(n, rules.min_holdout), holdout=float(n))
+        return refuse(outcomes.too_few(n, rules.min_holdout), holdout=float(n))
     found, better = _newest(task, recent, rules)
     numbers = {"holdout": float(found.n), **_figures(recent, found), "p_worse": found.p_worse}
     numbers["significance"] = rules.significance
     worse = not better and found.p_worse < rules.significance and found.gain < min(rules.min_gain, 0.0)
     enough = rules.min_gain <= 0.0 or found.gain >= rules.min_gain
-    reasons = [_told(found, rules)]
+    reasons = [outcomes.beside(task, found)]
+    if not enough and not worse:
+        reasons.append(outcomes.gain_needed(task, rules.min_gain))
     if worse or not enough:
         return Verdict(False, tuple(reasons), numbers)
     lost = [] if better else _lost_classes(recent, numbers)
@@ -139,10 +141,7 @@ def judge_recalled(task: Task, evidence: Evidence, tried: int) -> Verdict:
     """Whether a model of an earlier regime, one of `tried`, is better than the champion beyond chance."""
     found = compare(task, evidence.candidate, evidence.champion)
     limit = RECALL / max(1, tried)
-    told = (
-        f"gain {found.gain:+.4f} on the {found.n} newest labelled samples: better on {found.wins}, worse on "
-        f"{found.losses}, p {found.p_better:.3g} of no gain, {limit:.3g} needed"
-    )
+    told = outcomes.beside(task, found, "of the newest labelled cases")
     numbers = {"samples": float(found.n), **_figures(evidence, found), "significance": limit}
     return Verdict(found.p_better < limit, (told,), numbers)
 
@@ -152,6 +151,8 @@ def _figures(evidence: Evidence, found: PairedComparison) -> dict[str, float]:
         "candidate_error": float(evidence.candidate.mean()),
         "champion_error": float(evidence.champion.mean()),
         "gain": found.gain,
+        "judged_error": found.candidate,
+        "judged_before": found.champion,
         "both": float(found.both),
         "wins": float(found.wins),
         "losses": float(found.losses),
@@ -185,20 +186,8 @@ def _lost_classes(recent: Evidence, numbers: dict[str, float]) -> list[str]:
         found = compare("classify", evidence.candidate, evidence.champion)
         if found.p_worse < LOST_CLASS / len(classes):
             numbers["lost_class"] = float(said)
-            reasons.append(
-                f"loses class {said}: finds {-found.gain:.4f} fewer of its {found.n} samples, better on "
-                f"{found.wins}, worse on {found.losses}, p {found.p_worse:.3g}, refused below "
-                f"{LOST_CLASS / len(classes):.3g}"
-            )
+            reasons.append(outcomes.lost_class(recent.name_of(said), found))
     return reasons
-
-
-def _told(found: PairedComparison, rules: GateRules) -> str:
-    return (
-        f"gain {found.gain:+.4f} on {found.n} newest holdout samples, {rules.min_gain:+.4f} needed: "
-        f"better on {found.wins}, worse on {found.losses}, p of being worse {found.p_worse:.3f}, "
-        f"refused below {rules.significance:g}"
-    )
 
 
 def _forgotten(
@@ -222,11 +211,7 @@ def _forgotten(
             and found.p_worse < FORGETTING / len(tested)
             and not regime.superseded(now)
         ):
-            reasons.append(
-                f"forgets {regime.name}: loses {lost:.4f} on {found.n} of its samples, at most "
-                f"{rules.max_regret:.4f} beyond the gain allowed; better on {found.wins}, worse on "
-                f"{found.losses}, p {found.p_worse:.3g}, refused below {FORGETTING / len(tested):.3g}"
-            )
+            reasons.append(outcomes.forgets(task, regime.name, found))
     numbers |= {"regimes": float(len(tested)), "older_gain": -worst}
     return reasons
 

@@ -30,6 +30,7 @@ class PairedComparison:
     On `wins` of them its error is smaller, on `losses` larger, on `both` the same. `gain` is in accuracy
     for classes, a share of the champion's error otherwise. `p_worse` is the p-value of the one-sided test
     that it is worse: small where chance does not explain its losses; `p_better` the same for its wins.
+    `candidate` and `champion` are the mean errors of both.
     """
 
     n: int
@@ -39,6 +40,8 @@ class PairedComparison:
     gain: float
     p_worse: float
     p_better: float
+    candidate: float
+    champion: float
 
 
 def compare(task: Task, candidate: Errors, champion: Errors, seed: int = 0) -> PairedComparison:
@@ -57,7 +60,15 @@ def compare(task: Task, candidate: Errors, champion: Errors, seed: int = 0) -> P
         gain /= max(float(champion.mean()), 1e-12)
         p_worse, p_better = bootstrap(difference, seed)
     return PairedComparison(
-        len(difference), len(difference) - wins - losses, wins, losses, gain, p_worse, p_better
+        n=len(difference),
+        both=len(difference) - wins - losses,
+        wins=wins,
+        losses=losses,
+        gain=gain,
+        p_worse=p_worse,
+        p_better=p_better,
+        candidate=float(candidate.mean()),
+        champion=float(champion.mean()),
     )
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.judging.gate import too_few
 from edged.domain.judging.paired_test import compare
 from edged.domain.model_files import INT8
+from edged.domain.outcomes import too_few, two_forms
+from edged.figures import percent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +52,7 @@ def choose_form(
     gate = comparison.evaluate(quantised, champion, recent, scale)
     if gate.accepted:
         return made
-    why = f"the gate refuses int8: {'; '.join(gate.reasons)}"
+    why = f"the gate rejects int8: {'; '.join(gate.reasons)}"
     return served_as_float32(replace(verdict, numbers=made.numbers), why)
 
 
@@ -68,11 +69,13 @@ def _beside(verdict: Verdict, pair: Evidence, comparison: ModelComparison, secon
         "int8_p_worse": found.p_worse,
         "int8_latency_s": seconds,
     }
-    told = f"error {as_int8:.4g} as int8, {as_float32:.4g} as float32 on {found.n} newest holdout samples"
+    told = two_forms(comparison.schema.task, found)
     made = replace(verdict, numbers={**verdict.numbers, **numbers})
     # Gains are absolute for classes and relative for values, and so is the limit.
     if -found.gain > rules.max_regret and found.p_worse < rules.significance:
-        return served_as_float32(made, f"{told}, at most {rules.max_regret:.4g} may be lost")
+        return served_as_float32(
+            made, f"{told}; gate.max_regret allows a loss of {percent(rules.max_regret)}"
+        )
     return replace(made, form=INT8, reasons=(*made.reasons, f"served as int8: {told}"))
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.judging.gate import Verdict
+from edged.domain.outcomes import suspect_labels
 from edged.domain.stream.quantiles import quantiles
 
 if TYPE_CHECKING:
@@ -80,10 +81,7 @@ class LabelTrust:
         if self.pauses:
             # A level that lasts through the pauses becomes the usual one in the end.
             self.usual.append(error)
-        reason = (
-            f"the labels are not to be trusted: the better model's error is {error:.4f}, "
-            f"at most {limit:.4f} has been usual, and learning from them does not help"
-        )
+        reason = suspect_labels(self.task, error, limit)
         return Verdict(False, (*verdict.reasons, reason), {**numbers, "usual_limit": limit})
 
     def pause(self) -> int | None:

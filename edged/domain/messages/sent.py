@@ -29,7 +29,7 @@ OUTBOX = every(**each(COUNT, "pending", "bytes", "dropped"))
 WINDOWS = or_null(every(**each(COUNT, "cut", "gaps", "out_of_order", "forgotten")))
 ON_HOLD = about("whether a command has paused it", FLAG)
 HISTORICAL = about("it was sent late, from the outbox", FLAG)
-VERDICT = every({"promoted": or_null(VERSION)}, accepted=FLAG, reasons=listed(TEXT))
+VERDICT = every({"promoted": or_null(VERSION), "summary": TEXT}, accepted=FLAG, reasons=listed(TEXT))
 PAUSED = every(paused=listed(TEXT))
 SETTINGS = every(
     desired=about("what was set", OBJECT),
@@ -41,6 +41,9 @@ SO_MANY = fields(more=True, **each(COUNT, "labelled", "unlabelled"), held=FLAG)
 # The first of two answers has nothing else.
 ACCEPTED = {"state": one_of("accepted")}
 
+SUMMARY = about("what the newest labels did, in plain words; null before the first run", or_null(TEXT))
+SUMMED_UP: Schema = {"summary": about("the same in plain words", TEXT)}
+
 STATUS = every(
     state=one_of("online", "degraded", "stopped", "crashed"), problem=or_null(TEXT),
     health=every(state=one_of("ok", "degraded", "stopped", "crashed"), reasons=listed(TEXT)),
@@ -48,7 +51,10 @@ STATUS = every(
     ts=SECONDS, uptime_s=NUMBER, version=TEXT,
     **each(COUNT, "boot", "samples", "labels", "quarantined", "evicted"),
     model=every(version=VERSION, since=or_null(SECONDS), quality=or_null(OBJECT)),
-    training=every(runs=COUNT, **each(or_null(OBJECT), "last", "progress", "paused")),
+    training=every(
+        {"summary": SUMMARY, "summary_ts": or_null(SECONDS)},
+        runs=COUNT, **each(or_null(OBJECT), "last", "progress", "paused"),
+    ),
     outbox=OUTBOX, engine=or_null(TEXT), audit=AUDIT_HEAD,
 )  # fmt: skip
 
@@ -179,6 +185,7 @@ PUBLISHED: dict[str, Schema] = {
     ),
     "state/labelling": every(key=TEXT, label=about("the class that holds", or_null(TEXT))),
     "state/training": every(
+        {"summary": SUMMARY, "summary_ts": or_null(SECONDS)},
         engine=or_null(TEXT), running=FLAG,
         runs=about("ever begun, rounds of a fleet among them", COUNT),
         paused=about("after failures, as in the event training_paused", or_null(OBJECT)),
@@ -191,6 +198,7 @@ PUBLISHED: dict[str, Schema] = {
         problem=or_null(TEXT), on_hold=ON_HOLD, windows=WINDOWS, outbox=OUTBOX,
     ),
     "state/config": every(
+        {"page": about("where other machines find the device page; null if they cannot", or_null(TEXT))},
         **each(OBJECT, "stream", "training", "gate", "serving", "storage", "commands", "report"),
         **SETTINGS["properties"],
     ),
@@ -235,8 +243,8 @@ INSTALLED = every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=li
 EVENTS: dict[str, Schema] = {
     "started": every(version=TEXT, model=VERSION, boot_reason=TEXT, repaired=listed(TEXT)),
     "training_started": every(run=COUNT, trigger=TEXT, new=COUNT),
-    "training_finished": every(run=COUNT, outcome=one_of("done", "failed", "no_data", "stopped")),
-    "training_paused": every(reason=TEXT),
+    "training_finished": every(SUMMED_UP, run=COUNT, outcome=one_of("done", "failed", "no_data", "stopped")),
+    "training_paused": every(SUMMED_UP, reason=TEXT),
     "training_resumed": every(run=COUNT),
     "checkpoint_damaged": every(generation=COUNT),
     "device_throttled": every(state=one_of("start", "end"), reasons=listed(TEXT)),
@@ -244,10 +252,10 @@ EVENTS: dict[str, Schema] = {
     "drift_detected": every(
         level=one_of("warning", "drift"), detector=TEXT, source=TEXT, offset=COUNT, features=listed(OBJECT)
     ),
-    "candidate_rejected": every(run=COUNT, reasons=listed(TEXT)),
-    "candidates_refused": every(count=COUNT, cause=TEXT, reasons=listed(TEXT)),
-    "model_promoted": every(version=VERSION, parent=VERSION, origin=TEXT, reasons=listed(TEXT)),
-    "model_rolled_back": every(from_=VERSION, to=VERSION, reason=TEXT),
+    "candidate_rejected": every(SUMMED_UP, run=COUNT, reasons=listed(TEXT)),
+    "candidates_refused": every(SUMMED_UP, count=COUNT, cause=TEXT, reasons=listed(TEXT)),
+    "model_promoted": every(SUMMED_UP, version=VERSION, parent=VERSION, origin=TEXT, reasons=listed(TEXT)),
+    "model_rolled_back": every(SUMMED_UP, from_=VERSION, to=VERSION, reason=TEXT),
     "anomaly": every(key=TEXT, state=one_of("start", "end"), offset=COUNT, since=SECONDS),
     "sensor_stuck": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
     "sensor_moves": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),

@@ -100,15 +100,20 @@ class Candidate(Message):
 
 @dataclass(frozen=True)
 class JudgedCandidate:
-    """A candidate, the verdict on it, and the version under which it serves; None where it does not."""
+    """A candidate, the verdict on it, and the version under which it serves; None where it does not.
+
+    `summary` says in plain words what was learned and what became of it.
+    """
 
     candidate: Candidate
     verdict: Verdict
     promoted: int | None = None
+    summary: str = ""
 
     def event(self) -> dict[str, Any]:
         """Return the fields of events about the candidate."""
-        return {"run": self.candidate.run, **self.candidate.told(), **self.verdict.to_json()}
+        told = {"run": self.candidate.run, **self.candidate.told(), **self.verdict.to_json()}
+        return told | {"summary": self.summary}
 
     def to_json(self) -> dict[str, Any]:
         """Return what a command that has asked for the run is answered."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 from urllib.parse import urlsplit
 
+from edged.charts.html import DESIGN, design
 from edged.errors import ConfigError, StorageError
 
 FOLDER = Path(__file__).with_name("static")
@@ -55,6 +56,7 @@ class PageSettings:
 def page_files(settings: PageSettings) -> dict[str, bytes]:
     """Contents of all files by their names."""
     files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
+    files[DESIGN] = design().encode()
     told = {
         "policy": settings.policy,
         "broker": settings.broker,

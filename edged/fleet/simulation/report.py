@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from edged import logs
-from edged.charts.html import document, percent, table
-from edged.charts.lines import ChartLine, line_chart
+from edged.charts.html import document, table
+from edged.charts.lines import ChartLine, LineChart
 from edged.domain.messages.encoding import json_ready
 from edged.errors import StorageError
+from edged.figures import percent, size
 from edged.fleet.simulation.simulation import SimulationPlan, simulate
 
 STYLE = """
@@ -46,7 +47,7 @@ def _sentence(report: Mapping[str, Any]) -> str:
         ]
         text += f" On the devices themselves it has {both[0]}, mixed with their own {both[1]}."
     if sent["ratio"] is not None:
-        text += f" An update takes {sent['mean']:,.0f} bytes, {percent(sent['ratio'])} of float32."
+        text += f" An update takes {size(sent['mean'])}, {percent(sent['ratio'])} of float32."
     if report["poisoned"]:
         text += f" {len(report['poisoned'])} devices do harm."
     return text
@@ -62,7 +63,7 @@ def _chart(rounds: Sequence[Mapping[str, Any]]) -> str:
     if any(entry["unseen"] is not None for entry in rounds):
         values = [nan if entry["unseen"] is None else entry["unseen"] for entry in rounds]
         lines.append(ChartLine("those that took no part", "unseen", values))
-    return line_chart(numbers, numbers, lines, [], percent, unit="round")
+    return LineChart(numbers, numbers, lines, [], percent, unit="round").html()
 
 
 def _of(spread: Mapping[str, float] | None, name: str) -> float:

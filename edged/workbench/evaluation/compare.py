@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.charts.html import document, percent, plain, table
-from edged.charts.lines import ChartLine, Marks, line_chart
+from edged.charts.html import document, table
+from edged.charts.lines import ChartLine, LineChart, Marks
 from edged.domain.judging.paired_test import block_bootstrap
 from edged.errors import ConfigError
+from edged.figures import figure, percent, plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,7 +73,7 @@ def comparison_page(title: str, comparison: dict[str, Any], outcomes: Sequence[E
     tell = percent if accuracy else plain
     names = list(outcomes[0].report["metric"])
     rows = [
-        (outcome.name, *(tell(outcome.report["metric"].get(name)) for name in names),
+        (outcome.name, *(figure(name, outcome.report["metric"].get(name)) for name in names),
          *(plain(outcome.report[name]) for name in COUNTS))
         for outcome in outcomes
     ]  # fmt: skip
@@ -83,7 +84,8 @@ def comparison_page(title: str, comparison: dict[str, Any], outcomes: Sequence[E
         if outcome.history["curves"]["starts"] == outcomes[0].history["curves"]["starts"]
     ]
     curves = outcomes[0].history["curves"]
-    chart = line_chart(curves["starts"], curves["ends"], lines, [Marks("drift")], tell) if lines else ""
+    drawn = LineChart(curves["starts"], curves["ends"], lines, [Marks("drift")], tell)
+    chart = drawn.html() if lines else ""
     sentences = "".join(f"<p class=lead>{_sentence(name, gain, accuracy)}</p>"
                         for name, gain in comparison["gains"].items())  # fmt: skip
     return document(title, f"{sentences}{table(head, rows)}<h2>Over time</h2>{chart}")

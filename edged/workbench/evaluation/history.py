@@ -136,6 +136,7 @@ def _verdicts(replay: Replay) -> list[dict[str, Any]]:
             "version": event.get("version", event.get("to")),
             "reasons": event.get("reasons", [event.get("reason", "")]),
             "numbers": event.get("numbers", {}),
+            "forgets": event.get("forgets", False),
         }
         for event in replay.events
         if event["event"] in told

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from edged.charts.html import document, percent, plain, table
-from edged.charts.lines import Bands, ChartLine, Marks, line_chart, matrix
+from edged.charts.html import document, table
+from edged.charts.lines import Bands, ChartLine, LineChart, Marks, matrix
+from edged.domain.outcomes import why_not
+from edged.figures import change, figure, percent, plain
 
 NAMES = {"adapted": "adapted", "frozen": "frozen", "no_change": "last label"}
 FEW = 5
@@ -41,11 +43,10 @@ def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     name = history["figure"]
     ours, frozen, last = (report[line][name] for line in ("metric", "frozen", "no_change"))
     if name == "accuracy":
-        gain = 100 * (ours - frozen)
         text = (
             f"Adapting, the model was right for <b>{percent(ours)}</b> of the samples, "
-            f"<b>{gain:+.1f} points</b> against the model that was never updated ({percent(frozen)}). "
-            f"Repeating the last known label gives {percent(last)}."
+            f"<b>{change(name, ours - frozen)}</b> against the model that was never updated "
+            f"({percent(frozen)}). Repeating the last known label gives {percent(last)}."
         )
     else:
         share = 100 * (1 - ours / frozen) if frozen else 0.0
@@ -61,15 +62,8 @@ def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
 
 def _figures(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     names = list(report["metric"])
-    tell = percent if history["task"] == "classify" else plain
     rows = [
-        (
-            title,
-            *(
-                (percent if tell is percent and name != "kappa" else plain)(report[line].get(name))
-                for name in names
-            ),
-        )
+        (title, *(figure(name, report[line].get(name)) for name in names))
         for line, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label"))
         if line != "no_change" or history["figure"] != "mean_score"
     ]
@@ -96,7 +90,7 @@ def _last_of_keys(report: Mapping[str, Any], head: Sequence[str], names: Sequenc
     if last is None:
         return ""
     rows = [
-        (title, *(plain(last[line].get(name)) for name in names))
+        (title, *(figure(name, last[line].get(name)) for name in names))
         for line, title in (("metric", "adapted"), ("frozen", "frozen"))
     ]
     return f"<p class=note>On the last sample of each of {last['keys']:,} keys alone:</p>{table(head, rows)}"
@@ -107,7 +101,7 @@ def _over_time(history: Mapping[str, Any], tell: Callable[[float], str]) -> str:
     if not curves["starts"]:
         return ""
     lines = [ChartLine(name, line, curves[line]) for line, name in NAMES.items() if line in curves]
-    chart = line_chart(curves["starts"], curves["ends"], lines, moments(history), tell)
+    chart = LineChart(curves["starts"], curves["ends"], lines, moments(history), tell).html()
     what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}[history["figure"]]
     width = curves["ends"][0] - curves["starts"][0] + 1
     note = f"Windows of {width:,} samples; point at one for its values."
@@ -123,7 +117,11 @@ def _verdicts(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     )
     if not verdicts:
         return f"<h2>Verdicts</h2><p>{counts}</p>"
-    kinds = Counter(_kind(v) for v in verdicts if v["outcome"] != "promoted")
+    kinds = Counter(
+        why_not(v["reasons"], v["numbers"], forgets=v["forgets"])
+        for v in verdicts
+        if v["outcome"] != "promoted"
+    )
     common = "".join(f"<li>{n:,} × {escape(kind)}</li>" for kind, n in kinds.most_common(FEW))
     rows = [
         (
@@ -139,12 +137,6 @@ def _verdicts(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
         f"<h2>Verdicts</h2><p>{counts}</p>{f'<ul>{common}</ul>' if common else ''}"
         f"<details><summary>every verdict</summary>{every}</details>"
     )
-
-
-def _kind(verdict: Mapping[str, Any]) -> str:
-    """A reason without its numbers, so that like ones can be counted."""
-    words = "; ".join(verdict["reasons"]).split()
-    return " ".join("…" if any(c.isdigit() for c in word) else word for word in words)
 
 
 def _classes(history: Mapping[str, Any]) -> str:
@@ -169,19 +161,25 @@ def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
     names = ["first", *(f"{end / 1000:.1f}k" for end in ends[1:])]
     grid = matrix(names, names, kept["skill"], lambda v: tell(abs(v)))
     backward, forgotten = kept["backward_transfer"], kept["forgetting"]
-    points = tell is percent
 
     def signed(value: float) -> str:
-        return f"{100 * value:+.1f} points" if points else f"{value:+.4g}"
+        return change("accuracy" if tell is percent else "", value)
 
     return (
         "<h2>What is remembered</h2>"
         "<p>Each row is the model that served at the end of a part of the stream, each column the held-out "
         f"samples of a part. Backward transfer <b>{signed(backward)}</b> (what later training did to "
         f"earlier parts), forward transfer <b>{signed(kept['forward_transfer'])}</b>, "
-        f"forgetting <b>{signed(forgotten)}</b> (loss against the best ever on each part).</p>"
-        f'<div class="wide">{grid}</div>'
+        f"forgetting <b>{signed(forgotten)}</b> (loss against the best ever on each part"
+        f"{_first_part(report, signed)}).</p>"
+        f'<div class="wide" tabindex="0">{grid}</div>'
     )
+
+
+def _first_part(report: Mapping[str, Any], signed: Callable[[float], str]) -> str:
+    """The figure that `edged evaluate` prints as `forgetting`."""
+    lost = report["forgetting"]
+    return "" if lost is None else f"; {signed(lost)} on the pre-training part against the frozen model"
 
 
 def _settings(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
@@ -189,7 +187,7 @@ def _settings(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     rows = [
         ("samples", f"{report['samples']:,}, of which {history['pretrain']:,} for pre-training"),
         ("warnings", "; ".join(report["warnings"]) or "none"),
-        ("labels", f"{report['labels_used']:,} of {report['scored']:,} arrived, "
+        ("labels", f"{report['labels_used']:,} arrived of {report['samples']:,} samples, "
                    f"{history['delay']:,} samples late" + ("" if rate == 1 else f" (share {rate:g})")),
         ("drift signals", str(len(history["drifts"]))),
         ("engine", str(report["engine"])),
@@ -237,9 +235,9 @@ def anomalies(history: Mapping[str, Any]) -> str:
     last = told["ends"][-1]
     ends = [last if a["end"] is None else a["end"] for a in alarms]
     bands = Bands("alarm", [(a["row"], end, _told(a)) for a, end in zip(alarms, ends, strict=True)])
-    chart = line_chart(
+    chart = LineChart(
         told["starts"], told["ends"], lines, moments(history), lambda v: plain(10**v), 0.0, [bands, known]
-    )
+    ).html()
     width = told["ends"][0] - told["starts"][0] + 1
     note = (
         f"Highest score of each {width:,} samples in multiples of the threshold of its time (dashed: 1), "

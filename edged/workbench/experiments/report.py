@@ -9,14 +9,14 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from edged.charts.experiments import COLOURED, Curve, SeedDots, confusion, curves, histogram, legend, whiskers
-from edged.charts.html import document, percent, plain, table
+from edged.charts.html import document, table
+from edged.figures import SHARES, percent, plain, size
 
 if TYPE_CHECKING:
     Tell = Callable[[float | None], str]
     Row = Mapping[str, Any]
 
 ABBREVIATED = {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "auroc": "AUROC"}
-SHARES = frozenset({"accuracy", "balanced_accuracy"})
 LONGEST = 25  # rows of dots that are shown; the table has all
 
 
@@ -91,7 +91,7 @@ def _intervals(report: Mapping[str, Any], tell: Tell) -> str:
     more = len(report["ranking"]) - len(rows)
     note += f" The best {LONGEST} of {len(report['ranking'])}." if more else ""
     chart = whiskers(rows, _name(metric), tell)
-    return f"<h2>{_title(metric)} ({direction})</h2>{chart}<p class=note>{note}</p>"
+    return f"<h2>{_title(metric)} ({direction})</h2>{_scrolled(chart)}<p class=note>{note}</p>"
 
 
 def _number(value: float | None) -> float:
@@ -108,8 +108,8 @@ def _ranking(report: Mapping[str, Any]) -> str:
         (
             str(row["rank"]), row["name"], *_own_figure(row, metric, tested=tested),
             *(_tell(name)(row["validation"][name]["mean"]) for name in others),
-            f"{row['step_us']:,.0f} µs", _bytes(row["peak_bytes"]), _bytes(row["model_bytes"]),
-            _bytes(row["bundle_bytes"]), f"{row['parameters']:,}", _range(row["epochs"]),
+            f"{row['step_us']:,.0f} µs", size(row["peak_bytes"]), size(row["model_bytes"]),
+            size(row["bundle_bytes"]), f"{row['parameters']:,}", _range(row["epochs"]),
             f"{row['seconds']:.1f} s",
         )
         for row in rows
@@ -130,12 +130,6 @@ def _own_figure(row: Row, metric: str, *, tested: bool) -> list[str]:
 
 def _tell(name: str) -> Tell:
     return percent if name in SHARES else plain
-
-
-def _bytes(value: int | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value / 1e6:.1f} MB" if value >= 1e6 else f"{value / 1e3:.0f} kB"
 
 
 def _range(values: Sequence[int]) -> str:
@@ -183,12 +177,17 @@ def _winner(row: Row, metric: str, tell: Tell) -> str:
     if "confusion" in shown:
         chart = confusion(shown["classes"], shown["confusion"])
         what = f"What it answers {where}, true classes down; the darker, the larger the share of the class."
-        return f'<h2>Answers of the winner</h2><div class="wide">{chart}</div><p class=note>{what}</p>'
+        return f"<h2>Answers of the winner</h2>{_scrolled(chart)}<p class=note>{what}</p>"
     unit = "in the target's unit" if shown["unit"] == "target" else "in standard deviations of each target"
     chart = histogram(shown["edges"], shown["counts"], f"answer minus target, {unit}", plain)
     figure = f"{_name(metric)} {tell(row['validation'][metric]['mean'])} on the validation part"
     note = f"Residuals {where}; the outermost bars hold what lies further out. {figure}."
-    return f"<h2>Residuals of the winner</h2>{chart}<p class=note>{escape(note)}</p>"
+    return f"<h2>Residuals of the winner</h2>{_scrolled(chart)}<p class=note>{escape(note)}</p>"
+
+
+def _scrolled(chart: str) -> str:
+    """A chart that phones scroll, so that its text can be read."""
+    return f'<div class="wide" tabindex="0">{chart}</div>'
 
 
 def _failures(report: Mapping[str, Any]) -> str:

@@ -93,7 +93,7 @@ def test_the_model_of_a_regime_that_is_back_serves_at_once(stream: Stream) -> No
         "bank",
         True,
     )
-    assert "gain +1.0000 on the" in told["reasons"][0]
+    assert "of the newest labelled cases, the current model in 0" in told["reasons"][0]
     assert stream.rollout.origins == {"bank": 1}
     assert "its regime is back" in str(stream.gate.registry.reigns(1)[0].reason)
 

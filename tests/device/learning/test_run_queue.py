@@ -150,11 +150,11 @@ def test_the_end_of_a_run_is_told_to_all_who_asked_for_it() -> None:
         "engine": "native", "steps": 5, "samples": 40, "skipped": 0, "seconds": 0.5, "loss_first": 1.0,
         "loss_last": 0.1, "generation": 3,
     }  # fmt: skip
-    judged = JudgedCandidate(Candidate(7, Path("/a/path"), None), Verdict(True, ("better",)), promoted=2)
+    judged = JudgedCandidate(Candidate(7, Path("/a/path"), None), Verdict(True, ("better",)), 2, "Learned.")
     order.finish(RunEnd.of_record(7, "done", record | {"candidate": "/a/path"}), judged)
     verdict = {
         "run": 7, "accepted": True, "reasons": ["better"], "numbers": {}, "forgets": False,
-        "form": "float32", "promoted": 2,
+        "form": "float32", "promoted": 2, "summary": "Learned.",
     }  # fmt: skip
     told = {"run": 7, **record, "outcome": "done", "verdict": verdict}
     shown = {"run": 7, "step": 3, "steps": 5, "loss": None}

@@ -69,7 +69,7 @@ def test_a_worse_candidate_is_refused_and_kept_with_the_numbers(tmp_path: Path) 
     with closing(Gate(tmp_path, GOOD)) as gate:
         verdict, model = gate.consider(BAD)
         assert (verdict.accepted, model) == (False, None)
-        assert "gain -1.0000" in verdict.reasons[0]
+        assert "right in 0 of " in verdict.reasons[0]
         record = gate.registry.records()[-1]
         assert (record.status, record.verdict) == ("rejected", verdict.to_json())
         assert gate.registry.champion() == gate.champion.version
@@ -106,7 +106,7 @@ def test_a_pinned_version_stays(gate: Gate) -> None:
     gate.registry.pin(gate.champion.version)
     verdict, model = gate.consider(GOOD)
     assert model is None
-    assert verdict.reasons == (f"version {gate.champion.version} is pinned",)
+    assert verdict.reasons == (f"model {gate.champion.version} is pinned: unpin it to let new models serve",)
     gate.registry.unpin_all()
     assert gate.consider(GOOD, run=2)[0].accepted
 
@@ -116,7 +116,7 @@ def test_one_logit_for_two_classes_is_wide_enough(tmp_path: Path) -> None:
         base = write(tmp_path / "one.onnx", BAD, outputs=1)
         gate.champion = type(gate.champion)(gate.champion.version, InferenceModel(base))
         verdict, model = gate.consider(GOOD, outputs=1)
-        assert verdict.reasons[0].startswith("gain +1.0000")
+        assert verdict.reasons[0].endswith("the current model in 0")
         assert model is not None
 
 
@@ -134,7 +134,10 @@ def test_what_an_earlier_regime_needs_is_defended_unless_it_was_superseded(
         verdict, model = gate.consider(BAD)
         assert (model is None) == verdict.forgets == refused
         if refused:
-            assert "forgets regime 1 (labels to 600): loses 1.0000" in verdict.reasons[1]
+            assert (
+                "forgets earlier conditions (up to label 600): right in 0 of 117 cases from then"
+                in verdict.reasons[1]
+            )
             assert verdict.to_json()["forgets"]
 
 

@@ -57,7 +57,7 @@ def test_a_quantised_form_that_is_as_good_serves_and_both_are_told(gate: Gate) -
     assert verdict.numbers["int8_error"] == verdict.numbers["float32_error"] == 0.0
     assert verdict.numbers["int8_samples"] > 50
     assert verdict.numbers["int8_latency_s"] > 0
-    assert verdict.reasons[-1].startswith("served as int8: error 0 as int8, 0 as float32 on ")
+    assert verdict.reasons[-1].startswith("served as int8: right in 60 of 60 held-back cases")
     record = gate.registry.get(model.version)
     assert record.verdict == verdict.to_json()
     assert (verdict.to_json()["form"], record.data["form"]) == ("int8", "int8")
@@ -76,7 +76,7 @@ def test_what_onnxruntime_computes_in_eight_bits_passes(gate: Gate, tmp_path: Pa
 
 def test_a_quantised_form_that_loses_more_than_may_be_lost_does_not_serve(gate: Gate) -> None:
     verdict, model = gate.consider(GOOD, int8=BAD)
-    as_float32(verdict, model, "error 1 as int8, 0 as float32")
+    as_float32(verdict, model, "right in 0 of 60 held-back cases as int8, in 60 as float32")
     assert model is not None
     assert slope(model) == GOOD
     assert verdict.numbers["int8_error"] == 1.0
@@ -87,7 +87,7 @@ def test_a_quantised_form_that_loses_more_than_may_be_lost_does_not_serve(gate: 
 def test_the_gate_judges_the_form_that_would_serve(tmp_path: Path) -> None:
     """As near to its other form as is allowed, but worse than the champion that it would replace."""
     with closing(Gate(tmp_path, GOOD, int8=True, max_regret=1.0)) as gate:
-        as_float32(*gate.consider(GOOD, int8=BAD), "the gate refuses int8: gain -1.0000")
+        as_float32(*gate.consider(GOOD, int8=BAD), "the gate rejects int8: right in 0 of ")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_without_enough_holdout_the_first_model_serves_as_float32(tmp_path: Path
     with closing(Gate(tmp_path, GOOD, samples=10, int8=True)) as gate:
         result = candidate(gate.candidates, 1, BAD, int8=BAD)
         verdict, model = gate.judge(result, first=True)
-        as_float32(verdict, model, "labelled holdout samples, 5 needed")
+        as_float32(verdict, model, "labelled held-back cases, 5 needed")
 
 
 def test_the_first_model_is_not_compared_with_the_bundles_own(tmp_path: Path) -> None:

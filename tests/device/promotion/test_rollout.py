@@ -85,7 +85,7 @@ def test_refusal_after_refusal_is_told_once_and_ends_with_the_next_candidate_tha
     house.consider(BAD, MANY + 2)
     (told,) = house.heard.named("candidates_refused")
     assert (told["count"], told["cause"]) == (MANY, "they are worse on the newest labels")
-    assert "gain -1.0000" in told["reasons"][0]
+    assert "right in 0 of " in told["reasons"][0]
     assert house.rollout.problem == f"the last {MANY + 1} candidates were refused: {told['cause']}"
     assert house.consider(GOOD, MANY + 3) == house.predictor.champion.version
     assert not house.rollout.problem
@@ -97,7 +97,7 @@ def test_a_refused_candidate_changes_nothing_and_the_reasons_are_told(house: Hou
     assert house.serving() == (2, 2)
     event, told = house.told[-1]
     assert (event, told["run"], told["accepted"]) == ("candidate_rejected", 2, False)
-    assert "gain -1.0000" in told["reasons"][0]
+    assert "right in 0 of " in told["reasons"][0]
 
 
 def test_the_candidate_of_a_dry_run_is_judged_and_thrown_away(house: House) -> None:
@@ -131,7 +131,9 @@ def test_a_fall_back_of_the_serving_loop_becomes_durable(house: House) -> None:
     assert house.predictor.predict(numbered(1, 4), inputs(4)).version == 2
     house.rollout.champion_failed(3, "output is not finite")
     assert house.serving() == (2, 2)
-    assert house.told == [("model_rolled_back", {"from": 3, "to": 2, "reason": "output is not finite"})]
+    summary = "Model 2 serves in place of model 3: output is not finite."
+    told = {"from": 3, "to": 2, "reason": "output is not finite", "summary": summary}
+    assert house.told == [("model_rolled_back", told)]
     assert house.gate.registry.get(3).status == "rolled_back"
 
 
@@ -153,6 +155,10 @@ def test_labels_that_nobody_can_explain_make_training_rest(house: House) -> None
         assert house.consider(BAD, run) is None
     assert house.triggers.least == 1000
     paused = [told for event, told in house.told if event == "training_paused"]
+    assert [told.pop("summary").partition(" more labels")[0] for told in paused] == [
+        "Training is paused until 500",
+        "Training is paused until 1,000",
+    ]
     assert paused == [
         {"reason": "labels", "verdicts": PATIENCE, "new_labels": 500},
         {"reason": "labels", "verdicts": PATIENCE + 1, "new_labels": 1000},
@@ -230,7 +236,7 @@ def test_a_challenger_that_has_won_serves_instead_of_the_candidate(house: House)
     _, served = house.rollout.consider(*beside(house, GOOD, (0.0, 1.0)))
     assert served is not None
     assert [event for event, _ in house.told] == ["model_promoted"]
-    assert "better on 25, worse on 0" in house.told[0][1]["reasons"][0], "the newer half decides"
+    assert "in 25 of 25 held-back" in house.told[0][1]["reasons"][0], "the newer half decides"
     assert served.model.predict(inputs(5)).tolist() == house.gate.model(GOOD).predict(inputs(5)).tolist()
 
 

@@ -21,8 +21,8 @@ def shown(capsys: pytest.CaptureFixture[str], seconds: float, written: int | Non
 
 
 def test_a_day_is_not_extrapolated_from_the_first_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "6.0 MB written so far, 60,000 bytes a sample" in shown(capsys, 10.0)
-    assert "6.0 MB written, 144 MB a day, 60,000 bytes a sample" in shown(capsys, PACE_SECONDS)
+    assert "6.0 MB written since startup, 60.0 kB per sample" in shown(capsys, 10.0)
+    assert "6.0 MB written, 144.0 MB per day, 60.0 kB per sample" in shown(capsys, PACE_SECONDS)
 
 
 def test_where_the_kernel_does_not_count_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:

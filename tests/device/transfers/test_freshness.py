@@ -229,7 +229,7 @@ def checked_after_rotation(site: Site, listener: Listener) -> None:
     site.key = site.folder / "new"
     assert site.command(listener, "ping")["status"] == "ok"
     assert "does not fit" in site.install(listener, site.bundle("stolen", 101))
-    assert "holdout" in site.install(listener, site.bundle("proper", 101, key="new"))
+    assert "held-back" in site.install(listener, site.bundle("proper", 101, key="new"))
 
 
 def sign_and_send(site: Site, listener: Listener, key: Path, name: str, **fields: Any) -> dict[str, Any]:

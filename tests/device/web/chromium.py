@@ -137,7 +137,7 @@ def actions():
         expect(back).to_be_visible(timeout=60000)
         serving = page.locator("#model dd b")
         found["rollback"] = do(page, back, serving, text=serving.inner_text())
-        pin = page.locator("#model tbody tr", has_text="serves").get_by_role("button", name="Pin")
+        pin = page.locator("#model tbody tr", has_text="serving").get_by_role("button", name="Pin")
         unpin = steer.get_by_role("button", name="Unpin")
         found["pin"] = do(page, pin, unpin)
         evaluated = page.locator("#actions .evaluations")

@@ -41,7 +41,7 @@ def test_history_goes_on_after_a_restart() -> None:
     board.happened({"event": "model_rolled_back", "ts": 2.0, "from": 3, "to": 2, "reason": "command"})
     again = PageState(json.loads(json.dumps(board.dump())))
     assert again.history.points == [(1.0, 0.5, None)]
-    assert list(again.history.marks) == [(2.0, "back", "back to version 2")]
+    assert list(again.history.marks) == [(2.0, "back", "Rollback to version 2")]
 
 
 def test_a_sensor_is_silent_by_its_own_measure() -> None:

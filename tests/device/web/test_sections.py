@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from edged.device.learning.label_reviews import CheckedLabel
-from edged.device.web.page.format import age, size
 from edged.device.web.page.history import Sensor
 from edged.device.web.page.sections import SECTIONS, report
 from edged.device.web.page.snapshot import Snapshot
@@ -19,6 +18,7 @@ from edged.domain.stream.sample import StoredSample
 from edged.domain.stream.schema import Schema
 from edged.domain.text import TELLERS, happening
 from edged.domain.training.label_review import SuspectLabel
+from edged.figures import age, size
 from edged.host.vitals import Vitals
 from edged.storage.models.registry import ModelRecord, Reign
 from edged.storage.samples.reader import Counters
@@ -37,7 +37,8 @@ STATUS: dict[str, Any] = {
     "model": {"version": 2, "since": NOW, "parent": 1, "pinned": False,
               "quality": {"error": 0.25, "labelled": 2}, "missing": None},
     "training": {"runs": 1, "last": None, "paused": None, "waiting_for": ["quiet hours"],
-                 "progress": {"run": 2, "step": 3, "steps": 10, "loss": 0.5}},
+                 "progress": {"run": 2, "step": 3, "steps": 10, "loss": 0.5},
+                 "summary": None, "summary_ts": None},
     "outbox": {"pending": 0, "bytes": 0, "dropped": 0}, "host": {},
     "flash": {"written": None, "per_day": None},
 }  # fmt: skip
@@ -63,7 +64,7 @@ def view(schema: Schema, **more: Any) -> Snapshot:
         "device": HOSTILE, "schema": schema, "now": NOW, "monotonic": 1000.0,
         "may_label": True, "may_control": True, "limit": 8192,
         "status": STATUS, "counters": Counters(5, 2, 0, 0, 1, 0, 5, 0, 6, 3, 0, bytes=4096),
-        "new_labelled": 1, "label_share": 0.4, "anomaly": None, "vitals": Vitals(*[None] * 6),
+        "new_labelled": 1, "needed": 40, "label_share": 0.4, "anomaly": None, "vitals": Vitals(*[None] * 6),
         "refused": {HOSTILE: 1}, "models": [record, first], "parents": {2: 1, 1: None},
         "reigns": [Reign(NOW, 2, 1, "", None)], "runs": [], "marks": [(NOW - 50, "drift", HOSTILE)],
         "points": [(NOW - 100.0, 0.5, None), (NOW, 0.25, 0.5)],
@@ -98,22 +99,24 @@ def text(name: str, seen: Snapshot) -> str:
 def test_it_says_what_is_wrong() -> None:
     told = text("health", view(CLASSIFY, connected=False))
     assert "Needs attention" in told
-    assert "1 feature stands still" in told
-    assert "nothing comes any more from <img" in told
+    assert "1 feature stuck" in told
+    assert "no data from <img" in told
     assert "Broker not connected" in told
     well = view(CLASSIFY, sensors={}, status=STATUS | {"stuck": 0})
     assert "Healthy" in text("health", well)
 
 
 def test_it_says_how_much_learning_brings() -> None:
-    assert "Error 0.25; without learning it would be 0.5 (0.25 better)" in text("quality", view(REGRESS))
+    assert "Error 0.25; 0.5 without learning (0.25 better)" in text("quality", view(REGRESS))
     points = [(NOW - 9.0, 0.5, 0.5), (NOW, 0.6, 0.75)]
-    told = text("quality", view(CLASSIFY, points=points))
-    assert "Accuracy 60.0 %; without learning it would be 75.0 % (15.0 points worse)" in told
-    assert "No label has come yet" in text("quality", view(CLASSIFY, points=[(NOW, None, None)]))
+    seen = view(CLASSIFY, points=points)
+    told = text("quality", seen)
+    assert "Accuracy 60.0 %; 75.0 % without learning (15.0 points worse)" in told
+    empty = view(CLASSIFY, points=[(NOW, None, 0.5)], counters=replace(seen.counters, labels=0))
+    assert "No labels yet." in text("quality", empty)
 
 
-@pytest.mark.parametrize(("choices", "said"), [([0, 1], "{} or {}"), ([1], "{1}"), ([], "no answer")])
+@pytest.mark.parametrize(("choices", "said"), [([0, 1], "{} or {}"), ([1], "{1}"), ([], "No prediction")])
 def test_a_prediction_is_shown_as_the_classes_of_its_set(choices: list[int], said: str) -> None:
     made = sensor(999.0, 1.0, [0.5, 0.5])
     made.choices = choices
@@ -124,16 +127,16 @@ def test_a_prediction_is_shown_as_the_classes_of_its_set(choices: list[int], sai
 def test_an_untrained_model_says_what_it_lacks() -> None:
     lacks = {**STATUS, "model": {**STATUS["model"], "missing": "7 of 20 labels"}}
     assert "Untrained" not in text("model", view(CLASSIFY))
-    assert "7 of 20 labels there" in text("model", replace(view(CLASSIFY), status=lacks))
+    assert "7 of 20 labels so far" in text("model", replace(view(CLASSIFY), status=lacks))
 
 
 def test_lineage_verdicts_and_progress_are_shown() -> None:
     told = text("model", view(CLASSIFY))
     assert "2 ← 1" in told
-    assert f"accepted: {HOSTILE}" in told
+    assert f"Accepted: {HOSTILE}" in told
     assert "Step 3 of 10, loss 0.5" in text("training", view(CLASSIFY))
     assert "0.5 mm" in text("predictions", view(REGRESS))
-    assert "2 further keys are not shown" in text("predictions", view(REGRESS))
+    assert "2 more keys not shown" in text("predictions", view(REGRESS))
 
 
 def test_buttons_are_for_those_who_may() -> None:
@@ -145,7 +148,7 @@ def test_buttons_are_for_those_who_may() -> None:
     assert "data-command" not in SECTIONS["actions"][1](infers)
     assert "<option>class 3</option>" in SECTIONS["requests"][1](view(MANY))
     assert 'type="number"' in SECTIONS["requests"][1](view(REGRESS))
-    assert "command label" in text("requests", view(PAIR))
+    assert "use the label command" in text("requests", view(PAIR))
 
 
 def test_a_chart_stays_within_its_picture() -> None:
@@ -171,7 +174,7 @@ def test_every_event_of_the_contract_has_a_line() -> None:
     )
     drift = {"event": "drift_detected", "ts": 0.0, "level": "drift", "detector": "ks", "source": "inputs",
              "offset": 1200, "features": [{"feature": f"f{i}"} for i in range(6)]}  # fmt: skip
-    assert happening(drift) == "drift: inputs changed at sample 1,200 (ks): f0, f1, f2, f3 and 2 more"
+    assert happening(drift) == "Drift in inputs at sample 1,200 (ks): f0, f1, f2, f3 and 2 more"
 
 
 def test_labels_to_check_are_chosen_by_who_may_label() -> None:
@@ -187,3 +190,35 @@ def test_labels_to_check_are_chosen_by_who_may_label() -> None:
     assert "None of those left contradicts it" in text("suspects", none)
     assert SECTIONS["suspects"][1](view(CLASSIFY, suspects=(None, 0, []))) == ""
     assert SECTIONS["map"][1](view(CLASSIFY, suspects=(None, 0, []))) == ""
+
+
+def test_after_a_restart_the_page_goes_on_with_what_it_knew() -> None:
+    """Labels are stored, but live quality begins anew: nothing is said to be missing that is there."""
+    quality = STATUS["model"]["quality"] | {"accuracy": None, "labelled": 0, "repeated": None}
+    restarted = {**STATUS, "model": {**STATUS["model"], "quality": quality}}
+    points = [(NOW - 900.0, None, 0.7), (NOW - 600.0, 0.9, 0.7), (NOW, None, 0.7)]
+    seen = view(CLASSIFY, status=restarted, points=points)
+    assert "Accuracy 90.0 %; 70.0 % without learning (20.0 points better), before the restart." in text(
+        "quality", seen
+    )
+    assert "after the next labels" in text("model", seen)
+    for name in ("quality", "model", "learned"):
+        assert "–" not in SECTIONS[name][1](seen).partition("<table")[0], name
+    drawn = SECTIONS["quality"][1](seen).partition('class="line frozen" points="')[2].partition('"')[0]
+    assert len(drawn.split()) == 1  # the initial model, where there was live quality to compare it with
+    assert "the next one continues the chart" in text("quality", view(CLASSIFY, points=points[:1]))
+
+
+def test_what_labels_did_is_said_in_words_with_the_numbers_behind_them() -> None:
+    numbers = {"holdout": 100.0, "candidate_error": 0.03}
+    event = {"event": "model_promoted", "ts": NOW, "numbers": numbers, "summary": f"Learned {HOSTILE}."}
+    free = STATUS["training"] | {"progress": None, "waiting_for": []}
+    training = free | {"summary": f"Learned {HOSTILE}.", "summary_ts": NOW}
+    seen = view(CLASSIFY, status={**STATUS, "training": training}, events=[event])
+    told = text("learned", seen)
+    assert told.startswith(f"Learned {HOSTILE}.")
+    assert "The next training starts with 40 new labels: 1 so far." in told
+    assert "candidate error0.03" in told
+    assert f"Learned {HOSTILE}." in text("events", seen)
+    first = view(CLASSIFY, status={**STATUS, "training": free}, counters=Counters(*[0] * 12))
+    assert text("learned", first).startswith("No samples yet.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.domain.text import attention, status_of, summary
+from edged.domain.text import attention, notes, status_of, summary
 from tests.commands import COMMAND
 from tests.device.web.client import rows
 
@@ -60,6 +60,10 @@ def test_status_watch_and_page_tell_the_same(still: Site) -> None:
     started = len(still.listener.messages["metrics"])
     still.device.start()  # what has been counted is counted on
     still.listener.wait(lambda: len(still.listener.messages["metrics"]) >= started + 3)
+    page = still.unix("GET", "/api/page?only=quality,model,learned").json
+    assert "No labels yet" not in page["quality"]
+    assert "Learned from" in page["learned"]
+    assert "–" not in (page["quality"] + page["learned"]).partition("<table")[0]
     broker = f"--broker=mqtt://127.0.0.1:{still.broker.port}"
 
     def differing() -> dict[str, tuple[str, ...]]:
@@ -72,8 +76,9 @@ def test_status_watch_and_page_tell_the_same(still: Site) -> None:
         }
         same = set(status) & set(watched) & set(page) - set(CHANGING)
         assert {"model", "live quality", "drift", "training", "samples", "labels", "quarantined", "outbox",
-                "engine", "on hold"} <= same  # fmt: skip
+                "engine", "paused", "learned"} <= same  # fmt: skip
         assert not status["training"].startswith("0 runs")
+        assert "Learned from" in status["learned"], "kept over the restart"
         told = {name: (status[name], watched[name], page[name]) for name in same}
         return {name: texts for name, texts in told.items() if len(set(texts)) > 1}
 
@@ -95,16 +100,18 @@ def test_what_is_wrong_is_said_first() -> None:
     assert attention(status) == [
         "disk full",
         "training paused: failed (train)",
-        "1 feature stands still",
-        "too little voltage",
-        "no time server has set the clock",
+        "1 feature stuck",
+        "undervoltage",
     ]
+    assert notes(status) == ["clock not synchronised: no time server found"]
+    unset = attention(status | {"ts": 3600.0})
+    assert unset[-1] == "the clock was not set since the device was switched on"
     lines = summary(status)
     assert list(lines)[:2] == ["state", "attention"]
-    assert lines["model"] == "version 2 since -, from 1, pinned"
+    assert lines["model"] == "version 2 since –, parent 1, pinned"
     untrained = status | {"model": {"version": 1, "since": None, "missing": "7 of 20 labels"}}
-    assert summary(untrained)["model"] == "version 1 since -, untrained: 7 of 20 labels"
-    assert lines["training"] == "1 run, running: run 2, step 3 of 10, loss 0.2500"
+    assert summary(untrained)["model"] == "version 1 since –, untrained: 7 of 20 labels"
+    assert lines["training"] == "1 run, running: run 2, step 3 of 10, loss 0.25"
     assert lines["drift"] == "none"
 
 

@@ -24,8 +24,8 @@ def test_a_better_candidate_is_accepted_with_its_numbers() -> None:
     assert verdict.accepted
     assert abs(verdict.numbers["gain"] - 0.1) < 1e-9
     assert (verdict.numbers["wins"], verdict.numbers["losses"], verdict.numbers["both"]) == (20, 0, 180)
-    assert "+0.1000" in verdict.reasons[0]
-    assert "better on 20, worse on 0, p of being worse 1.000, refused below 0.0001" in verdict.reasons[0]
+    assert verdict.reasons == ("right in 180 of 200 held-back cases, the current model in 160",)
+    assert (verdict.numbers["wins"], verdict.numbers["losses"], verdict.numbers["p_worse"]) == (20, 0, 1.0)
 
 
 def test_a_worse_candidate_is_refused() -> None:
@@ -37,7 +37,7 @@ def test_a_worse_candidate_is_refused() -> None:
 
 def test_one_sample_is_no_plural() -> None:
     verdict = judge("classify", Evidence(wrong(0.3, 1), wrong(0.2, 1)), [], GateRules())
-    assert verdict.reasons == ("only 1 labelled holdout sample, 5 needed",)
+    assert verdict.reasons == ("only 1 labelled held-back case, 5 needed",)
 
 
 def test_a_verdict_is_read_as_it_was_stored() -> None:
@@ -99,7 +99,10 @@ def test_a_candidate_that_forgets_more_than_it_gains_is_refused() -> None:
     refused = judge("classify", recent, [kept, lost], GateRules())
     assert not refused.accepted
     assert refused.forgets
-    assert "forgets regime 2: loses 0.2000 on 200" in refused.reasons[1]
+    assert (
+        refused.reasons[1]
+        == "forgets regime 2: right in 140 of 200 cases from then, the current model in 180"
+    )
     assert refused.numbers["older_gain"] == pytest.approx(-0.2)
 
 
@@ -176,7 +179,7 @@ def test_who_loses_a_class_is_refused_though_as_good_on_the_whole() -> None:
     verdict = judge("classify", of_classes(lost=12, won=12), [], GateRules())
     assert not verdict.accepted
     assert verdict.numbers["lost_class"] == 1.0
-    assert "loses class 1: finds 0.3000 fewer of its 40 samples" in verdict.reasons[-1]
+    assert verdict.reasons[-1] == "finds 28 of 40 held-back cases of class 1, the current model 40"
 
 
 def test_a_few_rows_of_a_class_decide_nothing() -> None:

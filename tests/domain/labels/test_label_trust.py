@@ -40,7 +40,7 @@ def test_noise_is_refused_and_after_some_verdicts_training_rests() -> None:
         reviewed = trust.review(verdict(0.35))
         assert not reviewed.accepted
         assert reviewed.numbers["usual_limit"] == pytest.approx(0.2)
-        assert "not to be trusted" in reviewed.reasons[-1], number
+        assert "the newest labels look wrong" in reviewed.reasons[-1], number
     assert trust.pause() == FIRST_PAUSE
 
 

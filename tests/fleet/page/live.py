@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from edged.workbench.demo.broker import Mosquitto, free_port
@@ -73,7 +74,7 @@ def opened(browser: Any, url: str, theme: str = "light", size: str = "desk") -> 
 
 
 def connect(page: Any, user: str = "", password: str = "") -> None:
-    page.get_by_label("User", exact=True).fill(user)
+    page.get_by_label("Username", exact=True).fill(user)
     page.get_by_label("Password", exact=True).fill(password)
     page.get_by_role("button", name="Connect", exact=True).click()
 
@@ -139,7 +140,7 @@ def test_two_hundred_devices(plant: Any, browser: Any, theme: str, size: str) ->
         assert min(took) <= 2.0
         simulated.report()
         expect(page.locator("#chips")).to_contain_text(f"Online {DEVICES - 2}")
-        expect(page.locator("#chips")).to_contain_text("No word yet 2")
+        expect(page.locator("#chips")).to_contain_text("Waiting 2")
         assert page.evaluate("document.documentElement.scrollWidth") == SIZES[size][0]
         assert violations(page) == []
         picture(page, f"list-{theme}-{size}")
@@ -166,13 +167,13 @@ def test_filters_and_sorting(plant: Any, browser: Any) -> None:
         connect(page)
         expect(page.locator("#rows tr")).to_have_count(DEVICES)
         simulated.report()
-        for chip, count in (("Drifting", 20), ("Unhealthy", 4), ("Training", 5), ("No word yet", 2)):
+        for chip, count in (("Drifting", 20), ("Unhealthy", 4), ("Training", 5), ("Waiting", 2)):
             page.get_by_role("button", name=f"{chip} {count}", exact=True).click()
             expect(page.locator("#rows tr")).to_have_count(count)
         page.get_by_role("button", name=f"All {DEVICES}", exact=True).click()
-        page.get_by_label("Find").fill("disk full press-5")
+        page.get_by_label("Search").fill("disk full press-5")
         expect(page.locator("#rows th")).to_have_text(["press-57"])
-        page.get_by_label("Find").fill("")
+        page.get_by_label("Search").fill("")
         first = page.locator("#rows th").first
         expect(first).to_have_text("press-1")
         heads = page.locator("#heads")
@@ -191,15 +192,15 @@ def test_each_device_gives_its_own_answer(plant: Any, browser: Any) -> None:
         connect(page)
         for n in (1, 2, 3):
             page.get_by_label(f"Select press-{n}", exact=True).check()
-        page.get_by_role("button", name="Command to 3 devices").click()
+        page.get_by_role("button", name="Send command to 3 devices").click()
         page.locator("#send-command").select_option("train")
         page.get_by_role("button", name="Send train to 3 devices").click()
         said = {n: page.locator("#answer-list li").filter(has_text=f"press-{n} ") for n in (1, 2, 3)}
         expect(said[1]).to_have_text("press-1 train: successful – run 4, promoted –")
         expect(said[2]).to_have_text("press-2 train: refused – no earlier model")
-        expect(said[3]).to_have_text("press-3 train: sent – the broker has it")
-        expect(said[3]).to_have_text("press-3 train: no answer – nothing for 30 s", timeout=40_000)
-        expect(page.locator("#answered")).to_have_text("1 done, 2 not, 0 open.")
+        expect(said[3]).to_have_text("press-3 train: sent – received by the broker")
+        expect(said[3]).to_have_text("press-3 train: no response – no message for 30 s", timeout=40_000)
+        expect(page.locator("#answered")).to_have_text("1 succeeded, 2 failed, 0 pending.")
 
 
 def test_by_keyboard_alone(plant: Any, browser: Any) -> None:
@@ -209,10 +210,10 @@ def test_by_keyboard_alone(plant: Any, browser: Any) -> None:
             page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator("#rows tr")).to_have_count(DEVICES)
-        page.get_by_label("Find").focus()
+        page.get_by_label("Search").focus()
         page.keyboard.type("press-12")
         expect(page.locator("#rows tr").first).to_contain_text("press-12")
-        for _ in range(2 + 1 + 9):  # sorting; all; nine heads
+        for _ in range(2 + 1 + 10):  # sorting; all; ten heads
             page.keyboard.press("Tab")
         page.keyboard.press("Space")
         expect(page.get_by_label("Select press-12", exact=True)).to_be_checked()
@@ -301,7 +302,7 @@ def test_who_is_gone_is_offline(
         assert device.stdout is not None
         assert device.stdout.readline() == b"there\n"
         connect(page)
-        expect(state(page, "willed")).to_have_text("no word yet")
+        expect(state(page, "willed")).to_have_text("waiting")
         device.send_signal(number)
         began = time.monotonic()
         expect(state(page, "willed")).to_have_text("offline", timeout=30_000)
@@ -330,10 +331,10 @@ def test_online_at_the_broker_and_silent(plant: Any, browser: Any) -> None:
         expect(state(page, "press-1")).to_have_text("online")
         page.get_by_role("button", name="press-4", exact=True).click()
         expect(page.locator("#detail-state")).to_contain_text(
-            "the broker holds it for online, but no word since"
+            "marked online at the broker, but no message since"
         )
         simulated.say(4, "metrics", metrics(4, simulated.seq, time.time()))
-        expect(page.locator("#detail-state")).to_contain_text("online, last word")
+        expect(page.locator("#detail-state")).to_contain_text("online, last seen")
 
 
 def test_without_the_broker_nothing_is_claimed(make_broker: MakeBroker, browser: Any) -> None:
@@ -347,8 +348,8 @@ def test_without_the_broker_nothing_is_claimed(make_broker: MakeBroker, browser:
         expect(state(page, "press-1")).to_have_text("online")
         simulated.close()
         broker.kill()
-        expect(page.locator("#connection")).to_contain_text("No connection")
-        expect(state(page, "press-1")).to_have_text("not known")
+        expect(page.locator("#connection")).to_contain_text("Disconnected")
+        expect(state(page, "press-1")).to_have_text("unknown")
         broker.start()
         expect(page.locator("#connection")).to_contain_text("Connected", timeout=20_000)
         simulated = Simulated(broker.port, 3)
@@ -367,7 +368,7 @@ def test_who_may_not(make_broker: MakeBroker, browser: Any, tmp_path: Path) -> N
     broker = make_broker("allow_anonymous false", f"password_file {accounts}", f"acl_file {rules}")
     with fleet_ui("--broker", f"mqtt://127.0.0.1:{broker.port}") as ui, opened(browser, ui.url) as page:
         connect(page, "viewer", "wrong")
-        expect(page.locator("#connection")).to_contain_text("The broker refused")
+        expect(page.locator("#connection")).to_contain_text("Connection rejected")
         expect(page.locator("#login")).to_be_visible()
         told = ["-t", "edged/press-1/status", "-m", '{"state": "online"}', "-r", "-q", "1"]
         account = ["-p", str(broker.port), "-u", "press-1", "-P", "s3cret"]
@@ -375,7 +376,7 @@ def test_who_may_not(make_broker: MakeBroker, browser: Any, tmp_path: Path) -> N
         connect(page, "viewer", "s3cret")
         expect(row(page, "press-1")).to_be_visible()
         page.get_by_label("Select press-1", exact=True).check()
-        page.get_by_role("button", name="Command to 1 device").click()
+        page.get_by_role("button", name="Send command to 1 device").click()
         page.locator("#send-command").select_option("train")
         page.get_by_role("button", name="Send train to 1 device").click()
         expect(page.locator("#answer-list")).to_contain_text("not sent")
@@ -393,7 +394,7 @@ def test_a_device_of_flesh_and_blood(make_broker: MakeBroker, browser: Any, tmp_
     ):
         connect(page)
         expect(state(page, "rig")).to_have_text("online")
-        expect(row(page, "rig").locator("td").nth(8)).to_contain_text("ok")
+        expect(row(page, "rig").locator("td").nth(9)).to_contain_text("OK")
         for command, shown in (("pause", "paused"), ("resume", "0 runs")):
             page.get_by_role("button", name="rig", exact=True).click()
             page.locator("#detail-command").click()
@@ -420,12 +421,12 @@ def test_why_a_device_refuses_most_messages(make_broker: MakeBroker, browser: An
         opened(browser, ui.url) as page,
     ):
         connect(page)
-        health, reason = row(page, "rig").locator("td").nth(8), "most messages are refused, the newest: "
-        expect(health).to_contain_text("ok")
+        health, reason = row(page, "rig").locator("td").nth(9), "most messages are refused, the newest: "
+        expect(health).to_contain_text("OK")
         for _ in range(5):
             listener.send("sensors/a", {"Temp": 20.5, "vib": 0.1})
         expect(health).to_contain_text(f"{reason}sensors/a: field 'temp' is missing")
-        expect(health).to_have_class("wide bad")
+        expect(health).to_have_class("bad")
         unhealthy = page.get_by_role("button", name="Unhealthy 1", exact=True)
         unhealthy.click()
         expect(unhealthy).to_have_attribute("aria-pressed", "true")
@@ -440,4 +441,53 @@ def test_why_a_device_refuses_most_messages(make_broker: MakeBroker, browser: An
         page.get_by_role("button", name="All 1", exact=True).click()
         for _ in range(6):
             listener.send("sensors/a", {"temp": 20.5, "vib": 0.1})
-        expect(health).to_have_text("ok")
+        expect(health).to_have_text("OK")
+
+
+def test_an_operator_teaches_a_device_and_sees_what_it_did(
+    make_broker: MakeBroker, browser: Any, tmp_path: Path
+) -> None:
+    """A label from now on, an answer to a label request, and the sentence on what was learned."""
+    broker = make_broker()
+    device = Device(
+        tmp_path, broker.port, {"features": ["temp", "vib"], "classes": ["ok", "worn"]},
+        labels={"request_share": 0.5}, training={"min_new_samples": 20, "every": None},
+        gate={"min_holdout": 1, "probation": 0},
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    with (
+        fleet_ui("--broker", f"mqtt://127.0.0.1:{broker.port}") as ui,
+        running(device, broker.port) as listener,
+        opened(browser, ui.url) as page,
+    ):
+        connect(page)
+        page.get_by_role("button", name="rig", exact=True).click()
+        expect(page.locator("#detail-learned")).to_have_text("Nothing yet.")
+        page.get_by_label("Key", exact=True).fill("a")
+        page.get_by_label("Label", exact=True).select_option("worn")
+        page.get_by_role("button", name="Label from now on").click()
+        expect(page.locator("#teach-answer")).to_have_text("From now on: worn.")
+        for _ in range(40):
+            listener.send("sensors/a", {"temp": rng.normal(60, 1), "vib": rng.normal(1, 0.1)})
+        page.get_by_label("Label", exact=True).select_option("ok")
+        page.get_by_role("button", name="Label from now on").click()
+        expect(page.locator("#teach-answer")).to_have_text("From now on: ok.")
+        for _ in range(40):
+            listener.send("sensors/a", {"temp": rng.normal(40, 1), "vib": rng.normal(0, 0.1)})
+        page.get_by_role("button", name="End", exact=True).click()
+        expect(page.locator("#teach-answer")).to_have_text("Ended.")
+        expect(page.locator("#detail-learned")).to_contain_text("Learned from", timeout=30_000)
+        expect(page.locator("#detail-learned")).to_contain_text("In service as model")
+        for _ in range(20):
+            listener.send("sensors/b", {"temp": 50.0, "vib": 0.5})
+        expect(page.locator("#teach-requests li").first).to_contain_text("b, ", timeout=20_000)
+        before, last = listener.messages["metrics"][-1], page.locator("#teach-requests li").first
+        asked = last.inner_text()
+        assert violations(page) == []
+        picture(page, "teach")
+        last.get_by_role("button", name="ok").click()
+        expect(page.locator("#teach-requests li").first).not_to_have_text(asked)
+        count = before["labels"]["count"]
+        listener.wait(lambda: listener.messages["metrics"][-1]["labels"]["count"] > count)
+        page.locator("#detail-close").click()
+        expect(row(page, "rig")).to_contain_text("Learned from")

@@ -23,8 +23,8 @@ log = get_logger("edged.web")
 class Baseline:
     """Evaluates the initial model on samples that were labelled since the last call.
 
-    The model is loaded when a trained model serves: until then both are the same. Samples of the holdout are
-    left out, which makes no difference to the mean.
+    The model is loaded when a trained model serves, or a head learns beside it: until then both are the same.
+    Samples of the holdout are left out, which makes no difference to the mean.
     """
 
     def __init__(self, pipeline: LivePipeline) -> None:
@@ -39,7 +39,8 @@ class Baseline:
         predictor, registry = self._pipeline.predictor, self._pipeline.registry
         live = predictor.live_quality()
         name = "accuracy" if "accuracy" in live else "error"
-        if self._model is None and registry.get(predictor.champion.version).source == "bundle":
+        alone = self._pipeline.mix.head is None  # a head beside the initial model learns from the first label
+        if alone and self._model is None and registry.get(predictor.champion.version).source == "bundle":
             value: float | None = live[name]
             return value
         try:

@@ -1,4 +1,4 @@
-"""Elements that all sections of the page use, and readable numbers and times."""
+"""Elements that all sections of the page use, and times."""
 
 from __future__ import annotations
 
@@ -7,35 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from html import escape
 from typing import Any
-
-AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
-
-
-def age(seconds: float) -> str:
-    """Format a duration, roughly.
-
-    >>> age(0.26), age(59.0), age(150.0), age(90000.0)
-    ('0.3 s', '59 s', '2.5 min', '25 h')
-    """
-    for size, unit in AGES:
-        if seconds >= size * (2 if unit == "d" else 1):
-            return f"{round(seconds / size, 1):g} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{round(seconds, 1):g} s"
-
-
-def size(count: float | None) -> str:
-    """Format a number of bytes.
-
-    >>> size(512), size(1_500_000)
-    ('512 B', '1.5 MB')
-    """
-    if count is None:
-        return "–"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def moment(ts: float | None) -> str:

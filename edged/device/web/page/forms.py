@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from edged.charts.html import plain
 from edged.device.web.page.format import button, moment
 from edged.device.web.page.snapshot import PAUSABLE
+from edged.figures import count, figure, percent, plain
 
 if TYPE_CHECKING:
     from edged.device.web.page.snapshot import Snapshot
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 REQUESTS = 5  # shown at once
 BUTTONS = 8  # classes that get a button each; more are chosen from a list
 GOOD = ("good", "retired", "champion")
-NAMES = {"training": "training", "serving": "publishing of predictions", "ingest": "taking samples"}
+NAMES = {"training": "training", "serving": "publishing predictions", "ingest": "receiving samples"}
 
 
 def actions(view: Snapshot) -> str:
@@ -25,22 +25,21 @@ def actions(view: Snapshot) -> str:
     report = '<a class="button" href="/api/report" download>Download report</a>'
     if not view.may_control:
         return (
-            "<p>You may look. To train, pause or roll back, log in with a code of "
-            "<code>edged web pair --control CONFIG</code> or the token of web.tokens.control_file."
-            f"</p><p>{report}</p>"
+            "<p>Read-only. To train, pause or roll back, log in with a code from <code>edged web pair --control"
+            f" CONFIG</code> or with the token of <code>web.tokens.control_file</code>.</p><p>{report}</p>"
         )
     line = [
-        button("Train now", "Train on what is new, whatever the guards say?", "train", {}),
+        button("Train now", "Start training and ignore all guards?", "train", {}),
         *(_pause(view, part) for part in PAUSABLE),
     ]
     previous = next((r.previous for r in view.reigns if r.version == view.champion), None)
     if previous is not None:
-        ask = f"Serve version {previous} again? Version {view.champion} counts as refused from then on."
+        ask = f"Roll back to {previous}? Version {view.champion} will be marked as rejected."
         line.append(button(f"Roll back to {previous}", ask, "rollback", {}))
     if view.status["model"]["pinned"]:
-        ask = f"Let other models take the place of version {view.champion} again?"
+        ask = f"Unpin version {view.champion}? New models can replace it."
         line.append(button("Unpin", ask, "unpin", {}))
-    judge = "Judge the model that serves on labelled samples it has never learned from?"
+    judge = "Evaluate the current model on holdout samples?"
     line.append(button("Evaluate", judge, "evaluate", {}))
     return f'<div class="buttons">{"".join(line)}{report}</div>' + evaluations(view)
 
@@ -49,7 +48,10 @@ def evaluations(view: Snapshot) -> str:
     """Return the results of evaluations, newest first."""
     lines = []
     for said in reversed(view.evaluations):
-        found = ", ".join(f"{escape(name)} {plain(value)}" for name, value in said["figures"].items())
+        found = ", ".join(
+            f"{escape(name.replace('_', ' '))} {figure(name, value)}"
+            for name, value in said["figures"].items()
+        )
         lines.append(f"<li>Version {said['version']} on {said['rows']:,} samples: {found}</li>")
     return f'<ul class="evaluations">{"".join(lines)}</ul>' if lines else ""
 
@@ -57,10 +59,8 @@ def evaluations(view: Snapshot) -> str:
 def _pause(view: Snapshot, part: str) -> str:
     name = NAMES[part]
     if part in view.status["on_hold"]:
-        return button(f"Resume {part}", f"Go on with {name}?", "resume", {"what": part})
-    return button(
-        f"Pause {part}", f"Stop {name} until it is resumed, over restarts, too?", "pause", {"what": part}
-    )
+        return button(f"Resume {part}", f"Resume {name}?", "resume", {"what": part})
+    return button(f"Pause {part}", f"Pause {name}? It stays paused across restarts.", "pause", {"what": part})
 
 
 def model_buttons(view: Snapshot, record: ModelRecord) -> str:
@@ -69,10 +69,14 @@ def model_buttons(view: Snapshot, record: ModelRecord) -> str:
         return ""
     version, serves, line = record.version, record.version == view.champion, []
     if not serves and record.status in GOOD:
-        ask = f"Serve version {version}? Version {view.champion} counts as refused from then on."
-        line.append(button("Serve", ask, "rollback", {"version": version}, about=f"Serve version {version}"))
+        ask = f"Roll back to {version}? Version {view.champion} will be marked as rejected."
+        line.append(
+            button(
+                "Roll back", ask, "rollback", {"version": version}, about=f"Roll back to version {version}"
+            )
+        )
     if not record.pinned and (serves or record.status in GOOD):
-        ask = f"Serve version {version} and no other until it is unpinned?"
+        ask = f"Pin version {version} until you unpin it?"
         line.append(button("Pin", ask, "pin", {"version": version}, about=f"Pin version {version}"))
     return " ".join(line)
 
@@ -81,17 +85,17 @@ def requests(view: Snapshot) -> str:
     """Return the label requests, those first of which the model is least sure, each with its choices."""
     first = view.requests[:REQUESTS]
     more = len(view.requests) - len(first)
-    rest = f"<p>{more} more wait.</p>" if more else ""
+    rest = f"<p>{more:,} more.</p>" if more else ""
     return "".join(_request(view, said) for said in first) + rest
 
 
 def _request(view: Snapshot, said: Mapping[str, Any]) -> str:
     names = view.schema.names or tuple(str(i) for i in range(len(said["values"])))
     values = ", ".join(f"{n} {plain(v)}" for n, v in zip(names, said["values"], strict=False))
-    sure = "" if said.get("confidence") is None else f", {100 * said['confidence']:.0f} % sure"
+    sure = "" if said.get("confidence") is None else f" ({percent(said['confidence'])})"
     answer = said["answer"] if isinstance(said["answer"], str) else ", ".join(map(plain, said["answer"]))
     told = f"{moment(said['sample_ts'])} <b>{escape(said['key'])}</b>: {escape(values)}."
-    told += f" The model says {escape(str(answer))}{sure}."
+    told += f" Predicted: {escape(str(answer))}{sure}."
     told += " Drawn at random, so that labels that judge models are like the stream." * bool(
         said.get("random")
     )
@@ -113,10 +117,10 @@ def _answers(view: Snapshot, said: Mapping[str, Any]) -> str:
     elif view.schema.targets == 1:
         entry = f'<input id="{field}" name="label" type="number" step="any" required>'
     else:
-        return "<p>Its label has several values: send them with the command label.</p>"
+        return "<p>Multi-value label: use the <code>label</code> command.</p>"
     return (
-        f'<form data-command="label" data-sample="{escape(sample)}"><label for="{field}">Label of'
-        f" {escape(sample)}</label> {entry} <button>Answer</button></form>"
+        f'<form data-command="label" data-sample="{escape(sample)}"><label for="{field}">Label for sample'
+        f" {escape(sample)}</label> {entry} <button>Submit label</button></form>"
     )
 
 
@@ -125,14 +129,10 @@ def alarms(view: Snapshot) -> str:
     if view.anomaly is None:
         return ""
     threshold = view.anomaly["threshold"]
-    told = f"<p>{view.anomaly['alarms']:,} so far, {view.anomaly['flagged']:,} samples set aside; "
-    told += (
-        "the threshold is being calibrated.</p>"
-        if threshold is None
-        else f"threshold {plain(threshold)}.</p>"
-    )
+    told = f"<p>{count(view.anomaly['alarms'], 'alarm')}, {view.anomaly['flagged']:,} samples excluded; "
+    told += "calibrating threshold.</p>" if threshold is None else f"threshold {plain(threshold)}.</p>"
     for key in view.anomaly["standing"]:
-        ask = f"Is what {key} shows now normal? The alarm ends, and it is learned from."
-        accept = button("It is normal", ask, "accept", {"key": key}, about=f"Accept {key}")
+        ask = f"Mark {key} as normal and learn from it?"
+        accept = button("Mark as normal", ask, "accept", {"key": key}, about=f"Mark {key} as normal")
         told += f'<p><strong class="ill">{escape(key)}</strong> {accept if view.may_control else ""}</p>'
     return told

@@ -157,9 +157,9 @@ def _mark(said: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return kind and text of the mark of an event; None for events without a mark."""
     name = said["event"]
     if name == "drift_detected" and said["level"] == "drift":
-        return "drift", f"drift of {said['source']}"
+        return "drift", f"Drift in {said['source']}"
     if name == "model_promoted":
-        return "swap", f"version {said['version']}"
+        return "swap", f"Version {said['version']} promoted"
     if name == "model_rolled_back":
-        return "back", f"back to version {said['to']}"
+        return "back", f"Rollback to version {said['to']}"
     return None

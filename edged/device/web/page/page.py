@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from edged.charts.html import DESIGN, design
 from edged.device.web.http.bodies import respond
 from edged.device.web.http.errors import JSON, HttpError, as_json
 
@@ -53,7 +54,7 @@ class Page:
         """Return the whole page, or a login form to browsers without the scope `read`."""
         shown: Pass = request.scope["edged.pass"]
         if "read" not in shown.scopes:
-            return _html(request, _document("edged", _login("Log in to look"), shown))
+            return _html(request, _document("edged", _login("Log in"), shown))
         return _html(request, await asyncio.to_thread(self._whole, shown))
 
     async def sections(self, request: Request) -> Response:
@@ -104,7 +105,7 @@ class Page:
                 f'<div class="inside">{inside}</div></section>'
             )
         if shown.csrf is None and "control" not in shown.scopes:
-            parts.insert(2, _login("Log in to steer"))
+            parts.insert(3, _login("Log in for control"))
         return _document(self._pipeline.config.device.id, f'<div class="grid">{"".join(parts)}</div>', shown)
 
     def _report(self, shown: Pass) -> str:
@@ -139,8 +140,8 @@ def _document(title: str, body: str, shown: Pass) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} – edged</title>"
-        '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/page.css">'
-        '<link rel="stylesheet" href="/static/labels.css">'
+        '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/design.css">'
+        '<link rel="stylesheet" href="/static/page.css"><link rel="stylesheet" href="/static/labels.css">'
         '<script type="module" src="/static/suspects.js"></script>'
         '<script type="module" src="/static/map.js"></script>'
         f'<script type="module" src="/static/page.js"></script></head><body{csrf}{live}>'
@@ -148,7 +149,7 @@ def _document(title: str, body: str, shown: Pass) -> str:
         '<p id="said" role="status" aria-live="polite"></p>'
         '<dialog id="ask" aria-labelledby="ask-head" aria-describedby="ask-text"><form method="dialog">'
         '<h2 id="ask-head"></h2><p id="ask-text"></p><div class="buttons"><button value="no">Cancel</button>'
-        '<button value="yes" id="ask-yes">Yes</button></div></form></dialog></body></html>\n'
+        '<button value="yes" id="ask-yes" class="main">Confirm</button></div></form></dialog></body></html>\n'
     )
 
 
@@ -157,11 +158,12 @@ def _html(request: Request, text: str, **more: str) -> Response:
 
 
 class Assets:
-    """Endpoint `/static/<name>`: the files in `STATIC`, read once; none but those of `TYPES`."""
+    """Endpoint `/static/<name>`: the files in `STATIC` and the shared design, read once."""
 
     def __init__(self) -> None:
         found = (path for path in STATIC.iterdir() if path.suffix in TYPES)
         self._files = {path.name: (path.read_bytes(), TYPES[path.suffix]) for path in found}
+        self._files[DESIGN] = (design().encode(), TYPES[".css"])
 
     async def file(self, request: Request) -> Response:
         """Return the file with this name, with an ETag for browser caches."""

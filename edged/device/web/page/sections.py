@@ -5,21 +5,23 @@ All text from outside is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged.charts.html import document, percent, plain
-from edged.device.web.page.format import age, facts, meter, moment, size, table
+from edged.charts.html import document
+from edged.device.web.page.format import facts, meter, moment, table
 from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
 from edged.device.web.page.labels import sample_map, suspects
-from edged.device.web.page.timeline import NARROW, WIDE, timeline
-from edged.domain.text import happening, summary, when
+from edged.device.web.page.timeline import NARROW, WIDE, measured, timeline
+from edged.domain.text import happening, notes, summary, when
+from edged.figures import age, change, count, percent, plain, size
 
 if TYPE_CHECKING:
-    from edged.device.web.page.history import Sensor
+    from edged.device.web.page.history import Point, Sensor
     from edged.device.web.page.snapshot import Snapshot
     from edged.storage.models.registry import ModelRecord
 
@@ -38,37 +40,89 @@ def health(view: Snapshot) -> str:
         lines.append("<ul>" + "".join(f"<li>{escape(trouble)}</li>" for trouble in troubles) + "</ul>")
     if resting:
         lines.append(f"<p>Paused by command: {escape(', '.join(resting))}</p>")
+    lines += [f'<p class="note">{escape(told.capitalize())}.</p>' for told in notes(view.status)]
     broker = "connected" if view.connected else "not connected"
     up = age(view.status["uptime_s"])
     lines.append(f"<p>Broker {broker} · up {up} · edged {escape(view.status['version'])}</p>")
     return "".join(lines)
 
 
+def learned(view: Snapshot) -> str:
+    """Return what the newest labels did, in plain words, and what comes next; the numbers in details."""
+    state, new = view.status["training"], view.new_labelled
+    told = _first_steps(view)
+    if state["summary"]:
+        told = f"{escape(state['summary'])} {moment(state['summary_ts'])}"
+    ahead = ""
+    if state["progress"] is not None:
+        ahead = "Training is running."
+    elif state["waiting_for"]:
+        ahead = f"The next training is blocked by: {escape(', '.join(state['waiting_for']))}."
+    elif isfinite(view.needed) and (new or state["summary"]):
+        enough = count(int(view.needed), f"new {view.material}")
+        ahead = f"The next training starts with {enough}: {new:,} so far."
+    numbers = next((said["numbers"] for said in reversed(view.events) if said.get("numbers")), None)
+    return f"<p>{told}</p>" + (f"<p>{ahead}</p>" if ahead else "") + _numbers("learned", numbers)
+
+
+def _first_steps(view: Snapshot) -> str:
+    """What a person can do on a device that has learned nothing yet."""
+    if not view.counters.samples:
+        return "No samples yet. Check that messages arrive on the topic of <code>stream.topic</code>."
+    if view.material == "sample":
+        return (
+            "Nothing learned yet. This stream labels itself; training starts when enough samples are there."
+        )
+    if not view.counters.labels:
+        return (
+            "No labels yet, so nothing is learned. Send labels in the messages, with the command "
+            "<code>label</code>, or answer label requests here."
+        )
+    return "Nothing learned yet."
+
+
+def _numbers(name: str, numbers: Mapping[str, Any] | None) -> str:
+    """Return the numbers behind a sentence, folded up."""
+    if not numbers:
+        return ""
+    told = {
+        one.replace("_", " "): escape(plain(value))
+        for one, value in numbers.items()
+        if isinstance(value, int | float)
+    }
+    return f'<details id="{escape(name)}-numbers"><summary>Numbers</summary>{facts(told)}</details>'
+
+
 def model(view: Snapshot) -> str:
     """Return the current model with its lineage, and the list of models."""
     now = view.status["model"]
     line = " ← ".join(str(version) for version in view.lineage)
+    live = _live(view)
     told = {
-        "Serving": f"<b>version {now['version']}</b>{' (pinned)' if now['pinned'] else ''}",
+        "Current model": f"<b>version {now['version']}</b>{' (pinned)' if now['pinned'] else ''}",
         "Since": moment(now["since"]),
-        "Live quality": f"{_tell(view)(_live(view))}, {now['quality']['labelled']:,} labelled",
+        "Live quality": f"{_tell(view)(live)} over {count(now['quality']['labelled'], 'label')}",
         "Repeating the last value": _tell(view)(now["quality"].get("repeated")),
         "Lineage": f"<span>{line}</span>",
     }
+    if live is None:
+        told["Live quality"] = "after the next labels"
+    if now["quality"].get("repeated") is None:
+        del told["Repeating the last value"]
     if now["missing"] is not None:
-        told["Untrained"] = f"{now['missing']} there"
+        told["Untrained"] = f"{now['missing']} so far"
     rows = [_model_row(view, record) for record in view.models]
-    head = ("Version", "State", "From", "Made", "Verdict", "Steer")
+    head = ("Version", "State", "Parent", "Created", "Gate result", "Actions")
     return facts(told) + table(
         "Models, newest first",
         head,
         rows,
-        ("", "", "wide", "wide", "wide", "" if view.may_control else "gone"),
+        ("", "", "wide", "wide", "", "" if view.may_control else "gone"),
     )
 
 
 def _model_row(view: Snapshot, record: ModelRecord) -> tuple[str, ...]:
-    state = "serves" if record.version == view.champion else record.status.replace("_", " ")
+    state = "serving" if record.version == view.champion else record.status.replace("_", " ")
     parent = "–" if record.parent is None else f"{record.parent} ({escape(record.source)})"
     return (
         str(record.version),
@@ -83,42 +137,49 @@ def _model_row(view: Snapshot, record: ModelRecord) -> tuple[str, ...]:
 def _verdict(record: ModelRecord) -> str:
     if record.verdict is None:
         return "–"
-    word = "accepted" if record.verdict.get("accepted") else "refused"
+    word = "Accepted" if record.verdict.get("accepted") else "Rejected"
     reasons = "; ".join(map(str, record.verdict.get("reasons", ())))
-    return escape(f"{word}: {reasons}" if reasons else word)
+    told = escape(f"{word}: {reasons}" if reasons else word)
+    return told + _numbers(f"verdict-{record.version}", record.verdict.get("numbers"))
 
 
 def quality(view: Snapshot) -> str:
     """Return live quality over time against the initial model, with drifts and promotions."""
     tell = _tell(view)
-    if not any(live is not None for _, live, _ in view.points):
-        return "<p>No label has come yet: quality is measured with labels.</p>"
-    _, live, frozen = view.points[-1]
+    points = measured(view.points)
+    if not points:
+        if view.schema.task != "classify":
+            return "<p>Quality is measured once a trained model is in service.</p>"
+        if view.counters.labels:
+            return "<p>Quality is measured with each new label; the next one continues the chart.</p>"
+        return "<p>No labels yet. Quality is measured with labels: the chart starts with the first one.</p>"
+    _, live, frozen = points[-1]
     name = "accuracy" if view.schema.task == "classify" else "error"
     gain = ""
     if live is not None and frozen is not None:
         better = live - frozen if name == "accuracy" else frozen - live
-        told = f"{100 * abs(better):.1f} points" if name == "accuracy" else plain(abs(better))
+        told = change(name, abs(better)).removeprefix("+")
         gain = f" ({told} {'better' if better >= 0 else 'worse'})"
     legend = (
-        '<ul class="legend"><li class="live">the model that serves</li>'
-        '<li class="frozen">the first model, never updated</li>'
-        '<li class="drift">drift</li><li class="swap">new model</li><li class="back">rolled back</li></ul>'
+        '<ul class="legend"><li class="live">Current model</li><li class="frozen">Initial model</li>'
+        '<li class="drift">Drift</li><li class="swap">Promotion</li><li class="back">Rollback</li></ul>'
     )
     lead = f"<p>{name.capitalize()} <b>{tell(live)}</b>"
-    lead += "" if frozen is None else f"; without learning it would be <b>{tell(frozen)}</b>{gain}"
-    pictures = "".join(timeline(view.points, view.marks, view.now, tell, size) for size in (WIDE, NARROW))
-    return f"{lead}.</p>{pictures}{legend}" + _in_words(view, tell)
+    lead += "" if frozen is None else f"; <b>{tell(frozen)}</b> without learning{gain}"
+    if _live(view) is None:
+        lead += ", before the restart"
+    pictures = "".join(timeline(points, view.marks, view.now, tell, shape) for shape in (WIDE, NARROW))
+    return f"{lead}.</p>{pictures}{legend}" + _in_words(view, points, tell)
 
 
-def _in_words(view: Snapshot, tell: Callable[[float | None], str]) -> str:
+def _in_words(view: Snapshot, points: Sequence[Point], tell: Callable[[float | None], str]) -> str:
     """Return the chart as a table, for screen readers."""
-    points = view.points[:: max(1, len(view.points) // 10)]
-    rows = [(moment(ts), tell(live), tell(frozen)) for ts, live, frozen in points]
+    chosen = points[:: max(1, len(points) // 10)]
+    rows = [(moment(ts), tell(live), tell(frozen)) for ts, live, frozen in chosen]
     marks = "".join(f"<li>{moment(ts)} {escape(text)}</li>" for ts, _, text in reversed(view.marks))
     return (
-        '<details id="quality-words"><summary>In words</summary>'
-        + table("Quality over time", ("When", "Serving", "First model"), rows)
+        '<details id="quality-words"><summary>Show as table</summary>'
+        + table("Quality over time", ("Time", "Current model", "Initial model"), rows)
         + (f"<ul>{marks}</ul>" if marks else "")
         + "</details>"
     )
@@ -133,22 +194,23 @@ def training(view: Snapshot) -> str:
         "Engine": escape(str(view.status["engine"] or "–")),
     }
     if state["waiting_for"]:
-        told["Waiting for"] = escape(", ".join(state["waiting_for"]))
+        told["Blocked by"] = escape(", ".join(state["waiting_for"]))
     rows = [
-        (str(r.id), escape(r.trigger), escape(r.outcome or "under way"), moment(r.ended)) for r in view.runs
+        (str(r.id), escape(r.trigger), escape((r.outcome or "running").replace("_", " ")), moment(r.ended))
+        for r in view.runs
     ]
-    head = ("Run", "Why", "Outcome", "Ended")
+    head = ("Run", "Trigger", "Outcome", "Ended")
     return _progress(state["progress"]) + facts(told) + (
-        table("Newest runs", head, rows, ("", "", "", "wide")) if rows else ""
+        table("Recent runs", head, rows, ("", "", "", "wide")) if rows else ""
     )  # fmt: skip
 
 
 def _progress(progress: dict[str, Any] | None) -> str:
     if progress is None:
-        return "<p>No run is under way.</p>"
+        return "<p>No training in progress.</p>"
     step, steps = progress["step"], progress.get("steps")
     if not steps:
-        return f"<p>Run {progress.get('run', '')} begins …</p>"
+        return f"<p>Starting run {progress.get('run', '')}…</p>"
     loss = "" if progress.get("loss") is None else f", loss {plain(progress['loss'])}"
     return (
         f'<p>Step {step:,} of {steps:,}{loss} <progress aria-label="Training" value="{step}" max="{steps}">'
@@ -163,16 +225,16 @@ def predictions(view: Snapshot) -> str:
         rows.append((escape(key), _said(view, sensor), percent(sensor.confidence), moment(sensor.ts),
                      str(sensor.version)))  # fmt: skip
     if not rows:
-        return "<p>Nothing was predicted since the start.</p>"
-    head = ("Key", "Prediction", "Sure", "Sample of", "Version")
+        return "<p>No predictions since startup.</p>"
+    head = ("Key", "Prediction", "Confidence", "Sample time", "Version")
     columns = ("", "", "" if view.schema.task == "classify" else "gone", "wide", "wide")
-    return table("Newest prediction of each key", head, rows, columns) + _more(view)
+    return table("Latest prediction per key", head, rows, columns) + _more(view)
 
 
 def _said(view: Snapshot, sensor: Sensor) -> str:
     if view.schema.task == "classify":
         said = [sensor.label] if sensor.choices is None else sensor.choices
-        none = "no answer" if sensor.label is None else "none of the classes"
+        none = "No prediction" if sensor.label is None else "None of the classes"
         return escape(" or ".join([view.schema.classes[at] for at in said if at is not None])) or none
     if view.schema.labels_itself:
         return f"score {plain(sensor.output[0])}"
@@ -184,7 +246,7 @@ def _said(view: Snapshot, sensor: Sensor) -> str:
 
 def _more(view: Snapshot) -> str:
     hidden = max(0, len(view.sensors) - SENSORS) + view.forgotten
-    return f"<p>{hidden:,} further keys are not shown.</p>" if hidden else ""
+    return f"<p>{hidden:,} more keys not shown.</p>" if hidden else ""
 
 
 def sensors(view: Snapshot) -> str:
@@ -197,17 +259,17 @@ def sensors(view: Snapshot) -> str:
     rows = []
     for key, sensor in sorted(view.sensors.items(), key=pressing)[:SENSORS]:
         if key in silent:
-            state = f'<strong class="ill">silent for {age(view.monotonic - sensor.heard)}</strong>'
+            state = f'<strong class="ill">Silent for {age(view.monotonic - sensor.heard)}</strong>'
         elif key in view.stuck:
-            state = f'<strong class="ill">stands still: {escape(", ".join(view.stuck[key][:4]))}</strong>'
+            state = f'<strong class="ill">Stuck: {escape(", ".join(view.stuck[key][:4]))}</strong>'
         else:
-            state = "well"
+            state = "OK"
         pause = "–" if sensor.pause is None else age(sensor.pause)
         rows.append((escape(key), state, str(sensor.gaps), pause, f"{sensor.count:,}"))
-    head = ("Key", "State", "Gaps", "Every", "Samples")
-    told = table("Since the start", head, rows, ("", "", "", "wide", "wide")) if rows else ""
+    head = ("Key", "State", "Gaps", "Interval", "Samples")
+    told = table("Since startup", head, rows, ("", "", "", "wide", "wide")) if rows else ""
     refused = ", ".join(f"{escape(reason)} {count:,}" for reason, count in sorted(view.refused.items()))
-    return told + _more(view) + facts({"Quarantined": refused or "nothing"})
+    return told + _more(view) + facts({"Quarantined": refused or "None"})
 
 
 def storage(view: Snapshot) -> str:
@@ -218,20 +280,28 @@ def storage(view: Snapshot) -> str:
     flash = view.status["flash"]
     return facts(
         {
-            "Samples": f"{counters.samples:,} accepted, {counters.rows:,} kept, {counters.evicted:,} evicted",
+            "Samples": f"{counters.samples:,} received, {counters.rows:,} stored, "
+            f"{counters.evicted:,} evicted",
             "Labels": f"{counters.labels:,} ({percent(view.label_share)})",
             "Sample log": full,
-            "Waiting for the broker": waiting,
-            "Disk free": size(view.vitals.disk_free_bytes),
-            "Written": f"{size(flash['written'])}, {size(flash['per_day'])} a day",
+            "Outbox": waiting,
+            "Free disk space": size(view.vitals.disk_free_bytes),
+            "Flash writes": _flash(flash),
         }
     )
+
+
+def _flash(flash: Mapping[str, Any]) -> str:
+    if flash["written"] is None:
+        return "Not available"
+    day = "since startup" if flash["per_day"] is None else f"since startup, {size(flash['per_day'])} per day"
+    return f"{size(flash['written'])} {day}"
 
 
 def host(view: Snapshot) -> str:
     """Return temperature, load and memory, with drift and board from `edged status`."""
     vitals = view.vitals
-    heat = "not told" if vitals.temperature_c is None else f"{vitals.temperature_c:.0f} °C"
+    heat = "Not available" if vitals.temperature_c is None else f"{vitals.temperature_c:.0f} °C"
     own = {"Temperature": heat, "Load": plain(vitals.load1), "Memory": size(vitals.rss_bytes)}
     rest = {
         name.capitalize(): escape(told)
@@ -243,11 +313,12 @@ def host(view: Snapshot) -> str:
 
 def events(view: Snapshot) -> str:
     """Return the events, newest first."""
-    lines = [f"<li>{moment(said['ts'])} {escape(happening(said))}</li>" for said in reversed(view.events)]
+    told = [said for said in view.events if said["event"] != "label_requested"]  # they have a section
+    lines = [f"<li>{moment(said['ts'])} {escape(happening(said))}</li>" for said in reversed(told)]
     if not lines:
-        return "<p>Nothing yet.</p>"
+        return "<p>No events yet.</p>"
     newest, earlier = "".join(lines[:NEWEST]), "".join(lines[NEWEST:])
-    more = '<details id="events-earlier"><summary>Earlier</summary>' if earlier else ""
+    more = '<details id="events-earlier"><summary>Older events</summary>' if earlier else ""
     more += f'<ol class="events">{earlier}</ol></details>' if earlier else ""
     return f'<ol class="events">{newest}</ol>{more}'
 
@@ -263,9 +334,10 @@ def _tell(view: Snapshot) -> Callable[[float | None], str]:
 
 SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "health": ("Health", health),
-    "actions": ("Steer", actions),
+    "learned": ("What was learned", learned),
+    "actions": ("Controls", actions),
     "quality": ("Quality over time", quality),
-    "requests": ("Labels wanted", requests),
+    "requests": ("Label requests", requests),
     "suspects": ("Labels to check", suspects),
     "map": ("Map of the samples", sample_map),
     "alarms": ("Alarms", alarms),
@@ -273,8 +345,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "training": ("Training", training),
     "predictions": ("Predictions", predictions),
     "sensors": ("Sensors", sensors),
-    "storage": ("Buffer and disk", storage),
-    "host": ("Machine", host),
+    "storage": ("Storage", storage),
+    "host": ("Host", host),
     "events": ("Events", events),
 }
 """By id: heading, and the function that writes the content. A section without content is hidden."""
@@ -285,7 +357,7 @@ def report(view: Snapshot) -> str:
     view = replace(view, may_label=False, may_control=False)
     told = {name: escape(line) for name, line in summary(view.status).items()}
     parts = [f"<p>As of {when(view.now)}.</p>", facts(told)]
-    judged = evaluations(view) or "<p>Nobody has asked for one since the start (command evaluate).</p>"
-    parts.append(f"<h2>Evaluations on samples kept for judging</h2>{judged}")
+    judged = evaluations(view) or "<p>None since startup (command evaluate).</p>"
+    parts.append(f"<h2>Holdout evaluations</h2>{judged}")
     parts += [f"<h2>{escape(SECTIONS[name][0])}</h2>{SECTIONS[name][1](view)}" for name in REPORTED]
     return document(f"edged on {view.device}", "".join(parts), STYLE.read_text(encoding="utf-8"))

@@ -30,6 +30,7 @@ PAUSABLE = ("training", "serving", "ingest")
 class Snapshot:
     """The state of the daemon at one moment; `points`, `events` and the like are copies of `PageState`.
 
+    `new_labelled` of `needed` new labels are there for the next training run, infinite if labels start none.
     The viewer may submit labels or send commands as `may_label` and `may_control` say.
     """
 
@@ -43,6 +44,7 @@ class Snapshot:
     counters: Counters
     limit: int
     new_labelled: int
+    needed: float
     label_share: float | None
     anomaly: Mapping[str, Any] | None
     vitals: Vitals
@@ -61,6 +63,11 @@ class Snapshot:
     stuck: Mapping[str, Sequence[str]]
     forgotten: int
     connected: bool
+
+    @property
+    def material(self) -> str:
+        """What is learned from: labels, or samples where they label themselves."""
+        return "label" if self.schema.task in ("classify", "regress") else "sample"
 
     @property
     def champion(self) -> int:
@@ -88,9 +95,9 @@ class Snapshot:
         found = attention(self.status)
         if silent := self.silent:
             more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-            found.append(f"nothing comes any more from {', '.join(silent[:3])}{more}")
+            found.append(f"no data from {', '.join(silent[:3])}{more}")
         if self.anomaly is not None and self.anomaly["standing"]:
-            found.append(f"alarm of {', '.join(self.anomaly['standing'][:3])}")
+            found.append(f"active alarm: {', '.join(self.anomaly['standing'][:3])}")
         return found
 
 
@@ -128,6 +135,7 @@ def take_snapshot(
         counters=counters,
         limit=pipeline.config.storage.max_bytes,
         new_labelled=status.new_labelled(),
+        needed=pipeline.scheduler.triggers.needed,
         label_share=counters.labels / counters.samples if counters.samples else None,
         anomaly=None if anomalies is None else anomalies.figures(),
         vitals=vitals.read(),

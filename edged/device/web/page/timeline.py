@@ -32,6 +32,15 @@ NARROW = Size(320, 220, 3, "narrow")
 """For phones; the page's style shows one of them."""
 
 
+def measured(points: Sequence[Point]) -> list[Point]:
+    """Return the points that have live quality: what was measured before the first label says nothing.
+
+    >>> measured([(1.0, None, 0.5), (2.0, 0.9, 0.5), (3.0, None, None)])
+    [(2.0, 0.9, 0.5)]
+    """
+    return [point for point in points if point[1] is not None]
+
+
 def timeline(points: Sequence[Point], marks: Sequence[Mark], now: float, tell: Tell, size: Size) -> str:
     """Return the chart; it is one image to screen readers, as the page has a table too."""
     first = points[0][0] if points else now - 60.0
@@ -46,7 +55,7 @@ def timeline(points: Sequence[Point], marks: Sequence[Mark], now: float, tell: T
         thin = [*thin, points[-1]]
     chart.curve("line frozen", [(ts, v) for ts, _, v in thin])
     chart.curve("line live", [(ts, v) for ts, v, _ in thin])
-    return chart.svg("Quality over time; the same in words below", f"timeline {size.style}")
+    return chart.svg("Quality over time; table below", f"timeline {size.style}")
 
 
 def _draw_axes(chart: Chart, now: float, tell: Tell, ticks: int) -> None:

@@ -6,16 +6,16 @@ const DELIVER_WITHIN = 60; // seconds for which the broker keeps a command for a
 const KEPT_ANSWERS = 500;
 const OPEN = ["sending", "sent", "accepted", "executing"];
 const COMMANDS = {
-  status: { does: "Asks how it is." },
-  ping: { does: "Asks whether it answers." },
-  train: { does: "Trains now, whatever the guards say. What comes of it goes through the gate." },
-  cancel: { does: "Ends the training run under way. Its last checkpoint stays." },
-  evaluate: { does: "Judges the model in service on the newest labelled samples." },
-  checkpoint: { does: "Writes down the run under way." },
-  pause: { does: "Holds a part of its work until it is told to resume, over restarts, too.", what: true },
-  resume: { does: "Goes on with what a command has paused.", what: true },
-  rollback: { does: "Serves an earlier model at once. The one it replaces counts as refused.", version: true },
-  "drift.reset": { does: "Takes the present for normal: drift is looked for anew from here." },
+  status: { does: "Get the status." },
+  ping: { does: "Check for a response." },
+  train: { does: "Train now, ignoring guards." },
+  cancel: { does: "Stop the run; keep its checkpoint." },
+  evaluate: { does: "Evaluate the current model on recent labelled samples." },
+  checkpoint: { does: "Save the run." },
+  pause: { does: "Pause a component across restarts.", what: true },
+  resume: { does: "Resume a paused component.", what: true },
+  rollback: { does: "Serve an earlier model; reject the current one.", version: true },
+  "drift.reset": { does: "Use current data as the drift baseline." },
 };
 
 class Asking {
@@ -36,10 +36,11 @@ class Asking {
     }
     const topic = `${this.root}/${device}/request/${command}`;
     this.link.publish(topic, { transaction, ...fields }, DELIVER_WITHIN).then(
-      () => this.#become(one, "sending", "sent", "the broker has it"),
+      () => this.#become(one, "sending", "sent", "received by the broker"),
       (problem) => this.#become(one, "sending", "not sent", String(problem.message)),
     );
     this.changed();
+    return one;
   }
 
   #become(one, from, state, text) {
@@ -53,7 +54,7 @@ class Asking {
     const one = this.asked.get(told.transaction);
     if (one === undefined || one.device !== device.id) return;
     if (name !== `response/${one.command}` && name !== `progress/${one.transaction}`) return;
-    const late = one.state === "no answer";
+    const late = one.state === "no response";
     one.last = now;
     one.state = ["accepted", "executing", "successful", "failed", "refused"].includes(told.state) ? told.state
       : told.status === "ok" ? "successful" : "failed";
@@ -63,9 +64,11 @@ class Asking {
 
   #text(name, told) {
     if (name.startsWith("progress/")) {
-      return isNumber(told.step) ? `step ${told.step} of ${figure(told.steps ?? "?")}` : "under way";
+      return isNumber(told.step) ? `step ${told.step} of ${figure(told.steps ?? "?")}` : "running";
     }
     if (told.status !== "ok") return figure(told.error);
+    const learned = part(part(told.data).verdict).summary;
+    if (typeof learned === "string" && learned) return learned;
     const data = Object.entries(part(told.data)).filter(([, value]) => !isObject(value));
     return data.map(([key, value]) => `${key} ${figure(value)}`).join(", ").slice(0, 400);
   }
@@ -74,8 +77,8 @@ class Asking {
     for (const one of this.asked.values()) {
       if (!OPEN.includes(one.state) || now - one.last <= ANSWER_WITHIN) continue;
       const before = one.state === "sent" || one.state === "sending" ? "" : ` after "${one.state}"`;
-      one.state = "no answer";
-      one.text = `nothing for ${ANSWER_WITHIN / 1000} s${before}`;
+      one.state = "no response";
+      one.text = `no message for ${ANSWER_WITHIN / 1000} s${before}`;
       this.changed();
     }
   }
@@ -83,7 +86,7 @@ class Asking {
   // The connection is gone: whether the broker took what it has not confirmed, nobody here can say.
   lost() {
     for (const one of this.asked.values()) {
-      if (one.state === "sending") Object.assign(one, { state: "not sent", text: "the connection was lost; it may have gone out" });
+      if (one.state === "sending") Object.assign(one, { state: "not sent", text: "connection lost; possibly sent" });
     }
     this.changed();
   }

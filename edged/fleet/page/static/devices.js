@@ -2,6 +2,7 @@
 // What is known of each device, from its topics alone. Nothing here touches the page.
 
 const KEPT_EVENTS = 50;
+const KEPT_REQUESTS = 20; // labels that people are asked for, the newest
 const MOST_DEVICES = 5000;
 const MOST_BYTES = 262144;
 const CLOCK_SET = Date.UTC(2024, 0) / 1000; // a device's time before this is no time
@@ -9,6 +10,7 @@ const REPORTED_EVERY = 10; // seconds, where a device has not told its own
 const SILENT_AFTER = 3; // reports that did not come
 const LAST_WORDS = 5000; // milliseconds in which messages may still come after an orderly farewell
 const VERDICTS = ["model_promoted", "candidate_rejected", "model_rolled_back"];
+const ENOUGH_LABELS = 100; // for live quality to be compared
 const READS = ["capabilities", "config.get", "ping", "status"]; // need no signature
 const DECODER = new TextDecoder();
 
@@ -38,6 +40,7 @@ class Device {
     this.states = { model: {}, training: {}, drift: {}, buffer: {}, config: {} };
     this.metrics = null;
     this.events = [];
+    this.requests = new Map(); // label requests by the id of their sample, oldest first
     this.verdict = null;
     this.driftAt = null;
     this.running = null;
@@ -88,6 +91,7 @@ class Device {
   }
 
   #event(told, now) {
+    if (told.event === "label_requested") return this.#request(told); // so many would bury the rest
     const again = ({ boot, seq }) => isNumber(seq) && boot === told.boot && seq === told.seq;
     if (this.events.some(again)) return; // as QoS 1 may
     this.events.push(told);
@@ -98,6 +102,34 @@ class Device {
     if (told.event === "drift_detected") this.driftAt = now;
     if (told.event === "training_started") this.running = {};
     if (told.event === "training_finished") this.running = null;
+  }
+
+  #request(told) {
+    if (typeof told.id !== "string") return;
+    this.requests.delete(told.id);
+    this.requests.set(told.id, told);
+    for (const id of this.requests.keys()) {
+      if (this.requests.size <= KEPT_REQUESTS) break;
+      this.requests.delete(id);
+    }
+  }
+
+  // Names of classes; empty where labels are values or the names are not known.
+  get classes() {
+    const told = part(this.states.config.stream).classes;
+    if (isNumber(told)) return Array.from({ length: Math.min(told, 100) }, (_, n) => String(n));
+    return list(told).map(String).slice(0, 100);
+  }
+
+  // Keys of samples that were heard of, for suggestions.
+  get keys() {
+    return [...new Set([...this.requests.values(), ...this.events].map(({ key }) => key).filter((key) => typeof key === "string"))];
+  }
+
+  // Where other machines find its own page; null if they cannot.
+  get page() {
+    const told = this.states.config.page;
+    return typeof told === "string" && told.startsWith("https://") ? told : null;
   }
 
   // Where it stands: `state`, `since` in milliseconds (null: not known), `exact` (else: no earlier than that).
@@ -131,14 +163,26 @@ class Device {
   // What keeps it from its work, one line each.
   get problems() {
     const { buffer, training } = this.states;
+    const { problem, host, recovery, ingest } = this.metrics ?? {};
     const found = [];
     if (typeof buffer.problem === "string") found.push(buffer.problem);
-    if (isObject(training.paused)) found.push(`training stopped: ${training.paused.reason}`);
+    if (typeof problem === "string" && problem !== buffer.problem) found.push(problem);
+    if (isObject(training.paused)) found.push(`training paused: ${training.paused.reason}`);
     else if (part(training.last).outcome === "failed") found.push("the last training run failed");
-    if (part(this.metrics?.recovery).damaged_models > 0) found.push("models on the disk are damaged");
-    if (part(this.metrics?.host).throttled === true) found.push("the processor is throttled");
-    if (part(this.metrics?.host).under_voltage === true) found.push("the supply voltage is too low");
+    const stuck = part(ingest).stuck;
+    if (isNumber(stuck) && stuck > 0) found.push(`${stuck} feature${stuck === 1 ? "" : "s"} stuck`);
+    if (this.#repeatingWins) found.push("repeating the last known value is better than the model");
+    if (part(recovery).damaged_models > 0) found.push("damaged models on disk");
+    if (part(host).throttled === true) found.push("CPU throttled");
+    if (part(host).under_voltage === true) found.push("undervoltage");
+    if (part(host).on_battery === true) found.push("on battery");
     return found.map((line) => String(line).slice(0, 200));
+  }
+
+  get #repeatingWins() {
+    const { accuracy, error, repeated, labelled } = part(this.metrics?.live);
+    if (!isNumber(repeated) || !(labelled >= ENOUGH_LABELS)) return false;
+    return isNumber(accuracy) ? repeated > accuracy : isNumber(error) && repeated < error;
   }
 
   signs(command) {

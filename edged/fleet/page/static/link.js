@@ -58,7 +58,7 @@ class Link {
   }
 
   #try() {
-    let why = "the broker cannot be reached";
+    let why = "broker unreachable";
     const client = mqtt.connect(this.url, {
       ...this.who,
       clientId: `edged-page-${hex(6)}`,
@@ -74,11 +74,11 @@ class Link {
     const mine = () => this.client === client;
     client.on("message", (topic, payload, packet) => mine() && this.on.message(topic, payload, packet.retain));
     client.on("connect", () => mine() && this.#up(client));
-    client.on("disconnect", (packet) => (why = `the broker hung up (${packet.reasonCode})`));
+    client.on("disconnect", (packet) => (why = `the broker disconnected (${packet.reasonCode})`));
     client.on("error", (problem) => {
       if (!mine()) return;
       if (OLD_BROKER.has(problem.code) && this.version === 5) this.version = 4;
-      else if (REFUSED.has(problem.code)) this.#refused(`The broker refused: ${problem.message}`);
+      else if (REFUSED.has(problem.code)) this.#refused(`Connection rejected: ${problem.message}`);
       else why = problem.message || why;
     });
     client.on("close", () => mine() && this.#down(client, why));
@@ -89,7 +89,7 @@ class Link {
       for (const filters of FILTERS) {
         const granted = await client.subscribeAsync(filters.map((filter) => `${this.root}/+/${filter}`), { qos: 1 });
         const bad = granted.find((each) => each.qos > 2);
-        if (bad !== undefined) throw new Error(`the broker refuses the subscription to ${bad.topic}`);
+        if (bad !== undefined) throw new Error(`no permission to subscribe to ${bad.topic}`);
         if (filters === FILTERS[0] && this.client === client) {
           this.connected = true;
           this.pause = FIRST_PAUSE;
@@ -117,7 +117,7 @@ class Link {
 
   // Publish a command; the promise holds when the broker has it, and fails with its reason.
   async publish(topic, values, expires) {
-    if (!this.connected) throw new Error("no connection");
+    if (!this.connected) throw new Error("not connected");
     const properties = this.version === 5 ? { messageExpiryInterval: expires } : undefined;
     await this.client.publishAsync(topic, JSON.stringify(values), { qos: 1, properties });
   }

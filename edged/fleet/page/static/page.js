@@ -26,7 +26,7 @@ function show() {
 function answers() {
   const { open, good, bad } = asking.count;
   at("answers").hidden = asking.asked.size === 0;
-  say(at("answered"), `${good} done, ${bad} not, ${open} open.`);
+  say(at("answered"), `${good} succeeded, ${bad} failed, ${open} pending.`);
   const lines = [...asking.asked.values()].reverse().slice(0, ANSWERS_SHOWN).map((one) => {
     const line = element("li");
     line.dataset.answer = one.state;
@@ -44,7 +44,7 @@ const link = new Link(url, setting("root"), {
   down(why, pause) {
     fleet.listening = null;
     asking.lost();
-    connection(`No connection: ${why}. What is below is from before. Next attempt in ${pause / 1000} s.`, true);
+    connection(`Disconnected: ${why}. Showing the last known data. Retrying in ${pause / 1000} s.`, true);
   },
   refused(why) {
     fleet.listening = null;
@@ -64,10 +64,11 @@ const asking = new Asking(link, setting("root"), () => {
   answersDue ??= setTimeout(() => {
     answersDue = null;
     answers();
+    detail.answered();
   }, SHOWN_AT_MOST_EVERY);
 });
 const sending = new Sending(fleet, asking);
-const detail = new Detail(fleet, (devices) => sending.open(devices));
+const detail = new Detail(fleet, new Teaching(asking), (devices) => sending.open(devices));
 const table = new Table(fleet, changed, (device) => detail.open(device));
 
 function connection(text, entered) {

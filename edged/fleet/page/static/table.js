@@ -14,7 +14,7 @@ const COLUMNS = [
     by: (row) => (row.standing.since === null ? null : -row.standing.since) },
   { id: "version", head: "edged", wide: true, say: ({ device }) => figure(device.status?.version),
     by: ({ device }) => textOf(figure(device.status?.version)) },
-  { id: "model", head: "Model", say: ({ device }) => figure(device.states.model.version),
+  { id: "model", head: "Model", wide: true, say: ({ device }) => figure(device.states.model.version),
     by: ({ device }) => number(device.states.model.version) },
   { id: "quality", head: "Live quality", say: ({ device }) => words.quality(device),
     by: ({ device }) => number(device.quality?.value) },
@@ -22,7 +22,9 @@ const COLUMNS = [
     by: ({ device }) => ({ drift: 0, warning: 1 })[device.drift?.level] ?? null },
   { id: "training", head: "Training", wide: true, say: ({ device }) => words.training(device),
     by: ({ device }) => words.training(device) },
-  { id: "health", head: "Health", wide: true, say: ({ device }) => words.health(device),
+  { id: "learned", head: "What was learned", wide: true, long: true, say: ({ device }) => words.learned(device),
+    by: ({ device }) => moment(device.states.training.summary_ts) },
+  { id: "health", head: "Health", say: ({ device }) => words.health(device),
     by: ({ device }) => (device.problems.length ? -device.problems.length : null) },
 ];
 
@@ -31,7 +33,7 @@ const CHIPS = [
   { id: "online", head: "Online", fits: (row) => row.standing.state === "online" },
   { id: "offline", head: "Offline", fits: (row) => row.standing.state === "offline" },
   { id: "silent", head: "Silent", fits: (row) => row.standing.state === "silent" },
-  { id: "waiting", head: "No word yet", fits: (row) => ["waiting", "unknown"].includes(row.standing.state) },
+  { id: "waiting", head: "Waiting", fits: (row) => ["waiting", "unknown"].includes(row.standing.state) },
   { id: "drifting", head: "Drifting", fits: (row) => row.device.drift !== null },
   { id: "unhealthy", head: "Unhealthy", fits: (row) => row.device.problems.length > 0 },
   { id: "training", head: "Training", fits: (row) => row.device.running !== null },
@@ -156,7 +158,7 @@ class Table {
     const head = element("th");
     head.scope = "row";
     head.append(name);
-    const cells = COLUMNS.slice(1).map((column) => element("td", "", column.wide ? "wide" : ""));
+    const cells = COLUMNS.slice(1).map((column) => element("td", "", `${column.wide ? "wide" : ""} ${column.long ? "long" : ""}`.trim()));
     cells[0].className = "state";
     line.append(first, head, ...cells);
     return { device, line, box, cells, standing: null, key: null };
@@ -195,6 +197,6 @@ class Table {
     this.all.indeterminate = chosen > 0 && chosen < this.shown.length;
     at("none").hidden = this.shown.length > 0;
     at("command").disabled = this.selected.size === 0;
-    say(at("command"), this.selected.size === 0 ? "Command" : `Command to ${plural(this.selected.size, "device")}`);
+    say(at("command"), this.selected.size === 0 ? "Send command" : `Send command to ${plural(this.selected.size, "device")}`);
   }
 }

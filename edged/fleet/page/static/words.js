@@ -4,10 +4,10 @@
 const NOTHING = "–";
 const STATES = {
   online: "online",
-  waiting: "no word yet",
+  waiting: "waiting",
   silent: "silent",
   offline: "offline",
-  unknown: "not known",
+  unknown: "unknown",
 };
 
 function ago(milliseconds) {
@@ -31,6 +31,10 @@ function figure(value) {
   return text.length > 300 ? `${text.slice(0, 300)}…` : text;
 }
 
+// As on the device page: shares in percent, all else as a number.
+const SHARES = ["accuracy", "balanced_accuracy", "coverage"];
+const measure = (name, value) => (SHARES.includes(name) ? `${(100 * value).toFixed(1)} %` : figure(value));
+
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
 const words = {
@@ -39,19 +43,19 @@ const words = {
     const since = standing.since;
     switch (standing.state) {
       case "online":
-        return `online, last word ${ago(now - since)} ago`;
+        return `online, last seen ${ago(now - since)} ago`;
       case "offline":
-        if (since === null) return "offline, since when is not known";
-        return standing.exact ? `offline since ${clock(since)}` : `offline, left after ${clock(since)}`;
+        if (since === null) return "offline, time unknown";
+        return standing.exact ? `offline since ${clock(since)}` : `offline since ${clock(since)} or later`;
       case "silent": {
-        const status = device.status === null ? "" : "the broker holds it for online, but ";
-        if (since === null) return `silent: ${status}nothing has come since this page listens`;
-        return `silent: ${status}no word since ${clock(since)}${standing.exact ? "" : " or later"}`;
+        const status = device.status === null ? "" : "marked online at the broker, but ";
+        if (since === null) return `silent: ${status}no message since this page connected`;
+        return `silent: ${status}no message since ${clock(since)}${standing.exact ? "" : " or later"}`;
       }
       case "waiting":
-        return `${device.status === null ? "" : "the broker holds it for online; "}no word from itself yet`;
+        return `${device.status === null ? "" : "marked online at the broker; "}no message yet`;
       default:
-        return "not known: no connection to the broker";
+        return "unknown: not connected to the broker";
     }
   },
 
@@ -60,7 +64,7 @@ const words = {
     return standing.exact ? `${ago(now - standing.since)} ago` : `≤ ${ago(now - standing.since)} ago`;
   },
 
-  quality: ({ quality }) => (quality === null ? NOTHING : `${figure(quality.value)} ${quality.name}`),
+  quality: ({ quality }) => (quality === null ? NOTHING : `${measure(quality.name, quality.value)}${quality.name === "accuracy" ? "" : ` ${quality.name}`}`),
 
   drift(device) {
     const last = device.drift;
@@ -74,19 +78,26 @@ const words = {
       return isNumber(step) ? `step ${step} of ${figure(steps ?? "?")}` : "running";
     }
     if (told.on_hold === true) return "paused";
-    if (isObject(told.paused)) return "stopped";
-    if (list(told.waiting_for).length) return `waits: ${list(told.waiting_for).map(figure).join(", ")}`;
+    if (isObject(told.paused)) return "paused after failures";
+    if (list(told.waiting_for).length) return `blocked: ${list(told.waiting_for).map(figure).join(", ")}`;
     return isNumber(told.runs) ? plural(told.runs, "run") : NOTHING;
+  },
+
+  // What the newest labels did, in the device's own words.
+  learned(device) {
+    const { summary } = device.states.training;
+    return typeof summary === "string" ? figure(summary) : NOTHING;
   },
 
   health(device) {
     const problems = device.problems;
-    if (problems.length === 0) return "ok";
+    if (problems.length === 0) return "OK";
     return problems.length === 1 ? problems[0] : `${problems[0]} (+${problems.length - 1})`;
   },
 
   // An event's fields beside its name and its numbering.
   fields(told) {
+    if (typeof told.summary === "string") return figure(told.summary);
     const left = Object.entries(told).filter(([name]) => !["event", "ts", "seq", "boot", "historical"].includes(name));
     return left.map(([name, value]) => `${name} ${figure(value)}`).join(", ").slice(0, 600);
   },

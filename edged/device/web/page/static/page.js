@@ -71,9 +71,9 @@ export function say(text) {
 
 function told(command, answer) {
   if (answer.error) return `${command}: ${answer.error}`;
-  if (answer.state === "accepted") return `${command}: under way`;
+  if (answer.state === "accepted") return `${command}: running`;
   const verdict = answer.data?.verdict;
-  if (verdict) return `${command}: ${verdict.accepted ? "accepted" : "refused"}: ${verdict.reasons.join("; ")}`;
+  if (verdict) return `${command}: ${verdict.summary || verdict.reasons.join("; ")}`;
   return `${command}: done`;
 }
 
@@ -83,6 +83,7 @@ export function confirmed(head, text) {
   const dialog = at("ask");
   at("ask-head").textContent = head;
   at("ask-text").textContent = text;
+  at("ask-yes").textContent = head; // the button repeats the verb
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {
@@ -103,7 +104,7 @@ async function send(command, fields) {
     const answer = await post(`/api/commands/${command}`, fields);
     say(told(command, await answer.json()));
   } catch {
-    say(`${command}: the device does not answer`);
+    say(`${command}: no response from device`);
   }
   refresh(null, true);
 }
@@ -122,7 +123,7 @@ document.addEventListener("submit", async (event) => {
   const { command, sample } = form.dataset;
   const entry = form.elements.namedItem("label");
   const label = entry.type === "number" ? Number(entry.value) : entry.value;
-  if (!(await confirmed("Answer", `Label sample ${sample} as ${label}?`))) return;
+  if (!(await confirmed("Submit label", `Label sample ${sample} as ${label}?`))) return;
   entry.blur();
   await send(command, { id: sample, label });
 });
@@ -148,7 +149,7 @@ function heard(name, values) {
   if (answer) say(told(name.slice(9), values));
 }
 
-const STATES = { live: "live", lost: "no connection: what is shown is old", rest: "resting" };
+const STATES = { live: "live", lost: "Disconnected. Showing the last known data.", rest: "Paused in the background" };
 function line(state) {
   at("line").textContent = STATES[state];
   at("line").className = state;

@@ -25,8 +25,9 @@ def actions(view: Snapshot) -> str:
     report = '<a class="button" href="/api/report" download>Download report</a>'
     if not view.may_control:
         return (
-            "<p>Read-only. To train, pause or roll back, log in with a code from <code>edged web pair --control"
-            f" CONFIG</code> or with the token of <code>web.tokens.control_file</code>.</p><p>{report}</p>"
+            "<p>Read-only. To train, pause or roll back, log in with a code from <code>edged web pair"
+            " --control CONFIG</code> or with the token of <code>web.tokens.control_file</code>.</p>"
+            f"<p>{report}</p>"
         )
     line = [
         button("Train now", "Start training and ignore all guards?", "train", {}),

@@ -42,6 +42,8 @@ ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/api/status": ("GET", ("read", "control")),
     "/api/page": ("GET", ("read", "control")),
     "/api/report": ("GET", ("read", "control")),
+    "/api/timeline": ("GET", ("read", "control")),
+    "/api/timeline/count": ("GET", ("read", "control")),
     "/api/session": ("GET", ()),
     "/api/login": ("POST", ()),
     "/api/logout": ("POST", ()),

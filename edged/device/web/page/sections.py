@@ -110,6 +110,15 @@ def quality(view: Snapshot) -> str:
     return f"{lead}.</p>{pictures}{legend}" + _in_words(view, tell)
 
 
+def stretches(view: Snapshot) -> str:
+    """Return the place of the timeline, which scripts fill; it never changes, so no refresh empties it."""
+    rights = "label " * view.may_label + "control" * view.may_control
+    return (
+        f'<div id="teach" data-task="{view.schema.task}" data-rights="{rights}">'
+        "<p>The timeline needs JavaScript.</p></div>"
+    )
+
+
 def _in_words(view: Snapshot, tell: Callable[[float | None], str]) -> str:
     """Return the chart as a table, for screen readers."""
     points = view.points[:: max(1, len(view.points) // 10)]
@@ -263,6 +272,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "health": ("Health", health),
     "actions": ("Steer", actions),
     "quality": ("Quality over time", quality),
+    "timeline": ("Timeline", stretches),
     "requests": ("Labels wanted", requests),
     "alarms": ("Alarms", alarms),
     "model": ("Model", model),

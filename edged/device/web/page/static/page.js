@@ -23,7 +23,7 @@ function localise(root) {
 
 function put(name, inside) {
   const section = at(name);
-  if (!section || shown.get(name) === inside) return;
+  if (!section || "own" in section.dataset || shown.get(name) === inside) return; // own: a script fills it
   const place = section.querySelector(".inside");
   const focus = place.contains(document.activeElement) ? document.activeElement : null;
   if (focus?.matches("input, select")) return; // somebody is writing there
@@ -90,7 +90,7 @@ function confirmed(head, text) {
   });
 }
 
-async function post(path, values) {
+export async function post(path, values) {
   const headers = { "content-type": "application/json" };
   const csrf = document.body.dataset.csrf;
   if (csrf) headers["x-csrf-token"] = csrf;
@@ -146,6 +146,7 @@ function heard(name, values) {
   const answer = name.startsWith("response/");
   refresh(name === "predictions" ? LIVELY : null, answer);
   if (answer) say(told(name.slice(9), values));
+  document.dispatchEvent(new CustomEvent("edged", { detail: name })); // for other parts of the page
 }
 
 const STATES = { live: "live", lost: "no connection: what is shown is old", rest: "resting" };

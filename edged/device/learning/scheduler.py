@@ -273,7 +273,9 @@ class TrainingScheduler:
         result: RunResult | None = None
         try:
             request = RunRequest(run, trigger, options, resumes, left is not None and left.trained)
-            result = self.client.run(request, self._on_message)
+            opened = self._predictor.schema.open
+            classes = None if opened is None else len(opened.rows())
+            result = replace(self.client.run(request, self._on_message), classes=classes)
         except NothingNewError as problem:
             self.consumed, self.unfinished = problem.consumed, None
             self._close(RunEnd(run, outcome="no_data", error=problem.line()))

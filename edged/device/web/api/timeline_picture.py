@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,8 +130,7 @@ class TimelinePainter:
         """`[from, to, label]` of neighbours with the same label; of a pixel its first label counts."""
         runs: list[list[Any]] = []
         before: Any = None
-        ends = [*places[1:].tolist(), len(rows.ts)]
-        for start, end in zip(places.tolist(), ends, strict=True):
+        for start, end in pairwise([*places.tolist(), len(rows.ts)]):
             label = next((name for y in rows.y[start:end] if (name := self._name(y)) is not None), None)
             first, last = float(rows.ts[start]), float(rows.ts[end - 1])
             if label is not None and label == before:

@@ -122,7 +122,8 @@ def _document(title: str, body: str, shown: Pass) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} – edged</title>"
         '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/page.css">'
-        '<link rel="stylesheet" href="/static/teach.css"><script type="module" src="/static/page.js"></script>'
+        '<link rel="stylesheet" href="/static/teach.css">'
+        '<script type="module" src="/static/page.js"></script>'
         f'<script type="module" src="/static/teach.js"></script></head><body{csrf}{live}>'
         f'<header><h1>{escape(title)}</h1><p id="line" role="status"></p>{leave}</header><main>{body}</main>'
         '<p id="said" role="status" aria-live="polite"></p>'

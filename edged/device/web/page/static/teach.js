@@ -29,7 +29,7 @@ const frame = `
   <div id="teach-picture" role="application" tabindex="0" aria-label="Timeline" aria-describedby="teach-help">
     <svg aria-hidden="true"></svg></div>
   <p id="teach-at" role="status"></p>
-  <details id="teach-more"><summary>Curves and keys</summary><div class="buttons" id="teach-curves"></div>
+  <details id="teach-more"><summary>Curves, keyboard, events</summary><div class="buttons" id="teach-curves"></div>
     <p id="teach-help">Drag over a stretch to choose it; or tap its beginning and its end. Click into the picture, then:
       ← → move the line, Shift with ← → chooses, + − or the wheel zoom, Page Up and Page Down go back and on,
       Home and End go to the oldest and the newest sample, Escape lets go. Two fingers zoom on a phone.</p>
@@ -95,7 +95,7 @@ function take(found) {
   at("all").hidden = false;
   const ahead = data && follows && !chosen && !view.whole ? found.last - view.to : 0;
   data = { ...found, names, values };
-  if (!view || view.whole) view = within(data.first, data.last, true);
+  if (!view || (view.whole && !chosen)) view = within(data.first, data.last, true);
   else if (ahead > 0) { view = within(view.from + ahead, view.to + ahead); later(0); }
   if (curves.length === 0) curves = data.features.map((one) => one.name);
   show();
@@ -123,6 +123,7 @@ function paint() {
   const high = height(data);
   svg.setAttribute("viewBox", `0 0 ${width} ${high}`);
   svg.setAttribute("height", high);
+  Object.assign(at("picture").dataset, { from: view.from, to: view.to });
   svg.innerHTML = draw(data, { ...view, width }, chosen, cursor);
 }
 
@@ -138,6 +139,7 @@ function show() {
   lists();
   holds();
   panel();
+  read();
 }
 
 function options(select, names, wanted) {

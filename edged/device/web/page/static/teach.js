@@ -234,7 +234,9 @@ function pick(from, to) {
   paint();
   panel();
   clearTimeout(counting);
-  if (chosen) counting = setTimeout(count, 80);
+  if (!chosen) return;
+  at("chosen").textContent = `${clock(chosen[0])} to ${clock(chosen[1])} …`;
+  counting = setTimeout(count, 80);
 }
 
 async function count() {
@@ -243,7 +245,6 @@ async function count() {
   if (!answer?.ok || !chosen || chosen[0] !== from || chosen[1] !== to) return;
   const { samples } = await answer.json();
   at("chosen").textContent = `${many(samples)} from ${clock(from)} to ${clock(to)}. What was it?`;
-  at("panel").dataset.samples = samples;
 }
 
 const many = (count) => `${count.toLocaleString()} ${count === 1 ? "sample" : "samples"}`;
@@ -363,7 +364,7 @@ async function undo() {
 
 /** What was taught is in the picture at once, and the answers of the model a moment later. */
 function soon() {
-  for (const pause of [0, 600, 1500]) setTimeout(load, pause);
+  for (const pause of [0, 700, 1500, 3000, 6000]) setTimeout(load, pause);
 }
 
 // ---- hands ---------------------------------------------------------------------------------
@@ -473,10 +474,7 @@ function begin() {
     (event.target.dataset.act === "hold" ? hold : name)(said);
   });
   let seen = false, due = 0;
-  new IntersectionObserver(([entry]) => {
-    seen = entry.isIntersecting;
-    if (seen && !data) load();
-  }).observe(root);
+  new IntersectionObserver(([entry]) => { seen = entry.isIntersecting; }).observe(root.closest("section"));
   new ResizeObserver(paint).observe(picture);
   document.addEventListener("edged", ({ detail }) => { // what the device sends to the page
     const now = performance.now();
@@ -485,6 +483,7 @@ function begin() {
     due = now + Math.max(1000, 20 * took);
     load();
   });
+  load();
 }
 
 if (root) begin();

@@ -176,8 +176,8 @@ def looks():
             page, name = enter(context), f"{theme} {place}"
             picture = page.locator("svg.timeline:visible")
             expect(picture).to_be_visible()
-            stretch = page.locator("#teach-picture")
-            stretch.focus()
+            expect(page.locator("#teach svg path.curve").first).to_be_visible()
+            page.locator("#teach-picture").focus()
             for _ in range(5):
                 page.keyboard.press("Shift+ArrowRight")
             expect(page.locator("#teach-panel")).to_be_visible()

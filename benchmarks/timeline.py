@@ -3,9 +3,10 @@
 The real daemon with a sample log of a million samples (8 features, three classes, a quarter labelled), made
 before it starts, and live samples over the broker at 50 a second. A reader looks as a page does: at the whole
 log, then closer and closer around moments drawn at random, and counts each stretch. Milliseconds are those of
-whole HTTP requests; the first picture makes the index over key and time. Memory (VmRSS) is that after the
-pictures less that before them. `p99_ratio` is the 99th percentile of the time from a sample to its prediction
-with a page open, which asks for the newest minutes and all sections every second, over that without.
+whole HTTP requests, `cpu_ms` the daemon's processor time for one; the first picture makes the index over key
+and time. Memory (VmRSS) is that after the pictures less that before them. `p99_ratio` is the 99th percentile
+of the time from a sample to its prediction with a page open, which asks for the newest minutes and all
+sections every second, over that without, in turns.
 
 `python benchmarks/timeline.py [--samples N] [--keys N] [--seconds S] [--rounds N] [--json] [--out FILE]`
 """
@@ -13,6 +14,7 @@ with a page open, which asks for the newest minutes and all sections every secon
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -149,24 +151,31 @@ class Traffic:
         self._client.loop_stop()
 
 
-def pictures(reader: Reader, rounds: int) -> list[dict[str, Any]]:
+def cpu_ms(pid: int) -> float:
+    """Milliseconds of processor time that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * 1e3 / os.sysconf("SC_CLK_TCK")
+
+
+def pictures(reader: Reader, rounds: int, pid: int) -> list[dict[str, Any]]:
     """The first picture, then zooms and counts."""
     rng, rows = np.random.default_rng(2), []
     told, took = reader.get("/api/timeline", key="key-0", width=1200)
     rows.append({"what": "first picture, with the index", "ms": round(took), "samples": told["samples"]})
     took = min(reader.get("/api/timeline", key="key-0", width=1200)[1] for _ in range(3))
     rows.append({"what": "whole log", "ms": round(took), "every": told["every"]})
-    zooms, counts, first, last = [], [], told["first"], told["last"]
-    for _ in range(rounds):
-        middle, span = rng.uniform(first, last), (last - first) / 2
-        while span > 60:
-            around = {"key": "key-0", "from_": middle - span / 2, "to": middle + span / 2}
-            zooms.append(reader.get("/api/timeline", width=1200, **around)[1])
-            counts.append(reader.get("/api/timeline/count", **around)[1])
-            span /= 4
-    for what, found in (("zoom", zooms), ("count", counts)):
-        median, most = statistics.median(found), max(found)
-        rows.append({"what": what, "median_ms": round(median), "max_ms": round(most), "of": len(found)})
+    first, last = told["first"], told["last"]
+    stretches = [
+        {"key": "key-0", "from_": middle - span / 2, "to": middle + span / 2}
+        for middle in rng.uniform(first, last, rounds)
+        for span in np.geomspace((last - first) / 2, 60, 10)
+    ]
+    for what, path in (("zoom", "/api/timeline"), ("count", "/api/timeline/count")):
+        before = cpu_ms(pid)
+        found = [reader.get(path, **one)[1] for one in stretches]
+        told = {"median_ms": round(statistics.median(found)), "max_ms": round(max(found))}
+        spent = (cpu_ms(pid) - before) / len(stretches)
+        rows.append({"what": what, **told, "cpu_ms": round(spent, 1), "of": len(stretches)})
     return rows
 
 
@@ -209,7 +218,7 @@ def measure(folder: Path, broker: int, args: Any) -> list[dict[str, Any]]:
                 time.sleep(0.1)
         traffic.run(20)
         before, reader = resident_mb(process.pid), Reader(port)
-        rows = pictures(reader, args.rounds)
+        rows = pictures(reader, args.rounds, process.pid)
         time.sleep(1)
         after = resident_mb(process.pid)
         rows.append({"what": "memory", "mb": round(after - before, 1), "of": round(before, 1)})

@@ -111,9 +111,7 @@ function empty(found) {
 // ---- what is shown -------------------------------------------------------------------------
 
 function within(from, to, whole = false) {
-  const room = Math.max(SHORTEST, to - from);
-  const middle = (from + to) / 2;
-  return { from: middle - room / 2, to: middle + room / 2, whole };
+  return { from: Math.min(from, to - SHORTEST), to, whole };
 }
 
 function paint() {
@@ -287,15 +285,9 @@ function answers(place, act, more, pressed) {
   };
   const few = !values && data.classes.length <= BUTTONS;
   if (few) for (const name of data.classes) button(name, name, `named ${colour(data, name)}`);
+  for (const [value, text] of more) button(value, text);
   place.append(line);
   if (values || !few || data.free > 0) place.append(form(act, few));
-  const last = document.createElement("div");
-  last.className = "buttons";
-  for (const [value, text] of more) {
-    button(value, text);
-    last.append(line.lastChild);
-  }
-  place.append(last);
   if (was !== undefined) [...place.querySelectorAll("button")].find((one) => one.dataset.value === was)?.focus();
 }
 

@@ -136,7 +136,7 @@ function axis(view, x, high) {
   for (let ts = Math.ceil((view.from + zone) / step) * step - zone; ts <= view.to; ts += step) {
     const at = x(ts).toFixed(1), midnight = (ts + zone) % 86400 === 0;
     parts.push(`<line class="grid" x1="${at}" x2="${at}" y1="${TOP}" y2="${high - AXIS}"/>`);
-    if (x(ts) > 24 && x(ts) < view.width - 30)
+    if (x(ts) > 36 && x(ts) < view.width - 36)
       parts.push(`<text class="axis" text-anchor="middle" x="${at}" y="${high - 5}">${(midnight ? days : format).format(ts * 1000)}</text>`);
   }
   return parts.join("");

@@ -165,3 +165,17 @@ def test_a_class_that_the_network_has_never_seen_is_answered_from_its_second_lab
     assert answered[Learned(100)] == answered[Learned(500, 2)]
     assert answered[Learned(100)].count(2.0) >= 8  # the head does not know better of the others
     assert answered[None].count(2.0) < 5, "a model of which nothing is known keeps its say"
+
+
+def test_no_run_begins_on_labels_of_a_single_class(tmp_path: Path) -> None:
+    mix, model = ExpertMix(head=RidgeHead.of(SCHEMA)), InferenceModel(write(tmp_path / "m.onnx", GOOD))
+    with SampleLog.open(tmp_path / "samples.db", SCHEMA, holdout=0.0) as log:
+        teacher = HeadTeacher(mix.head, log, SCHEMA, 0.0)
+        champion = ServedModel(1, StreamModel(model, mix, random=True))
+        predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, champion, mix=mix, teacher=teacher)
+        assert not predictor.knows_one_class, "nothing is known yet"
+        for first, label, alone in ((1, 1.0, True), (11, 0.0, False)):
+            log.commit(samples(first, inputs(10), [label] * 10))
+            teacher.forget()
+            predictor.predict(numbered(first, 10), inputs(10))
+            assert predictor.knows_one_class == alone

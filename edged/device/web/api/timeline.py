@@ -82,10 +82,11 @@ class TimelineEndpoints:
         if self._waiting >= WAITING:
             told, later = f"{WAITING} requests wait", {"retry-after": "1"}
             raise HttpError(503, told, kind="overloaded", remedy="try again", headers=later)
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "web-timeline", _yield_to_others)
         self._waiting += 1
         try:
+            if self._thread is None:
+                await asyncio.to_thread(self._painter.prepare)  # not at low priority: commits wait for it
+                self._thread = self._thread or ThreadPoolExecutor(1, "web-timeline", _yield_to_others)
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         finally:
             self._waiting -= 1

@@ -52,13 +52,17 @@ class Stretch:
 
 
 class TimelinePainter:
-    """Reads and computes what a picture shows; all methods belong to one thread."""
+    """Reads and computes what a picture shows; call `prepare` first, all else belongs to one thread."""
 
     def __init__(self, pipeline: LivePipeline, page: PageState) -> None:
         self._pipeline, self._page = pipeline, page
         self._schema = schema = pipeline.schema
         self.names = schema.names or tuple(str(place) for place in range(schema.channels))
         self._log: SampleLog | None = None
+
+    def prepare(self) -> None:
+        """Make the index over key and time where there is none; from any thread."""
+        self._pipeline.samples.index_times()
 
     def close(self) -> None:
         """Close the connection to the sample log."""
@@ -108,7 +112,6 @@ class TimelinePainter:
     def _open(self) -> tuple[TimelineReader, SampleLog]:
         log = self._log
         if log is None:
-            self._pipeline.samples.index_times()
             log = self._log = open_samples(self._pipeline.config, readonly=True)
         return TimelineReader(log, self._schema), log
 

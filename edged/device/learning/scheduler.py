@@ -49,6 +49,7 @@ URGENT = ("drift", "quality", "resume")  # triggers that flash has to bear
 BACKOFF = "setbacks"  # name of the registry's value that the scheduler writes
 UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
+SECOND_CLASS = "labels of a second class"  # a network that knows one class answers nothing else
 HELD_RUN = "the command resume, to go on with a run that was cut off"
 LONGEST_DISK_SECONDS = 300.0  # until one that it ended, which costs what the run had done
 
@@ -210,6 +211,8 @@ class TrainingScheduler:
         resting = self.triggers.pause_reason(self._clock.monotonic())
         if resting:
             return (resting,)
+        if self._predictor.knows_one_class:
+            return (SECOND_CLASS,)
         now = self.conditions()
         if wanted in URGENT:
             now = replace(now, worn=False)
@@ -274,7 +277,9 @@ class TrainingScheduler:
         result: RunResult | None = None
         try:
             request = RunRequest(run, trigger, options, resumes, left is not None and left.trained)
-            result = self.client.run(request, self._on_message)
+            opened = self._predictor.schema.open
+            classes = None if opened is None else len(opened.rows())
+            result = replace(self.client.run(request, self._on_message), classes=classes)
         except NothingNewError as problem:
             self.consumed, self.unfinished = problem.consumed, None
             self._close(RunEnd(run, outcome="no_data", error=problem.line()))

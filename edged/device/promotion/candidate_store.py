@@ -11,6 +11,7 @@ import numpy as np
 from edged.device.promotion.evaluator import line_of
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.gate import refuse
+from edged.domain.judging.ridge_head import Learned
 from edged.domain.model_files import FLOAT32, INT8, model_in
 from edged.domain.protocols import ServedModel
 from edged.errors import EdgedError, ModelError, StorageError
@@ -190,7 +191,8 @@ class CandidateStore:
         path = self._registry.verify(version, form)
         self._reader.breathe()
         random = self._random and record.source == "bundle"
-        model = StreamModel.of(self._reader.load(path), self._mix, random=random)
+        learned = Learned.of(record.data)
+        model = StreamModel.of(self._reader.load(path), self._mix, random=random, learned=learned)
         out = model.predict(np.zeros((1, self._schema.width), np.float32))
         if out.shape[1] not in self._schema.output_widths or not np.isfinite(out).all():
             raise ModelError(f"it predicts {out.tolist()} for zeros", where=f"version {version}")

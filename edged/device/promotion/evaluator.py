@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ from edged.domain import outcomes
 from edged.domain.judging.comparison import ModelComparison
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
+from edged.domain.judging.ridge_head import Learned
 from edged.domain.labels.label_trust import LabelTrust
 from edged.domain.model_files import INT8
 from edged.errors import EdgedError
@@ -90,10 +90,9 @@ class CandidateEvaluator:
 
         Of a `rehearsal`, the candidate of a dry run, nothing is learned.
         """
-        folder = candidate.folder
         doing = "verification"
         try:
-            model, seconds = within(self._config.timeout, doing, lambda: self._verify(folder))
+            model, seconds = within(self._config.timeout, doing, lambda: self._verify(candidate))
             doing = "judging"
             verdict, scale = within(
                 self._config.timeout,
@@ -102,17 +101,19 @@ class CandidateEvaluator:
             )
             if candidate.source == "training" and not rehearsal:  # others say nothing about the labels
                 verdict = self._review(verdict)
-            verdict = self._with_form(verdict, folder, (model, champion), scale, first=first)
+            verdict = self._with_form(verdict, candidate, (model, champion), scale, first=first)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
             refused = refuse(f"{doing} failed: {line_of(problem)}")
             return GateEvaluation(candidate, champion, refused, failed=True)
         verdict = replace(verdict, numbers={**verdict.numbers, "latency_s": seconds})
         return GateEvaluation(candidate, champion, verdict, scale)
 
-    def _verify(self, folder: Path) -> tuple[Model, float]:
+    def _verify(self, candidate: Candidate) -> tuple[Model, float]:
         """Whole, loadable, with the trainer's own outputs, and fast enough."""
-        model, seconds = verify_candidate(folder, self._reader.load, self._probing(), self._reader.breathe)
-        return StreamModel.of(model, self._mix), seconds
+        model, seconds = verify_candidate(
+            candidate.folder, self._reader.load, self._probing(), self._reader.breathe
+        )
+        return StreamModel.of(model, self._mix, learned=Learned.of(candidate.data())), seconds
 
     def _probing(self) -> ProbeRules:
         schema, config = self._schema, self._config
@@ -151,7 +152,7 @@ class CandidateEvaluator:
     def _with_form(
         self,
         verdict: Verdict,
-        folder: Path,
+        candidate: Candidate,
         models: tuple[Model, ServedModel],
         scale: NDArray[np.float32] | None,
         *,
@@ -163,8 +164,12 @@ class CandidateEvaluator:
         from edged.domain.judging.quantised import choose_form, served_as_float32
 
         def load() -> tuple[Model, float] | None:
-            found = verify_quantised(folder, self._reader.load, self._probing(), self._reader.breathe)
-            return None if found is None else (StreamModel.of(found[0], self._mix), found[1])
+            found = verify_quantised(
+                candidate.folder, self._reader.load, self._probing(), self._reader.breathe
+            )
+            if found is None:
+                return None
+            return StreamModel.of(found[0], self._mix, learned=Learned.of(candidate.data())), found[1]
 
         def choose() -> Verdict:
             recent = self._holdout.holdout_window(self._config.recent)

@@ -56,14 +56,24 @@ class HeadTeacher:
             return  # what is stale learns from the log, which has these labels
         mine = ~is_holdout(offsets, self._holdout)
         if x is not None:
-            self._head.learn(x[mine], y[mine, 0].astype(np.int64))
+            places = y[mine, 0].astype(np.int64)
+            new = not set(places.tolist()) <= set(self._head.first)
+            # They might not be on disk yet: then their positions are the next ones.
+            self._learn(x[mine], places, np.full(len(places), self._samples.last_seq() + 1 if new else 0))
             return
         try:
             window = self._samples.rows(offsets[mine])
         except StorageError as problem:
             log.warning("head_missed_labels", problem=problem.line())
             return
-        self._head.learn(window.x, window.y[:, 0].astype(np.int64))
+        self._learn(window.x, window.y[:, 0].astype(np.int64), window.seq)
+
+    def _learn(self, x: NDArray[np.float32], y: NDArray[np.int64], seq: NDArray[np.int64]) -> None:
+        """Learn rows `(n, d)` of classes `y` `(n,)`, which came at positions `seq` `(n,)` in label order."""
+        if self._head is not None:
+            for place, position in zip(y.tolist(), seq.tolist(), strict=True):
+                self._head.first.setdefault(place, position)
+            self._head.learn(x, y)
 
     def refresh(self) -> None:
         """Learn the newest labels of the log anew, where something has changed among them."""
@@ -74,7 +84,7 @@ class HeadTeacher:
         try:
             for after, upto in pairwise(self._samples.training_parts(0, NEWEST, PART)):
                 window = self._samples.training_window(after, PART, upto_seq=upto)
-                self._head.learn(window.x, window.y[:, 0].astype(np.int64))
+                self._learn(window.x, window.y[:, 0].astype(np.int64), window.seq)
         except StorageError as problem:
             log.warning("head_missed_labels", problem=problem.line())
 

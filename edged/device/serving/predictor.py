@@ -327,6 +327,12 @@ class Predictor:
         untrained = is_untrained(self.champion.model)
         return self.teacher.missing if untrained and self.teacher is not None else None
 
+    @property
+    def knows_one_class(self) -> bool:
+        """Whether the model is untrained and all labels so far are of one class."""
+        head = self.mix.head
+        return head is not None and len(head.first) == 1 and is_untrained(self.champion.model)
+
     def detect_anomalies(
         self, made: Predictions, keys: Sequence[str], ts: NDArray[np.float64]
     ) -> AnomalyVerdicts:

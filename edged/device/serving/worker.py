@@ -133,6 +133,7 @@ class ServingWorker:
             try:
                 item = self._queue.get(timeout=IDLE_SECONDS)
             except queue.Empty:
+                self._refresh_head()
                 self._watchdog.beat("serve")
                 continue
             if item is None:
@@ -140,6 +141,18 @@ class ServingWorker:
             with self._turn:
                 self._serve(item)
             self._watchdog.beat("serve")
+
+    def _refresh_head(self) -> None:
+        """Have the head learn labels that were changed, without waiting for the next sample."""
+        teacher = self._predictor.teacher
+        if teacher is None:
+            return
+        try:
+            with self._turn:
+                teacher.refresh()
+        except Exception:
+            self.errors += 1
+            log.exception("serving_failed")
 
     def _serve(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str) -> None:
         """A batch, labels, or a call; and what they bring about."""

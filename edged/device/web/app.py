@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edged.device.web.api.ingest import IngestEndpoints
     from edged.device.web.api.label_reviews import LabelEndpoints
     from edged.device.web.api.metrics import Metrics
+    from edged.device.web.api.timeline import TimelineEndpoints
     from edged.device.web.http.authentication import Access
     from edged.device.web.http.authentication import Scope as Right
     from edged.device.web.http.routes import Endpoint
@@ -44,6 +45,7 @@ def application(
     reviews: LabelEndpoints,
     feed: EventStream,
     page: Page,
+    timeline: TimelineEndpoints,
     more: Iterable[Route] = (),
 ) -> Guard:
     """Build the application: all routes, behind the guard; `refused` counts what they reject, by reason.
@@ -80,6 +82,8 @@ def application(
         get("/", page.start),
         get("/api/page", page.sections, "read"),
         get("/api/report", page.report, "read"),
+        get("/api/timeline", timeline.picture, "read"),
+        get("/api/timeline/count", timeline.count, "read"),
         get("/static/{name}", Assets().file),
         get("/api/session", login.session),
         post("/api/login", login.begin),

@@ -14,6 +14,7 @@ from edged.device.web.api.inference import Inference
 from edged.device.web.api.ingest import IngestEndpoints
 from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
+from edged.device.web.api.timeline import TimelineEndpoints
 from edged.device.web.app import application
 from edged.device.web.bridge import ServingBridge, soon
 from edged.device.web.http.authentication import Access
@@ -78,6 +79,7 @@ class Web:
             pipeline, status, inference=self._inference, bridge=self._bridge, feed=self._feed, refused=refused
         )
         self._page = PageState(pipeline.registry.get_value(HISTORY))
+        self._timeline = TimelineEndpoints(pipeline, self._page)
         self._baseline: Baseline | None = None
         self._kept = pipeline.clock.monotonic()
         app = application(
@@ -92,6 +94,7 @@ class Web:
             reviews=LabelEndpoints(parts.reviews),
             feed=self._feed,
             page=Page(pipeline, status, self._page, VitalsReader(device.storage.dir), parts.reviews),
+            timeline=self._timeline,
             more=_round_routes(parts.transport, device.fleet, access),
         )
         self._listener = HttpListener(app, config, sockets)
@@ -178,6 +181,7 @@ class Web:
             self._store_history()
         self._feed.stop()
         await self._listener.stop(END_SECONDS)
+        await self._timeline.close()
 
 
 def _hosts(config: WebConfig) -> set[str]:

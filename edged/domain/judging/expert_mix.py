@@ -9,7 +9,7 @@ import numpy as np
 
 from edged.domain.judging.change_mix import ChangeMix, step_after
 from edged.domain.judging.outputs import probabilities
-from edged.domain.judging.ridge_head import RidgeHead, log_likelihoods
+from edged.domain.judging.ridge_head import Learned, RidgeHead, log_likelihoods
 from edged.domain.protocols import ExpertModel
 from edged.domain.served_mixture import MixtureOrder
 from edged.domain.stream.temporal_context import pad
@@ -124,6 +124,23 @@ def beside(experts: Floats, head: Floats) -> Floats:
     return np.concatenate([experts, head[:, None]], axis=1)
 
 
+def led_by_head(mixture: Floats, head: Floats, new: list[int]) -> Floats:
+    """Logits `(n, c)` of a mixture whose other experts have never seen the classes `new`.
+
+    Each of them is as much likelier than the likeliest of the others as the head says, so it is answered
+    where the head would answer it. Both arguments are logits `(n, c)`.
+
+    >>> sure, head = np.array([[9.0, 0.0, -9.0]], np.float32), np.array([[0.0, 1.0, 3.0]], np.float32)
+    >>> led_by_head(sure, head, [2]).tolist()
+    [[9.0, 0.0, 11.0]]
+    """
+    known = [place for place in range(mixture.shape[1]) if place not in new]
+    likeliest = mixture[:, known].max(axis=1, keepdims=True)
+    led: Floats = mixture.copy()
+    led[:, new] = likeliest + head[:, new] - head[:, known].max(axis=1, keepdims=True)
+    return led
+
+
 def is_untrained(model: Model) -> bool:
     """Whether a model has the random weights that it was built with."""
     return isinstance(model, StreamModel) and model.random
@@ -135,17 +152,20 @@ class StreamModel:
     The experts of a forecast are the last value and the model's answer.
 
     `mix` is the stream's, which all its models share: a later generation of the same experts goes on with it.
-    A model with `random` weights says nothing, so the head answers alone; without one the model does.
+    A model with `random` weights says nothing, so the head answers alone; without one the model does. Nor
+    does a model say anything of classes beyond what it has `learned`; None where that is not known.
     """
 
-    def __init__(self, model: ExpertModel, mix: Mix, *, random: bool = False) -> None:
-        self._model, self.mix, self.random = model, mix, random
+    def __init__(
+        self, model: ExpertModel, mix: Mix, *, random: bool = False, learned: Learned | None = None
+    ) -> None:
+        self._model, self.mix, self.random, self._learned = model, mix, random, learned
         self.input_width = model.input_width
 
     @classmethod
-    def of(cls, model: Model, mix: Mix, *, random: bool = False) -> Model:
+    def of(cls, model: Model, mix: Mix, *, random: bool = False, learned: Learned | None = None) -> Model:
         """The model as the stream uses it; itself where it is not known to need that."""
-        return cls(model, mix, random=random) if isinstance(model, ExpertModel) else model
+        return cls(model, mix, random=random, learned=learned) if isinstance(model, ExpertModel) else model
 
     def predict(self, x: Floats) -> Floats:
         """Logits or values `(n, k)`."""
@@ -164,7 +184,11 @@ class StreamModel:
         elif self.random:
             return mix.settle(mix.head.likelihoods(x)), None
         else:
-            said = beside(self._experts(own), mix.head.likelihoods(x))
+            head = mix.head.likelihoods(x)
+            said = beside(self._experts(own), head)
+            new = [] if self._learned is None else mix.head.beyond(self._learned)
+            if new:
+                return led_by_head(mix.settle(mix.combine(said)), mix.settle(head), new), said
         return mix.settle(mix.combine(said)), said
 
     def _experts(self, x: Floats) -> Floats:
@@ -188,4 +212,4 @@ class StreamModel:
 
     def with_own_mix(self) -> StreamModel:
         """The model with weights of its own, the same for each expert, that nothing changes."""
-        return StreamModel(self._model, self.mix.fresh())
+        return StreamModel(self._model, self.mix.fresh(), learned=self._learned)

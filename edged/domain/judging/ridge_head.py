@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,6 +49,28 @@ class _Solution:
         return np.asarray(self.prior + z @ self.weights)
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What a model was trained on: labels up to `position` in label order, when there were `classes`.
+
+    `classes` is None where they are fixed. A label that was changed keeps its position, so that alone does
+    not tell whether a model has seen the class.
+    """
+
+    position: int
+    classes: int | None = None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Learned | None:
+        """Read what the registry keeps as a model's data; None where it does not say."""
+        position = data.get("consumed")
+        return None if position is None else cls(position, data.get("classes"))
+
+    def covers(self, place: int, first: int) -> bool:
+        """Whether a class may have been seen: its output, and the position of its first label."""
+        return first <= self.position and (self.classes is None or place < self.classes)
+
+
 class RidgeHead:
     """Ridge regression of classes on samples and their context, in closed form.
 
@@ -58,7 +80,8 @@ class RidgeHead:
     whose sharpness follows what the scores of each label had been before it was learned (Newton's method on
     its likelihood).
 
-    `learn` belongs to one thread; `likelihoods` may be called from any other.
+    `learn` belongs to one thread; `likelihoods` may be called from any other. `first` has the position in
+    label order of each class's first label.
     """
 
     def __init__(self, columns: int, measured: int, classes: int) -> None:
@@ -80,6 +103,7 @@ class RidgeHead:
         self._sums = np.zeros((self.columns + 1, self.columns + 1))
         self._by_class = np.zeros((self.columns + 1, self.classes))
         self._counts = np.zeros(self.classes, np.int64)
+        self.first: dict[int, int] = {}
         self._solved_at = 0
         self._solution: _Solution | None = None
         self._sharpness, self._certainty = 5.0, 10.0
@@ -99,6 +123,14 @@ class RidgeHead:
     def progress(self, classes: Sequence[int]) -> tuple[int, int]:
         """Labels there are of those needed to answer each of these classes, and how many those are."""
         return int(np.minimum(self._counts[list(classes)], FEWEST).sum()), FEWEST * max(2, len(classes))
+
+    def beyond(self, learned: Learned) -> list[int]:
+        """Classes that can be answered, and of which a model that has learned so much has seen no label."""
+        return [
+            place
+            for place, first in list(self.first.items())
+            if self._counts[place] >= FEWEST and not learned.covers(place, first)
+        ]
 
     def likelihoods(self, x: Floats) -> Floats:
         """log(p + 1e-4) of each class less its mean over the classes, `(n, c)`, of rows `(n, d)`.

@@ -87,6 +87,8 @@ class Candidate(Message):
     received: Received | None = None  # None if it was trained here
     contest: ContestErrors | None = None  # errors by which a challenger has won
     beside: Path | None = None  # another candidate of the same run, which is judged after this one
+    consumed: int | None = None  # position in label order up to which it has learned; None if not known
+    classes: int | None = None  # that there were when it began to learn; None where they are fixed
 
     def told(self) -> dict[str, Any]:
         """Return what events and records of runs say of weights that came from elsewhere."""
@@ -95,7 +97,8 @@ class Candidate(Message):
     def data(self) -> dict[str, Any]:
         """Return what the registry keeps as the model's data."""
         window = {name: getattr(self, name) for name in ("first_offset", "last_offset", "samples")}
-        return window | self.told() | ({} if self.bundle is None else {"bundle": self.bundle})
+        more = {"bundle": self.bundle, "consumed": self.consumed, "classes": self.classes}
+        return window | self.told() | {name: value for name, value in more.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -152,14 +155,25 @@ class RunResult(Message):
     engine: str
     seconds: float
     written: int | None = None  # bytes written to the disk; None where the kernel does not tell
+    classes: int | None = None  # that there were at its start; None where they are fixed
 
     def record(self) -> dict[str, Any]:
         """Return what `state.db` and the event `training_finished` hold."""
-        return self.without("run", "memory", "challenger")  # long, or said already
+        return self.without("run", "memory", "challenger", "classes")  # long, or said already
 
     def own_candidate(self) -> Candidate:
         """Return the learner's own candidate."""
-        same = ("run", "bundle", "generation", "loss_last", "samples", "first_offset", "last_offset")
+        same = (
+            "run",
+            "bundle",
+            "generation",
+            "loss_last",
+            "samples",
+            "first_offset",
+            "last_offset",
+            "consumed",
+            "classes",
+        )
         return Candidate(folder=self.candidate, **{name: getattr(self, name) for name in same})
 
     def candidates(self) -> tuple[Candidate, ...]:

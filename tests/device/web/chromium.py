@@ -1,4 +1,4 @@
-"""A browser on the page of a device: `python chromium.py CHECK URL TOKEN`, where `playwright` is installed.
+"""A browser on the page of a device: `python chromium.py CHECK URL TOKEN [JSON]`, with playwright.
 
 Prints one line of JSON with what was found. Chromium is that of the system (`EDGED_CHROMIUM`, or where Debian
 has it).
@@ -176,6 +176,12 @@ def looks():
             page, name = enter(context), f"{theme} {place}"
             picture = page.locator("svg.timeline:visible")
             expect(picture).to_be_visible()
+            expect(page.locator("#teach svg path.curve").first).to_be_visible()
+            page.locator("#teach-picture").focus()
+            for _ in range(5):
+                page.keyboard.press("Shift+ArrowRight")
+            expect(page.locator("#teach-panel")).to_be_visible()
+            page.locator("#teach-more summary").click()
             page.route("**/api/page*", lambda route: route.abort())  # it stays as it is now
             page.wait_for_timeout(500)
             page.evaluate(axe)
@@ -289,6 +295,118 @@ def _on_the_map(page, context):
     return found
 
 
-CHECKS = {check.__name__: check for check in (actions, keyboard, labels, looks, tabs)}
-NAME, URL, TOKEN = sys.argv[1:]
+def across(picture, ts):
+    """Where in the window a time of the timeline is; sections above it may have grown."""
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    start, end = (float(picture.get_attribute(f"data-{name}")) for name in ("from", "to"))
+    return box["x"] + (ts - start) / (end - start) * box["width"], box["y"] + box["height"] / 2
+
+
+def drag(page, picture, start, end):
+    """Drag over a stretch; what the page says of it."""
+    page.mouse.move(*across(picture, start))
+    page.mouse.down()
+    page.mouse.move(*across(picture, end), steps=4)
+    page.mouse.up()
+    chosen = page.locator("#teach-chosen")
+    expect(chosen).to_contain_text("samples from")
+    return chosen.inner_text()
+
+
+def call(page, name):
+    """Give what is chosen a name, the one of a class or a new one."""
+    known = page.locator("#teach-names").get_by_role("button", name=name, exact=True)
+    if known.count():
+        known.click()
+    else:
+        page.locator("#teach-name-field").fill(name)
+        page.keyboard.press("Enter")
+    expect(page.locator("#teach-said")).to_contain_text(f"now are {name}")
+
+
+def says(page, picture, ts, name):
+    """Wait until the model says so of the sample at a time."""
+    page.mouse.move(*across(picture, ts))
+    expect(page.locator("#teach-at")).to_contain_text(f"the model says {name}", timeout=10000)
+
+
+def teach():
+    """A person drags over three stretches and names them; how soon the model answers by it."""
+    stretches, later, version = json.loads(MORE[0])
+    with browser(viewport=DESK) as (context, said):
+        page = enter(context)
+        began = time.monotonic()
+        picture, found = page.locator("#teach-picture"), {"samples": []}
+        picture.scroll_into_view_if_needed()
+        expect(page.locator("#teach svg path.curve")).to_have_count(3)
+        for start, end, name in stretches[:2]:
+            found["samples"].append(int(drag(page, picture, start, end).split()[0]))
+            call(page, name)
+        if version > 1:
+            expect(page.locator("#model dd b")).to_have_text(f"version {version}", timeout=90000)
+        for ts, name in later[:2]:
+            says(page, picture, ts, name)
+        found["right"] = round(time.monotonic() - began, 1)
+        start, end, name = stretches[2]
+        found["samples"].append(int(drag(page, picture, start, end).split()[0]))
+        call(page, name)
+        named = time.monotonic()
+        says(page, picture, later[2][0], name)
+        found["new"] = round(time.monotonic() - named, 2)
+        for ts, answer in later:
+            says(page, picture, ts, answer)
+        page.locator("#teach-undo").click()
+        expect(page.locator("#teach-said")).to_have_text("Undone.")
+        return found | {"said": said}
+
+
+def teach_by_hand():
+    """The keyboard alone, then two taps on a phone: a stretch is chosen, named, taken back."""
+    with chromium() as program:
+        context, said = fresh(program, viewport=DESK)
+        page = enter(context)
+        page.locator("#teach-key, [data-go=in]").last.focus()
+        picture = page.locator("#teach-picture")
+        while not picture.evaluate("(one) => one === document.activeElement"):
+            page.keyboard.press("Tab")
+        wide = float(picture.get_attribute("data-to")) - float(picture.get_attribute("data-from"))
+        page.keyboard.press("+")
+        narrow = float(picture.get_attribute("data-to")) - float(picture.get_attribute("data-from"))
+        for _ in range(4):
+            page.keyboard.press("Shift+ArrowRight")
+        expect(page.locator("#teach-chosen")).to_contain_text("samples from")
+        for _ in range(20):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.id") == "teach-name-field":
+                break
+        page.keyboard.type("by hand")
+        page.keyboard.press("Enter")
+        expect(page.locator("#teach-said")).to_contain_text("now are by hand")
+        for _ in range(20):
+            if page.evaluate("document.activeElement.id") == "teach-undo":
+                break
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.locator("#teach-said")).to_have_text("Undone.")
+        hold = page.locator("#teach-hold")
+        hold.get_by_role("button", name="by hand").click()
+        expect(page.locator("#teach-holds")).to_contain_text("are labelled by hand")
+        hold.get_by_role("button", name="Stop").click()
+        expect(page.locator("#teach-holds")).to_contain_text("Nothing is set")
+        context.close()
+        context, told = fresh(program, viewport=PHONE, has_touch=True, is_mobile=True)
+        page = enter(context)
+        picture = page.locator("#teach-picture")
+        picture.scroll_into_view_if_needed()
+        expect(page.locator("#teach svg path.curve")).to_have_count(3)
+        box = picture.bounding_box()
+        for part in (0.4, 0.6):
+            page.touchscreen.tap(box["x"] + part * box["width"], box["y"] + box["height"] / 2)
+        expect(page.locator("#teach-chosen")).to_contain_text("samples from")
+        return {"zoomed": narrow < wide, "said": said + told}
+
+
+CHECKS = {check.__name__: check for check in (actions, keyboard, labels, looks, tabs, teach, teach_by_hand)}
+NAME, URL, TOKEN, *MORE = sys.argv[1:]
 print(json.dumps(CHECKS[NAME]()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,11 @@ from tests.device.web.client import TOKENS, token_files
 from tests.device.web.live import program, run
 from tests.running_device import Device, running
 from tests.steered import data
+from tests.streams import recording
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tests.running_device import Listener
 
 pytestmark = pytest.mark.timeout(300)
@@ -25,6 +29,8 @@ pytestmark = pytest.mark.timeout(300)
 SCRIPT = Path(__file__).with_name("chromium.py")
 SOON = 1.0  # seconds from a person's yes to what comes of it on the page
 CONTRAST = 3.0
+TAUGHT = 300.0  # seconds until the model answers rightly by what a person has named
+LIVE = 2.0  # ... until a new class is answered
 
 
 class Plant(threading.Thread):
@@ -73,9 +79,63 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         broker.stop()
 
 
-def look(check: str, url: str) -> Any:
+class Lesson:
+    """A device that knows no class, the activities that it has measured, and when.
+
+    Three blocks of rows can be named; three shorter ones come later. A row a second, up to now.
+    """
+
+    NAMES = ("walking", "sitting", "lying")
+    ROWS, LATER = 40, 20
+
+    def __init__(self, folder: Path, broker: int) -> None:
+        with np.load(recording("hapt_feat", folder, _activities)) as data:
+            x, y = data["X"], data["y"]
+        self._x = [x[y == place] for place in (0, 3, 5)]
+        self.begins = time.time() - 3 * (self.ROWS + self.LATER) - 10
+        self.port = free_port()
+        self.device = Device(
+            folder, broker, {"features": x.shape[1], "classes": "open", "label": "activity", "ts": "at"},
+            web={"listen": f"127.0.0.1:{self.port}", "tokens": token_files(folder, ("control",))},
+        )  # fmt: skip
+
+    def send(self, listener: Listener) -> None:
+        """Send all of it, and wait until it is predicted."""
+        rows = [one[: self.ROWS] for one in self._x]
+        rows += [one[self.ROWS : self.ROWS + self.LATER] for one in self._x]
+        for i, row in enumerate(np.concatenate(rows)):
+            listener.send("sensors/anna", {"x": row.tolist(), "at": self.begins + i})
+        count = sum(map(len, rows))
+        listener.wait(lambda: len(listener.messages["predictions"]) == count)
+
+    def stretches(self, rows: tuple[int, int, int]) -> list[tuple[float, float, str]]:
+        """A part of each block, so many rows in its middle, with its name."""
+        starts = [self.begins + place * self.ROWS + 4.5 for place in range(3)]
+        return [(at, at + n, name) for at, n, name in zip(starts, rows, self.NAMES, strict=True)]
+
+    def later(self) -> list[tuple[float, str]]:
+        """A moment in each of the later blocks, and what it is."""
+        first = self.begins + 3 * self.ROWS + self.LATER / 2
+        return [(first + place * self.LATER, name) for place, name in enumerate(self.NAMES)]
+
+
+def _activities() -> dict[str, NDArray[Any]]:
+    rng, y = np.random.default_rng(0), np.repeat([0, 3, 5], 200)
+    x = np.where(y[:, None] == [0, 0, 3, 3, 5, 5, 5, 5], 2.0, 0.0) + rng.normal(0, 0.4, (600, 8))
+    return {"X": x.astype(np.float32), "y": y}
+
+
+@pytest.fixture
+def lesson(broker: Mosquitto, tmp_path: Path) -> Iterator[Lesson]:
+    made = Lesson(tmp_path, broker.port)
+    with running(made.device, broker.port) as listener:
+        made.send(listener)
+        yield made
+
+
+def look(check: str, url: str, *more: str) -> Any:
     """What one of the checks of `chromium.py` has found."""
-    done = run(program("python"), str(SCRIPT), check, url, TOKENS["control"])
+    done = run(program("python"), str(SCRIPT), check, url, TOKENS["control"], *more)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.pop("said") == []  # neither errors nor breaches of the policy of content
@@ -115,3 +175,19 @@ def test_seven_tabs_stay_live_over_one_stream(url: str) -> None:
     found = look("tabs", url)
     assert found["seconds"] < 2 * SOON
     assert (found["tabs"], found["streams"]) == (7, 1.0)
+
+
+@pytest.mark.parametrize(("rows", "version"), [((8, 8, 8), 1), ((30, 30, 8), 2)])
+def test_a_person_teaches_three_activities_without_a_terminal(
+    lesson: Lesson, rows: tuple[int, int, int], version: int
+) -> None:
+    """By the head alone, and once a network serves that has never seen the third of them."""
+    more = json.dumps([lesson.stretches(rows), lesson.later(), version])
+    found = look("teach", f"http://127.0.0.1:{lesson.port}/", more)
+    assert found["samples"] == list(rows)
+    assert found["right"] < TAUGHT
+    assert found["new"] < LIVE
+
+
+def test_a_stretch_is_named_by_keyboard_alone_and_on_a_phone(lesson: Lesson) -> None:
+    assert look("teach_by_hand", f"http://127.0.0.1:{lesson.port}/") == {"zoomed": True}

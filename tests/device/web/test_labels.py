@@ -63,7 +63,7 @@ def test_open_requests_are_ordered_by_what_the_model_says_now(rig: Rig) -> None:
     def shown() -> list[tuple[str, float]]:
         found = sections(client, "requests")["requests"]
         ids = re.findall(r'aria-label="low, sample ([^"]+)"', found)
-        return list(zip(ids, map(float, re.findall(r"([0-9]+) % sure", found)), strict=True))
+        return list(zip(ids, map(float, re.findall(r"Predicted: \w+ \(([0-9.]+) %\)", found)), strict=True))
 
     wait_until(lambda: len(shown()) == 5)
     first = shown()

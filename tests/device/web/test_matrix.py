@@ -46,6 +46,8 @@ ROUTES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/api/labels/suspects": ("GET", ("read", "control")),
     "/api/labels/map": ("GET", ("read", "control")),
     NO_SAMPLE: ("GET", ("read", "control")),
+    "/api/timeline": ("GET", ("read", "control")),
+    "/api/timeline/count": ("GET", ("read", "control")),
     "/api/session": ("GET", ()),
     "/api/login": ("POST", ()),
     "/api/logout": ("POST", ()),

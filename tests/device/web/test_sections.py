@@ -116,7 +116,7 @@ def test_it_says_how_much_learning_brings() -> None:
     assert "No labels yet." in text("quality", empty)
 
 
-@pytest.mark.parametrize(("choices", "said"), [([0, 1], "{} or {}"), ([1], "{1}"), ([], "No prediction")])
+@pytest.mark.parametrize(("choices", "said"), [([0, 1], "{} or {}"), ([1], "{1}"), ([], "Too uncertain")])
 def test_a_prediction_is_shown_as_the_classes_of_its_set(choices: list[int], said: str) -> None:
     made = sensor(999.0, 1.0, [0.5, 0.5])
     made.choices = choices

@@ -177,7 +177,7 @@ def test_a_challenger_goes_before_the_gate_first_and_both_say_the_same_of_their_
         ContestErrors((0.0,), (1.0,)),
     )
     assert own == RESULT.own_candidate()
-    data = {"first_offset": 1, "last_offset": 44, "samples": 40, "bundle": "b" * 64}
+    data = {"first_offset": 1, "last_offset": 44, "samples": 40, "bundle": "b" * 64, "consumed": 90}
     assert won.data() == own.data() == data
     assert own.told() == {}
 

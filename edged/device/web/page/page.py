@@ -142,9 +142,11 @@ def _document(title: str, body: str, shown: Pass) -> str:
         f"<title>{escape(title)} – edged</title>"
         '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/design.css">'
         '<link rel="stylesheet" href="/static/page.css"><link rel="stylesheet" href="/static/labels.css">'
+        '<link rel="stylesheet" href="/static/teach.css">'
         '<script type="module" src="/static/suspects.js"></script>'
         '<script type="module" src="/static/map.js"></script>'
-        f'<script type="module" src="/static/page.js"></script></head><body{csrf}{live}>'
+        '<script type="module" src="/static/page.js"></script>'
+        f'<script type="module" src="/static/teach.js"></script></head><body{csrf}{live}>'
         f'<header><h1>{escape(title)}</h1><p id="line" role="status"></p>{leave}</header><main>{body}</main>'
         '<p id="said" role="status" aria-live="polite"></p>'
         '<dialog id="ask" aria-labelledby="ask-head" aria-describedby="ask-text"><form method="dialog">'

@@ -172,6 +172,15 @@ def quality(view: Snapshot) -> str:
     return f"{lead}.</p>{pictures}{legend}" + _in_words(view, points, tell)
 
 
+def stretches(view: Snapshot) -> str:
+    """Return the place of the timeline, which scripts fill; it never changes, so no refresh empties it."""
+    rights = "label " * view.may_label + "control" * view.may_control
+    return (
+        f'<div id="teach" data-task="{view.schema.task}" data-rights="{rights}">'
+        "<p>The timeline needs JavaScript.</p></div>"
+    )
+
+
 def _in_words(view: Snapshot, points: Sequence[Point], tell: Callable[[float | None], str]) -> str:
     """Return the chart as a table, for screen readers."""
     chosen = points[:: max(1, len(points) // 10)]
@@ -234,7 +243,7 @@ def predictions(view: Snapshot) -> str:
 def _said(view: Snapshot, sensor: Sensor) -> str:
     if view.schema.task == "classify":
         said = [sensor.label] if sensor.choices is None else sensor.choices
-        none = "No prediction" if sensor.label is None else "None of the classes"
+        none = "No prediction" if sensor.label is None else "Too uncertain"
         return escape(" or ".join([view.schema.classes[at] for at in said if at is not None])) or none
     if view.schema.labels_itself:
         return f"score {plain(sensor.output[0])}"
@@ -337,6 +346,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "learned": ("What was learned", learned),
     "actions": ("Controls", actions),
     "quality": ("Quality over time", quality),
+    "timeline": ("Timeline", stretches),
     "requests": ("Label requests", requests),
     "suspects": ("Labels to check", suspects),
     "map": ("Map of the samples", sample_map),

@@ -23,7 +23,7 @@ export function localise(root) {
 
 function put(name, inside) {
   const section = at(name);
-  if (!section || shown.get(name) === inside) return;
+  if (!section || "own" in section.dataset || shown.get(name) === inside) return; // own: a script fills it
   const place = section.querySelector(".inside");
   const focus = place.contains(document.activeElement) ? document.activeElement : null;
   if (focus?.matches("input, select")) return; // somebody is writing there
@@ -147,6 +147,7 @@ function heard(name, values) {
   const answer = name.startsWith("response/");
   refresh(name === "predictions" ? LIVELY : null, answer);
   if (answer) say(told(name.slice(9), values));
+  document.dispatchEvent(new CustomEvent("edged", { detail: name })); // for other parts of the page
 }
 
 const STATES = { live: "live", lost: "Disconnected. Showing the last known data.", rest: "Paused in the background" };

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from edged.charts.figures import change, figure, percent, plain, size
 from edged.domain.text import summary
 from edged.domain.text import when as _when
-from edged.figures import change, figure, percent, plain, size
 
 if TYPE_CHECKING:
     from edged.cli.doctor import CheckResult

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.figures import change, count, percent, plain
+from edged.charts.figures import change, count, percent, plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from edged.charts.figures import NONE, count, figure, percent, plain, size
 from edged.domain.commands.rules import CLOCK_SET
-from edged.figures import NONE, count, figure, percent, plain, size
 
 TROUBLES = {"throttled": "CPU throttled", "under_voltage": "undervoltage", "on_battery": "on battery"}
 FIGURES = ("accuracy", "error", "coverage")

@@ -14,7 +14,7 @@ MOST_VALUES = 64  # features shown of a sample
 
 
 class LabelReviewCommands:
-    """`labels.suspects` and `labels.confirm`."""
+    """`labels.suspects` lists labels that may be wrong, `labels.confirm` says which are right."""
 
     def __init__(self, reviews: LabelReviews) -> None:
         self._reviews = reviews

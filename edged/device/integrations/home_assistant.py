@@ -152,7 +152,7 @@ class HomeAssistantDiscovery(Extension):
             self._scheduler.soon(self._look)
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
-        """Follow alarms."""
+        """Let the states of keys follow their alarms."""
         if name == "anomaly" and self._enabled:
             self._states.alarmed(fields["key"], alarm=fields["state"] == "start")
             self._scheduler.soon(self._look)

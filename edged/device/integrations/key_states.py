@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.home_assistant import labelling_state, prediction_state
-from edged.domain.stream.arrivals import Arrivals
+from edged.domain.stream.arrivals import KeyArrivals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ Send = Callable[[str, dict[str, Any]], bool]
 
 
 @dataclass(slots=True)
-class KeyState(Arrivals):
+class KeyState(KeyArrivals):
     """One key: when its samples came, what is known of it, and what was published of that.
 
     `said` is the newest prediction; None until there is one since the daemon started.
@@ -85,7 +85,7 @@ class KeyStates:
             return list(self._states)
 
     def forget(self) -> None:
-        """Forget all keys."""
+        """Forget all keys that are followed."""
         with self._lock:
             self._states.clear()
 

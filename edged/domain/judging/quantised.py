@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.charts.figures import percent
 from edged.domain.judging.paired_test import compare
 from edged.domain.model_files import INT8
 from edged.domain.outcomes import too_few, two_forms
-from edged.figures import percent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,10 +10,10 @@ SMOOTHING = 0.1  # of the usual pause, for each batch
 
 
 @dataclass(slots=True)
-class Arrivals:
+class KeyArrivals:
     """Arrivals of one key: time of its last sample (monotonic seconds), usual pause, samples, gaps.
 
-    >>> sensor = Arrivals(0.0)
+    >>> sensor = KeyArrivals(0.0)
     >>> for second in (0.0, 1.0, 2.0):
     ...     sensor.record_arrivals(1, second)
     >>> sensor.is_silent(11.0), sensor.is_silent(13.0)

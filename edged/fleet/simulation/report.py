@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from edged import logs
+from edged.charts.figures import percent, size
 from edged.charts.html import document, table
 from edged.charts.lines import ChartLine, LineChart
 from edged.domain.messages.encoding import json_ready
 from edged.errors import StorageError
-from edged.figures import percent, size
 from edged.fleet.simulation.simulation import SimulationPlan, simulate
 
 STYLE = """

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.charts.figures import figure, percent, plain
 from edged.charts.html import document, table
 from edged.charts.lines import ChartLine, LineChart, Marks
 from edged.domain.judging.paired_test import block_bootstrap
 from edged.errors import ConfigError
-from edged.figures import figure, percent, plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from edged.charts.figures import change, figure, percent, plain
 from edged.charts.html import document, table
 from edged.charts.lines import Bands, ChartLine, LineChart, Marks, matrix
 from edged.domain.outcomes import why_not
-from edged.figures import change, figure, percent, plain
 
 NAMES = {"adapted": "adapted", "frozen": "frozen", "no_change": "last label"}
 FEW = 5

@@ -9,8 +9,8 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from edged.charts.experiments import COLOURED, Curve, SeedDots, confusion, curves, histogram, legend, whiskers
+from edged.charts.figures import SHARES, percent, plain, size
 from edged.charts.html import document, table
-from edged.figures import SHARES, percent, plain, size
 
 if TYPE_CHECKING:
     Tell = Callable[[float | None], str]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edged.charts.figures import age, size
 from edged.device.learning.label_reviews import CheckedLabel
 from edged.device.web.page.history import Sensor
 from edged.device.web.page.sections import SECTIONS, report
@@ -18,7 +19,6 @@ from edged.domain.stream.sample import StoredSample
 from edged.domain.stream.schema import Schema
 from edged.domain.text import TELLERS, happening
 from edged.domain.training.label_review import SuspectLabel
-from edged.figures import age, size
 from edged.host.vitals import Vitals
 from edged.storage.models.registry import ModelRecord, Reign
 from edged.storage.samples.reader import Counters

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from edged.charts.figures import count, figure, percent, plain
 from edged.device.web.page.format import button, moment
 from edged.device.web.page.snapshot import PAUSABLE
-from edged.figures import count, figure, percent, plain
 
 if TYPE_CHECKING:
     from edged.device.web.page.snapshot import Snapshot

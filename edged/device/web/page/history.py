@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.stream.arrivals import Arrivals
+from edged.domain.stream.arrivals import KeyArrivals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class History:
 
 
 @dataclass(slots=True)
-class Sensor(Arrivals):
+class Sensor(KeyArrivals):
     """One key: when its samples came, and its newest prediction."""
 
     ts: float = 0.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from edged.charts.figures import plain
 from edged.device.web.page.format import moment, table
-from edged.figures import plain
 
 if TYPE_CHECKING:
     from edged.device.learning.label_reviews import CheckedLabel

@@ -12,13 +12,13 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged.charts.figures import age, change, count, percent, plain, size
 from edged.charts.html import document
 from edged.device.web.page.format import facts, meter, moment, table
 from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
 from edged.device.web.page.labels import sample_map, suspects
 from edged.device.web.page.timeline import NARROW, WIDE, measured, timeline
 from edged.domain.text import happening, notes, summary, when
-from edged.figures import age, change, count, percent, plain, size
 
 if TYPE_CHECKING:
     from edged.device.web.page.history import Point, Sensor

@@ -111,6 +111,19 @@ def test_a_device_and_the_coordinator_of_its_fleet(site: Site, protocol: Protoco
             press.got(f"{FLEET}/{topic}", payload)
 
 
+@pytest.mark.parametrize("name", ["viewer", "homeassistant"])
+def test_who_looks_sees_devices_but_not_what_they_send_to_a_fleet(site: Site, name: str) -> None:
+    with person(site, name) as looks, device(site) as press:
+        looks.subscribe("edged/#")
+        secrets = [mark() for _ in OWN]
+        for topic, secret in zip(OWN, secrets, strict=True):
+            assert press.publish(f"{FLEET}/{topic}", secret) == "Success"
+        last = mark()
+        press.publish("edged/press-7/state/model", last)
+        looks.got("edged/press-7/state/model", last)
+        assert not set(secrets) & {payload for _, payload in looks.came}
+
+
 def test_accounts_on_this_machine(site: Site) -> None:
     with Guest(site.port, account="press-7") as press, Guest(site.port, account="sensors") as sensors:
         press.subscribe("sensors/press-7/#")

@@ -22,10 +22,14 @@ from edged.domain.federated.messages import (
     split,
 )
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+from edged.domain.federated.signatures import signed
 from edged.domain.training.weight_deltas import added, decode, fingerprint
 from edged.mqtt import update_encoding, weight_encoding
+from edged.signing import sign
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
     Weights = Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -35,6 +39,7 @@ class Coordinator:
     """Publishes models and rounds, and keeps what devices send."""
 
     def __init__(self, port: int, fleet: str = "plant") -> None:
+        self.key: Path | None = None  # signs rounds and receipts
         self.topics = FleetTopics(fleet)
         self.updates: list[tuple[UpdateHeader, bytes]] = []
         self.states: list[DeviceState] = []
@@ -95,12 +100,18 @@ class Coordinator:
         announced = RoundAnnouncement(
             fleet=self.topics.fleet, round=number, bundle=bundle, base=base, config=config, **fields
         )
-        self.publish(self.topics.round, announced.payload(), retain=True)
+        self.tell(self.topics.round, announced.payload(), retain=True)
         return announced
 
     def acknowledge(self, announced: RoundAnnouncement, **fields: Any) -> None:
         """Receipts for a round."""
-        self.publish(self.topics.ack(announced.round), Receipts(announced.id, **fields).payload())
+        self.tell(self.topics.ack(announced.round), Receipts(announced.id, **fields).payload())
+
+    def tell(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """Publish a round or receipts, signed where there is a key."""
+        if (key := self.key) is not None:
+            payload = signed(topic, payload, lambda message: sign(message, key))
+        self.publish(topic, payload, retain=retain)
 
     def of(self, announced: RoundAnnouncement) -> list[tuple[UpdateHeader, bytes]]:
         """The updates of a round that have come."""

@@ -147,6 +147,9 @@ def _keys(config: Config) -> Iterator[CheckResult]:
     if config.model.keys and config.fleet is not None and config.fleet.adopt:
         told = "models of a fleet are not signed: with model.keys they are evaluated and never served"
         yield CheckResult("fleet", "warning", told, "remove model.keys, or set fleet.adopt to false")
+    if config.commands.keys and config.fleet is not None and not (config.fleet.keys or config.fleet.flower):
+        told = "rounds need no signature: whoever may publish them has this device train and send an update"
+        yield CheckResult("fleet", "warning", told, "add the coordinator's public key to fleet.keys")
 
 
 def _web(config: Config) -> Iterator[CheckResult]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from edged.config.values import Duration, Name, Section, Share, Size
+from edged.config.values import Duration, FilePath, Name, Section, Share, Size
 
 
 class FleetConfig(Section):
@@ -13,6 +13,11 @@ class FleetConfig(Section):
     name: Name = Field(description="of the fleet: its topics begin with <mqtt.root>/fl/<name>")
     flower: bool = Field(
         False, description="rounds come from Flower's SuperNode over web.unix_socket, and not over MQTT"
+    )
+    keys: list[FilePath] = Field(
+        [],
+        description="public keys of the coordinator (made by `edged keys new`): rounds and receipts that none"
+        " of them has signed are ignored",
     )
     train: bool = Field(True, description="train in rounds and send updates; false: only take its models")
     adopt: bool = Field(
@@ -61,6 +66,12 @@ class FleetConfig(Section):
     )
     spread: Share = Field(0.5, description="by which share pauses between sendings vary, at random")
     max_bytes: Size = Field(64 * 1024**2, ge=1024, description="cap of the fleet's model as it is sent")
+
+    @model_validator(mode="after")
+    def _keys_without_flower(self) -> FleetConfig:
+        if self.flower and self.keys:
+            raise ValueError("rounds from Flower are not signed: its SuperLink knows its nodes; remove keys")
+        return self
 
     @model_validator(mode="after")
     def _noise_for_a_budget(self) -> FleetConfig:

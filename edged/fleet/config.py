@@ -188,6 +188,9 @@ class CoordinatorConfig(Section):
     model: FilePath = Field(description="what the first round begins with: a bundle, or a safetensors file")
     bundle: str = Field("", description="fingerprint of the devices' bundle, where `model` is not one itself")
     dir: FilePath = Field(Path("fleet"), description="where everything is kept that must survive a power cut")
+    key: FilePath | None = Field(
+        None, description="private key (made by `edged keys new`) that signs rounds and receipts"
+    )
     keep: int = Field(8, ge=2, le=1000, description="models that are kept")
     mqtt: MqttConfig = MqttConfig()
     round: RoundSection = RoundSection()

@@ -323,6 +323,13 @@ def test_a_fleet_whose_models_cannot_be_served_is_named(bundle: Path, tmp_path: 
         assert [line.level for line in examine(path) if line.what == "fleet"] == levels
 
 
+def test_a_fleet_whose_rounds_need_no_signature_is_named(tmp_path: Path) -> None:
+    new_pair(tmp_path / "key")
+    for fleet, levels in (({}, ["warning"]), ({"keys": ["key.pub"]}, [])):
+        path = configured(tmp_path, commands={"keys": ["key.pub"]}, fleet={"name": "plant", **fleet})
+        assert [line.level for line in examine(path) if line.what == "fleet"] == levels
+
+
 # ---- what comes on the topics --------------------------------------------------------------
 
 

@@ -175,6 +175,11 @@ class Member:
             log.warning("fleet_round_not_ours", reason=strange)
             self._round = None
             return
+        if self._config.keys and announced.opened < self._record.opened:
+            log.warning("fleet_round_old", round=announced.round, remedy="a signed message was sent again")
+            return
+        if announced.opened != self._record.opened:
+            self._change(self._record.following(announced))
         self._round, self._not_before = announced, 0.0
 
     def _decide(self) -> None:

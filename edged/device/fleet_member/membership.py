@@ -10,12 +10,15 @@ from edged.device.fleet_member.local_transport import LocalTransport
 from edged.device.fleet_member.member import Member
 from edged.device.fleet_member.mqtt_transport import MqttTransport
 from edged.device.fleet_member.round_executor import RoundExecutor
+from edged.device.fleet_member.signed_transport import SignedTransport
 from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.participation import MembershipRecord
+from edged.signing import Keys
 
 if TYPE_CHECKING:
     from edged.config.fleet import FleetConfig
     from edged.device.events import Events
+    from edged.device.fleet_member.protocols import FleetTransport
     from edged.device.learning.worker import TrainingWorker
     from edged.device.pipeline import LivePipeline
     from edged.mqtt.client.session import Session
@@ -78,11 +81,14 @@ class Membership(Extension):
         work = RoundExecutor(pipeline, fleet, bundles)
         host = DeviceHost(pipeline.registry, pipeline.worker, events)
         self.local_transport = LocalTransport(fleet, topics, work, host) if fleet.flower else None
+        remote: FleetTransport = MqttTransport(session)
+        if fleet.keys:
+            remote = SignedTransport(remote, topics, Keys(fleet.keys))
         self._member = Member(
             config.device.id,
             fleet,
             topics=topics,
-            transport=self.local_transport or MqttTransport(session),
+            transport=self.local_transport or remote,
             work=work,
             host=host,
             state=config.storage.dir,

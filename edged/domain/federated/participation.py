@@ -59,6 +59,7 @@ class MembershipRecord(Message):
     settled: tuple[int, ...] = ()  # numbers of kept updates that need no sending any more
     judged: str = ""  # fingerprint of the fleet's model that was tried last
     standing: str = ""  # fingerprint of the one before it
+    opened: float = 0.0  # when the newest round that was followed was opened, seconds since the epoch
 
     def trained(self, number: int, about: KeptUpdate) -> MembershipRecord:
         """After training in a round: its update will be sent, so the ledger is charged now, once.
@@ -79,6 +80,10 @@ class MembershipRecord(Message):
     def done_with(self, number: int) -> MembershipRecord:
         """After the receipt for an update, or its refusal."""
         return replace(self, settled=(*self.settled, number)[-KEPT_ROUNDS:])
+
+    def following(self, announced: RoundAnnouncement) -> MembershipRecord:
+        """After a round was announced that is at least as new as all before it."""
+        return replace(self, opened=announced.opened)
 
     def tried(self, digest: str) -> MembershipRecord:
         """Record that a model of the fleet was evaluated."""

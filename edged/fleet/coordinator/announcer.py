@@ -6,9 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from edged.domain.federated.messages import split
+from edged.domain.federated.signatures import signed
 from edged.logs import get_logger
+from edged.signing import sign
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edged.domain.federated.messages import FleetTopics, Receipts
     from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.rules.rounds import FleetState
@@ -41,10 +45,17 @@ class Channel(Protocol):
 
 
 class Announcer:
-    """Publishes through `session` what `journal` holds."""
+    """Publishes through `session` what `journal` holds; rounds and receipts signed with the private `key`.
 
-    def __init__(self, session: Channel, topics: FleetTopics, journal: CoordinatorJournal) -> None:
-        self._session, self._topics, self._journal = session, topics, journal
+    Raises ConfigError when `key` is no private key of Ed25519; UnavailableError without what signs.
+    """
+
+    def __init__(
+        self, session: Channel, topics: FleetTopics, journal: CoordinatorJournal, key: Path | None = None
+    ) -> None:
+        self._session, self._topics, self._journal, self._key = session, topics, journal, key
+        if key is not None:
+            sign(b"", key)
         self._models: dict[str, int] = {}
 
     def announce(self, course: FleetState, *, anew: bool = False) -> None:
@@ -59,7 +70,7 @@ class Announcer:
         wanted = {course.standing.hash, course.round.base.hash}
         for digest in sorted(wanted - self._models.keys()):
             self._publish_model(digest)
-        self._send(self._topics.round, course.round.payload(), retain=True)
+        self._send(self._topics.round, self._signed(self._topics.round, course.round.payload()), retain=True)
         for digest in sorted(self._models.keys() - wanted):
             self.withdraw(digest, self._models.pop(digest))
 
@@ -84,7 +95,12 @@ class Announcer:
     def receipts(self, told: Sequence[tuple[int, Receipts]]) -> None:
         """Publish what became of updates; devices ask again for a lost receipt."""
         for number, receipts in told:
-            self._send(self._topics.ack(number), receipts.payload())
+            topic = self._topics.ack(number)
+            self._send(topic, self._signed(topic, receipts.payload()))
+
+    def _signed(self, topic: str, payload: bytes) -> bytes:
+        key = self._key
+        return payload if key is None else signed(topic, payload, lambda message: sign(message, key))
 
     def _send(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         if not self._session.publish(topic, payload, qos=1, retain=retain):

@@ -87,7 +87,7 @@ class Coordinator:
         name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
         self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
-        self._announcer = Announcer(self._session, self._topics, self.journal)
+        self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
         self._since: float | None = None
         self._published = 0.0
 

@@ -224,3 +224,38 @@ def test_noise_is_charged_once_and_the_budget_ends_it(
     with Registry.open(made.state, readonly=True) as registry:
         assert registry.get_value("fleet")["ledger"] == {"rho": 0.5, "updates": 1}
     assert not coordinator.evaluations
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_with_keys_only_signed_rounds_and_receipts_count(
+    broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """Nobody else on the broker can have it train, and nothing that was signed counts again later."""
+    new_pair(tmp_path / "fleet")
+    new_pair(tmp_path / "stranger")
+    made = device(tmp_path, broker, bundle, keys=["fleet.pub"], adopt=False, report=False, min_new_samples=0)
+    with running(made, broker.port) as listener:
+        feed(listener, 200)
+        base = coordinator.model(initial_parameters(bundle))
+        forged = [coordinator.announce(1, base, bundle.fingerprint, CONFIG)]
+        coordinator.key = tmp_path / "stranger"
+        forged.append(coordinator.announce(2, base, bundle.fingerprint, CONFIG))
+        coordinator.key = tmp_path / "fleet"
+        announced = coordinator.announce(3, base, bundle.fingerprint, CONFIG)
+        coordinator.wait(lambda: coordinator.of(announced), 60)
+        assert not any(coordinator.of(one) for one in forged)
+
+        coordinator.key = None
+        sent = len(coordinator.of(announced))
+        coordinator.acknowledge(announced, accepted=("rig",))
+        coordinator.wait(lambda: len(coordinator.of(announced)) > sent + 1)  # it goes on sending
+        coordinator.key = tmp_path / "fleet"
+        coordinator.acknowledge(announced, accepted=("rig",))
+        listener.wait(lambda: [e["round"] for e in listener.events("fleet_accepted")] == [3])
+
+        old = coordinator.announce(4, base, bundle.fingerprint, CONFIG, opened=announced.opened - 1.0)
+        newer = coordinator.announce(5, base, bundle.fingerprint, CONFIG)
+        coordinator.wait(lambda: coordinator.of(newer), 60)
+        assert not coordinator.of(old)
+        assert "fleet_round_old" in made.log.read_text()

@@ -36,6 +36,7 @@ class Line:
     def __init__(self) -> None:
         self.connected = True
         self.retained: dict[str, bytes] = {}
+        self.sent: list[tuple[str, bytes]] = []
         self._sink: Callable[[ReceivedMessage], None] | None = None
 
     def start(self) -> None:
@@ -49,6 +50,7 @@ class Line:
         self._sink = sink
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
+        self.sent.append((topic, payload))
         if retain:
             self.retained[topic] = payload
         return True

@@ -29,7 +29,7 @@ def test_the_example_is_valid_and_explains_itself() -> None:
     assert config.dir == EXAMPLE.parent / "fleet"
     settings = [line for line in EXAMPLE.read_text().splitlines() if line.startswith(" ")]
     assert [line for line in settings if " # " not in line] == []
-    assert set(yaml.safe_load(EXAMPLE.read_text())) == set(CoordinatorConfig.model_fields) - {"bundle"}
+    assert set(yaml.safe_load(EXAMPLE.read_text())) == set(CoordinatorConfig.model_fields) - {"bundle", "key"}
 
 
 def test_every_key_is_in_the_page() -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from edged.domain.federated.messages import Receipts
+from edged.domain.federated.signatures import signer
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.fleet.coordinator.control import CONTROL, Control, exclude, instruct, read_control
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import lines_of, status_of
-from tests.fleet.coordinator.channel import Fleet
+from edged.signing import Keys, new_pair
+from tests.fleet.coordinator.channel import TOPICS, Fleet
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 ROUND = {"devices": 4, "quorum": 0.5, "deadline": "100s", "window": 0, "over": 1, "extensions": 1}
@@ -173,6 +176,20 @@ def test_what_cannot_be_ordered_is_refused(tmp_path: Path) -> None:
         instruct(tmp_path, "abandon", (3, "done"))
     with pytest.raises(StorageError, match="no coordinator has run here"):
         instruct(tmp_path / "none", "pause", (1, "open"))
+
+
+def test_rounds_and_receipts_are_signed_with_the_coordinators_key(tmp_path: Path) -> None:
+    keys = Keys([new_pair(tmp_path / "fleet.key")])
+    signing = Fleet(tmp_path / "fleet", key=str(tmp_path / "fleet.key"), **SECTIONS)
+    begin(signing)
+    assert signer(TOPICS.round, signing.line.retained[TOPICS.round], keys) is not None
+    assert signing.told is not None
+    assert signing.told.devices is not None
+    signing.update(signing.told.devices[0])
+    signing.turns()
+    (payload,) = (told for topic, told in signing.line.sent if topic == TOPICS.ack(1))
+    assert signer(TOPICS.ack(1), payload, keys) is not None
+    assert Receipts.read(payload).accepted == (signing.told.devices[0],)
 
 
 @pytest.mark.parametrize(

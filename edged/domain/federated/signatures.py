@@ -1,0 +1,49 @@
+"""Signatures on what a coordinator says: rounds, with the models that they name by hash, and receipts.
+
+A signature covers the topic, so the root, the fleet and the number of a receipt's round, and the exact bytes:
+
+    edged-fleet-1 <newline> topic <newline> payload with "signature":"" as its last field
+
+and is put between the quotes in Base64. Devices without keys ignore the field.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from edged.domain.commands.signatures import EMPTY, FIELD, with_signature, without_signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edged.domain.commands.signatures import TrustedKeys
+
+HEADER = b"edged-fleet-1"
+
+
+def message(topic: str, payload: bytes) -> bytes:
+    r"""What is signed; `payload` with an empty signature.
+
+    >>> message("edged/fl/plant/round", b'{"round":1,"signature":""}')
+    b'edged-fleet-1\nedged/fl/plant/round\n{"round":1,"signature":""}'
+    """
+    return b"\n".join((HEADER, topic.encode(), payload))
+
+
+def signed(topic: str, payload: bytes, sign: Callable[[bytes], bytes]) -> bytes:
+    """A JSON object on a topic with its signature as its last field; `sign` makes the 64 bytes."""
+    unsigned = b"".join((payload[:-1], b",", EMPTY, b"}"))
+    return with_signature(unsigned, sign(message(topic, unsigned)))
+
+
+def signer(topic: str, payload: bytes, keys: TrustedKeys) -> Path | None:
+    """The key that has signed a payload for this topic; None when it is none of `keys`."""
+    try:
+        values = json.loads(payload)
+    except ValueError:
+        return None
+    signature = values.get(FIELD) if isinstance(values, dict) else None
+    parts = without_signature(payload, signature) if isinstance(signature, str) else None
+    return None if parts is None else keys.signer(message(topic, parts[0]), parts[1])

@@ -19,6 +19,7 @@ from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 BYTES = 64
 _MAKE = "make a pair with `edged keys new -o FILE`"
@@ -188,6 +189,76 @@ def _load(path: Path, load: Callable[[bytes], Any]) -> Any:
         return load(data)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a pass phrase
         return None
+
+
+# ---- sealing -----------------------------------------------------------------------------------
+
+SEALED = b"edged-sealed-1\n"
+_NONCE = bytes(12)  # each message has a key of its own
+_PUBLIC_BYTES = 32
+
+
+def seal(message: bytes, about: bytes, recipient: str) -> bytes:
+    """Encrypt a message so that only the holder of a private key can read it.
+
+    A fresh X25519 key, HKDF-SHA256 and ChaCha20-Poly1305; `about` is authenticated, too, and must be known
+    to whoever opens it. `recipient` is what `Unsealer.public` says. Raises ValueError when that is no key.
+    """
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+    theirs = X25519PublicKey.from_public_bytes(bytes.fromhex(recipient))
+    fresh = X25519PrivateKey.generate()
+    public = fresh.public_key().public_bytes_raw()
+    cipher = _cipher(fresh.exchange(theirs), public + theirs.public_bytes_raw())
+    return SEALED + public + cipher.encrypt(_NONCE, message, about)
+
+
+class Unsealer:
+    """Opens what was sealed to the Ed25519 private key in a file: its X25519 key is derived from that.
+
+    Raises ConfigError when the file holds no private key of Ed25519.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        seed = _derived(_private(path).private_bytes_raw(), b"edged sealing key")
+        self._key = X25519PrivateKey.from_private_bytes(seed)
+        self._public = self._key.public_key().public_bytes_raw()
+
+    @property
+    def public(self) -> str:
+        """The public key, in hexadecimal digits."""
+        return self._public.hex()
+
+    def open(self, message: bytes, about: bytes) -> bytes:
+        """The message that was sealed; itself where it was not. ValueError when it does not open."""
+        if not message.startswith(SEALED):
+            return message
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+        theirs = message[len(SEALED) : len(SEALED) + _PUBLIC_BYTES]
+        shared = self._key.exchange(X25519PublicKey.from_public_bytes(theirs))
+        try:
+            return _cipher(shared, theirs + self._public).decrypt(
+                _NONCE, message[len(SEALED) + _PUBLIC_BYTES :], about
+            )
+        except InvalidTag:
+            raise ValueError("it was sealed to another key or for another topic, or changed") from None
+
+
+def _cipher(shared: bytes, keys: bytes) -> ChaCha20Poly1305:
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    return ChaCha20Poly1305(_derived(shared, b"edged sealed message" + keys))
+
+
+def _derived(secret: bytes, info: bytes) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret)
 
 
 # ---- a certificate of one's own ----------------------------------------------------------------

@@ -25,7 +25,7 @@ from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.domain.federated.signatures import signed
 from edged.domain.training.weight_deltas import added, decode, fingerprint
 from edged.mqtt import update_encoding, weight_encoding
-from edged.signing import sign
+from edged.signing import SEALED, Unsealer, sign
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,7 @@ class Coordinator:
         self.topics = FleetTopics(fleet)
         self.updates: list[tuple[UpdateHeader, bytes]] = []
         self.states: list[DeviceState] = []
+        self.sealed: list[str] = []  # kinds of messages that were
         self.evaluations: list[Evaluation] = []
         self._changed = threading.Condition()
         self._subscribed = threading.Event()
@@ -57,6 +58,11 @@ class Coordinator:
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         (kind, *_), payload = self.topics.sender(message.topic), bytes(message.payload)
         with self._changed:
+            if payload.startswith(SEALED):
+                self.sealed.append(kind)
+                if self.key is None or self.key.stem == "stranger":
+                    return
+                payload = Unsealer(self.key).open(payload, message.topic.encode())
             if kind == "up":
                 self.updates.append(UpdateHeader.read(payload))
             elif kind == "state":

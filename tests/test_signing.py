@@ -19,11 +19,31 @@ from edged.device.commands.dispatcher import command_authority
 from edged.domain.commands.signatures import with_signature
 from edged.domain.messages.requests import REQUESTS
 from edged.errors import ConfigError, RefusedError
-from edged.signing import Keys, new_pair, sign, sign_command
+from edged.signing import SEALED, Keys, Unsealer, new_pair, seal, sign, sign_command
 from edged.storage.models.registry import Registry
 from tests.commands import edged, write_config
 
 SCRIPT = Path(__file__).parents[1] / "deploy" / "sign-command.sh"
+
+
+def test_what_is_sealed_opens_for_its_key_and_its_topic_alone(tmp_path: Path) -> None:
+    for name in ("own", "other"):
+        new_pair(tmp_path / name)
+    own, other = Unsealer(tmp_path / "own"), Unsealer(tmp_path / "other")
+    assert Unsealer(tmp_path / "own").public == own.public != other.public
+    sealed = seal(b"12 samples", b"up/1/press-7", own.public)
+    assert b"samples" not in sealed
+    assert sealed != seal(b"12 samples", b"up/1/press-7", own.public)
+    assert own.open(sealed, b"up/1/press-7") == b"12 samples"
+    assert own.open(b"plain", b"up/1/press-7") == b"plain"
+    about = b"up/1/press-7"
+    wrong = [(other, sealed, about), (own, sealed, b"up/1/press-8"), (own, sealed[:40], about)]
+    for at in range(len(SEALED), len(sealed)):
+        changed = sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :]
+        wrong.append((own, changed, about))
+    for unsealer, message, topic in wrong:
+        with pytest.raises(ValueError, match=r"sealed|key|bytes|long"):
+            unsealer.open(message, topic)
 
 
 def pair(folder: Path, name: str = "a") -> Path:

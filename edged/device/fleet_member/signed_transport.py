@@ -1,12 +1,13 @@
-"""The connection to a fleet whose rounds and receipts must be signed by the coordinator."""
+"""The connection to a fleet whose rounds and receipts must be signed, and that reads what is sealed to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from edged.domain.federated.signatures import signer
+from edged.domain.federated.signatures import sealed_to, signer
 from edged.logs import get_logger
+from edged.signing import seal
 
 if TYPE_CHECKING:
     from edged.device.fleet_member.protocols import FleetTransport
@@ -20,12 +21,15 @@ log = get_logger("edged.fleet")
 class SignedTransport:
     """Passes on rounds and receipts that one of `keys` has signed, and drops all others.
 
-    Models need no signature: a round names them by their hash, which is checked.
+    Models need no signature: a round names them by their hash, which is checked. Where a signed round has a
+    key for it, what is published is sealed, so that only the coordinator can read it.
     """
 
     def __init__(self, transport: FleetTransport, topics: FleetTopics, keys: TrustedKeys) -> None:
         self._transport, self._keys = transport, keys
+        self._topics = topics
         self._signed = (topics.round, topics.ack("+"))
+        self._recipient: str | None = None
 
     @property
     def connected(self) -> bool:
@@ -33,7 +37,9 @@ class SignedTransport:
         return self._transport.connected
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish a message; return whether it was accepted."""
+        """Publish a message, sealed where that is asked for; return whether it was accepted."""
+        if payload and self._recipient is not None:
+            payload = seal(payload, topic.encode(), self._recipient)
         return self._transport.publish(topic, payload, retain=retain)
 
     def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
@@ -44,6 +50,8 @@ class SignedTransport:
 
         def check(delivery: ReceivedMessage) -> None:
             if signer(delivery.topic, delivery.payload, self._keys) is not None:
+                if pattern == self._topics.round:
+                    self._recipient = sealed_to(delivery.payload)
                 sink(delivery)
                 return
             log.warning(

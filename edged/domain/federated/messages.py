@@ -157,6 +157,7 @@ class RoundAnnouncement(FleetMessage):
     window: NotNegative  # seconds over which devices spread what they send
     devices: Annotated[tuple[str, ...], JsonFields.names] | None  # those that were chosen; None for all
     config: Annotated[RoundSettings, read_settings]
+    seal: ShortText | None = None  # public key to which what devices send is sealed; see `signing.seal`
 
     def names(self, device: str) -> bool:
         """Whether this device was chosen."""

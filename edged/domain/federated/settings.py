@@ -46,12 +46,12 @@ class RoundSettings:
     personal: ShortTexts = ()  # patterns of the names of parameters that never leave a device
     evaluate: bool = True  # whether devices report what they make of the base
     dynamic: NotNegative = 0.0  # alpha of FedDyn, see `feddyn`; 0 is off
-    own_noise: NotNegative = 0.0  # the most that devices may add where they insist on more than `noise`
+    own_noise: NotNegative | None = None  # the most that devices may add that insist on more than `noise`
 
     @property
     def most_noise(self) -> float:
         """The largest noise that an update may have, in units of `clip_norm`."""
-        return max(self.noise, self.own_noise)
+        return max(self.noise, self.own_noise or 0.0)
 
 
 def read_settings(values: JsonFields, name: str) -> RoundSettings:

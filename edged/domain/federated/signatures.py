@@ -10,6 +10,7 @@ and is put between the quotes in Base64. Devices without keys ignore the field.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from edged.domain.commands.signatures import EMPTY, FIELD, with_signature, without_signature
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from edged.domain.commands.signatures import TrustedKeys
 
 HEADER = b"edged-fleet-1"
+_KEY = re.compile("[0-9a-f]{64}")
 
 
 def message(topic: str, payload: bytes) -> bytes:
@@ -36,6 +38,13 @@ def signed(topic: str, payload: bytes, sign: Callable[[bytes], bytes]) -> bytes:
     """A JSON object on a topic with its signature as its last field; `sign` makes the 64 bytes."""
     unsigned = b"".join((payload[:-1], b",", EMPTY, b"}"))
     return with_signature(unsigned, sign(message(topic, unsigned)))
+
+
+def sealed_to(payload: bytes) -> str | None:
+    """The key to which a round asks devices to seal what they send; None for none, or what is no key."""
+    values = json.loads(payload)
+    key = values.get("seal")
+    return key if isinstance(key, str) and _KEY.fullmatch(key) else None
 
 
 def signer(topic: str, payload: bytes, keys: TrustedKeys) -> Path | None:

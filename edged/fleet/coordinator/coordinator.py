@@ -36,6 +36,7 @@ from edged.fleet.rules.selection import choose, eligible, share_of, why_not
 from edged.fleet.rules.verdict import StageVerdict, judge
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
+from edged.signing import Unsealer
 from edged.storage.files.atomic import DISK
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Coordinator:
         self._topics = FleetTopics(config.fleet, config.mqtt.root)
         self.journal = CoordinatorJournal(config.dir, disk=disk)
         self._reader = ControlReader(config.dir)
+        self._unsealer = None if config.key is None else Unsealer(config.key)
         self.course = self._begun()
         self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
         self.admission = UpdateAdmission(config, self.journal, self.layout, self.course, self._reader)
@@ -173,16 +175,26 @@ class Coordinator:
     def _receive(self, delivery: ReceivedMessage) -> None:
         try:
             kind, device, number, part = self._topics.sender(delivery.topic)
+            payload = self._opened_payload(delivery)
             if kind == "up":
-                self.admission.receive(device, number, part, delivery.payload)
+                self.admission.receive(device, number, part, payload)
             elif kind == "state":
-                self._states.receive(device, delivery.payload)
+                self._states.receive(device, payload)
             else:
                 self._reader.check(device)
-                self.reports.receive(device, number, delivery.payload, self.course)
+                self.reports.receive(device, number, payload, self.course)
         except RejectedUpdateError as problem:
             self.admission.refused[problem.reason] += 1
             log.debug("fleet_message_refused", topic=delivery.topic, problem=problem.line())
+
+    def _opened_payload(self, delivery: ReceivedMessage) -> bytes:
+        """What a device has said, sealed or not; RejectedUpdateError when it cannot be opened."""
+        if self._unsealer is None:
+            return delivery.payload
+        try:
+            return self._unsealer.open(delivery.payload, delivery.topic.encode())
+        except ValueError as problem:
+            raise RejectedUpdateError("sealed", str(problem)) from None
 
     # What is due.
 
@@ -254,7 +266,7 @@ class Coordinator:
         told = RoundAnnouncement(
             self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
             self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
-            self._config.settings,
+            self._config.settings, None if self._unsealer is None else self._unsealer.public,
         )  # fmt: skip
         log.info("round_opened", round=told.round, devices=None if devices is None else len(devices))
         self._enter(opened(self.course, told, self._pace))

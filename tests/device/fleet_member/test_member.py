@@ -16,7 +16,7 @@ from edged.domain.federated.privacy import norm
 from edged.domain.federated.settings import BaseModelInfo, Encoding, RoundSettings
 from edged.domain.training.weight_deltas import difference
 from edged.engines.model_parameters import initial_parameters
-from edged.signing import new_pair
+from edged.signing import Unsealer, new_pair
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import sign_bundle
 from tests.coordinator import Coordinator, led_to
@@ -259,3 +259,10 @@ def test_with_keys_only_signed_rounds_and_receipts_count(
         coordinator.wait(lambda: coordinator.of(newer), 60)
         assert not coordinator.of(old)
         assert "fleet_round_old" in made.log.read_text()
+        coordinator.acknowledge(newer, accepted=("rig",))
+
+        assert coordinator.sealed == []
+        secret = Unsealer(tmp_path / "fleet").public
+        sealed = coordinator.announce(6, base, bundle.fingerprint, CONFIG, seal=secret)
+        coordinator.wait(lambda: coordinator.of(sealed), 60)
+        assert {"state", "up"} <= set(coordinator.sealed)

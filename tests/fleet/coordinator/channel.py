@@ -131,11 +131,16 @@ class Fleet:
 
     def update(self, device: str, samples: int = 100) -> None:
         """A device sends its update for the round."""
-        if (told := self.told) is not None:
-            change, _ = change_of(device, told.round, SHAPES)
-            update, blob = update_of(told, device, change, samples)
-            for topic, payload in update.messages(TOPICS, blob):
-                self.line.say(topic, payload)
+        for topic, payload in self.update_of(device, samples):
+            self.line.say(topic, payload)
+
+    def update_of(self, device: str, samples: int = 100) -> list[tuple[str, bytes]]:
+        """What a device sends in the round: topics and payloads; nothing without a round."""
+        if (told := self.told) is None:
+            return []
+        change, _ = change_of(device, told.round, SHAPES)
+        update, blob = update_of(told, device, change, samples)
+        return list(update.messages(TOPICS, blob))
 
     def report(self, device: str, loss: float) -> None:
         """A device says what it makes of the model that is tried, beside a loss of 1 before."""

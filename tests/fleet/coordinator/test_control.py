@@ -14,7 +14,7 @@ from edged.errors import ConfigError, RefusedError, StorageError
 from edged.fleet.coordinator.control import CONTROL, Control, exclude, instruct, read_control
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import lines_of, status_of
-from edged.signing import Keys, new_pair
+from edged.signing import Keys, Unsealer, new_pair, seal
 from tests.fleet.coordinator.channel import TOPICS, Fleet
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -185,11 +185,30 @@ def test_rounds_and_receipts_are_signed_with_the_coordinators_key(tmp_path: Path
     assert signer(TOPICS.round, signing.line.retained[TOPICS.round], keys) is not None
     assert signing.told is not None
     assert signing.told.devices is not None
-    signing.update(signing.told.devices[0])
+    name = signing.told.devices[0]
+    assert signing.told.seal == Unsealer(tmp_path / "fleet.key").public
+    signing.update(name)
     signing.turns()
     (payload,) = (told for topic, told in signing.line.sent if topic == TOPICS.ack(1))
     assert signer(TOPICS.ack(1), payload, keys) is not None
-    assert Receipts.read(payload).accepted == (signing.told.devices[0],)
+    assert Receipts.read(payload).accepted == (name,)
+
+
+def test_what_is_sealed_to_the_coordinator_counts_and_what_does_not_open_is_refused(tmp_path: Path) -> None:
+    new_pair(tmp_path / "fleet.key")
+    signing = Fleet(tmp_path / "fleet", key=str(tmp_path / "fleet.key"), **SECTIONS)
+    begin(signing)
+    assert signing.told is not None
+    assert signing.told.devices is not None
+    assert signing.told.seal is not None
+    first, second = signing.told.devices[:2]
+    for name, topic in ((first, None), (second, "edged/fl/plant/up/9/x")):
+        for real, payload in signing.update_of(name):
+            about = (topic or real).encode()
+            signing.line.say(real, seal(bytes(payload), about, signing.told.seal))
+    signing.turns()
+    assert signing.coordinator.admission.contributors == [first]
+    assert signing.coordinator.admission.refused == {"sealed": 1}
 
 
 @pytest.mark.parametrize(

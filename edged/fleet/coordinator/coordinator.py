@@ -11,6 +11,7 @@ import secrets
 import signal
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model
 from edged.fleet.coordinator.journal import CoordinatorJournal
-from edged.fleet.coordinator.reports import RoundReports, States
+from edged.fleet.coordinator.reports import LATE, RoundReports, States
 from edged.fleet.coordinator.updates import UpdateAdmission
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 BATCH = 256
 TICK = 0.5
 STATUS_SECONDS = 2.0
+WAITING_SECONDS = 30.0
 NAMED = 200  # devices whose names are in a status or an entry of the lineage
 
 log = get_logger("edged.fleet")
@@ -91,6 +93,7 @@ class Coordinator:
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
         self._since: float | None = None
+        self._waits, self._waited = (-1, ""), float("-inf")
         self._published = 0.0
 
     def _begun(self) -> FleetState:
@@ -184,7 +187,8 @@ class Coordinator:
                 self._reader.check(device)
                 self.reports.receive(device, number, payload, self.course)
         except RejectedUpdateError as problem:
-            self.admission.refused[problem.reason] += 1
+            if problem.reason != LATE:  # a report that comes when the model is judged already
+                self.admission.refused[problem.reason] += 1
             log.debug("fleet_message_refused", topic=delivery.topic, problem=problem.line())
 
     def _opened_payload(self, delivery: ReceivedMessage) -> bytes:
@@ -261,6 +265,7 @@ class Coordinator:
         if not self._config.choose.everyone:
             ready = self._ready(now)
             if not self._enough(len(ready), now):
+                self._tell_waiting(len(ready), now)
                 return
             devices = choose(ready, self._pace.devices, self._pace.over, token)
         told = RoundAnnouncement(
@@ -279,6 +284,14 @@ class Coordinator:
         self._since = now if self._since is None else self._since
         waited = now - self._since >= self._config.choose.patience
         return waited or ready >= self._pace.devices * self._pace.over
+
+    def _tell_waiting(self, ready: int, now: float) -> None:
+        """Log why no round is opened, when that has changed, and now and then."""
+        reasons = dict(Counter(self._reasons(now).values()).most_common(5))
+        told = (ready, str(reasons))
+        if told != self._waits and now - self._waited >= WAITING_SECONDS:
+            self._waits, self._waited = told, now
+            log.info("fleet_waits", ready=ready, needed=self._pace.least, not_ready=reasons)
 
     def _extend(self, now: float) -> None:
         asked = self.course.asked

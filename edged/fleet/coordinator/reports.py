@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from edged.storage.files.append_log import AppendLog
 
 
+LATE = "late"
+
+
 class States:
     """The newest state of each device."""
 
@@ -75,7 +78,7 @@ class RoundReports:
         if report.device != device or report.round != number:
             raise RejectedUpdateError("identity", f"the topic is of {device}, the report of {report.device}")
         if told is None or course.phase != "trial" or (report.id, report.base) != (told.id, told.base.hash):
-            raise RejectedUpdateError("round", "no such model is tried now")
+            raise RejectedUpdateError(LATE, "no such model is tried now")
         if not told.names(device):
             raise RejectedUpdateError("not_chosen", f"{device} was not asked to try it")
         if (device, report.base) not in self._reports:

@@ -113,7 +113,7 @@ def test_skip_goes_to_the_next_step(fleet: Fleet) -> None:
 def test_an_excluded_device_is_neither_asked_nor_heard(fleet: Fleet) -> None:
     for name in "ab":
         exclude(fleet.config.dir, name)
-    for name in NAMES:
+    for name in "abc":  # too few to close the round, whoever was drawn
         fleet.update(name)
     fleet.turns()
     admission = fleet.coordinator.admission
@@ -159,6 +159,21 @@ def test_status_says_why_devices_take_no_part(fleet: Fleet) -> None:
     lines = lines_of(status_of(fleet.config))
     assert "  not ready: a, b, c: flash budget used" in lines
     assert "  not ready: d: has bundle other, the fleet f00" in lines
+
+
+def test_a_report_that_comes_late_is_no_refusal(fleet: Fleet) -> None:
+    assert fleet.told is not None
+    assert fleet.told.devices is not None
+    for name in fleet.told.devices:
+        fleet.update(name)
+    fleet.turns()
+    for name in NAMES:
+        fleet.report(name, 0.9)
+    fleet.turns()
+    assert course(fleet) == (1, "done")
+    fleet.report("a", 0.9)
+    fleet.turns()
+    assert not {"late", "round"} & set(fleet.coordinator.admission.refused)
 
 
 def test_a_damaged_control_file_changes_nothing(fleet: Fleet) -> None:

@@ -102,7 +102,7 @@ def swaps_after(listener: Listener, runs: int) -> int:
         before = judged(listener)
         if len(listener.events("model_promoted")) >= 3:
             break
-        listener.request("train")
+        listener.request("train", steps=50)  # without new labels only on demand
         listener.wait(partial(more_judged, listener, before), 60)
     return len(listener.events("model_promoted"))
 

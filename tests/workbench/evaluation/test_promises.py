@@ -43,8 +43,8 @@ def test_sets_of_classes_are_reported_beside_the_calibration_of_confidence(tmp_p
     assert 0 <= found["empty"] < 0.1
     assert 0 < report["calibration_error"] < 0.05
     assert "covered" in text
-    assert "promised 0.9" in text
-    assert f"{report['calibration_error']:.4f}" in text
+    assert "promised 90.0 %" in text
+    assert f"{100 * report['calibration_error']:.1f} %" in text
     page = (tmp_path / "with" / "out" / "report.html").read_text()
     assert "of the samples, promised were 90.0 %; in any 2,000 consecutive samples in" in page
 

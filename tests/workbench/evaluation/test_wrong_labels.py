@@ -86,5 +86,5 @@ def test_labels_that_became_noise_are_refused_and_training_pauses(tmp_path: Path
         e for e in watched.events if e["event"] == "candidate_rejected" and e["sample"] >= paused[0]["sample"]
     ]
     assert late
-    assert all("not to be trusted" in event["reasons"][-1] for event in late)
+    assert all("the newest labels look wrong" in event["reasons"][-1] for event in late)
     assert accuracy(watched) > 0.9

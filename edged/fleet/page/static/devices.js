@@ -11,7 +11,7 @@ const SILENT_AFTER = 3; // reports that did not come
 const LAST_WORDS = 5000; // milliseconds in which messages may still come after an orderly farewell
 const VERDICTS = ["model_promoted", "candidate_rejected", "model_rolled_back"];
 const ENOUGH_LABELS = 100; // for live quality to be compared
-const READS = ["capabilities", "config.get", "ping", "status"]; // need no signature
+const READS = ["capabilities", "config.get", "labels.suspects", "ping", "status"]; // need no signature
 const DECODER = new TextDecoder();
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);

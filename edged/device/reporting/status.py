@@ -203,10 +203,14 @@ class StatusCollector:
         }
 
     def _quality(self) -> dict[str, Any]:
-        """Live quality; that of before the start until there are labels again."""
+        """Live quality; that of before the start until there are labels again.
+
+        Errors of values count for the model that made them: the first trained one has another unit.
+        """
         predictor, labels = self._pipeline.predictor, self._pipeline.samples.counters().labels
         live, same = predictor.live_quality(), self._earlier.get("version") == predictor.champion.version
-        if not live["labelled"] and labels and same:  # without labels they were erased
+        comparable = same or predictor.schema.task == "classify"
+        if not live["labelled"] and labels and comparable:  # without labels they were erased
             live = self._earlier.get("quality") or live
         return {
             name: round(value, 4) if isinstance(value, float) else value

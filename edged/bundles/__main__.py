@@ -5,15 +5,14 @@ An error is one line on stderr, and its exit code the program's.
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.bundles import require
+from edged.bundles.orders import obey
 from edged.domain.model_files import MIX_WEIGHTS
 from edged.domain.standard_bundle import StandardBundleOrder
-from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     import onnx
@@ -113,12 +112,7 @@ def _statistics(order: StandardBundleOrder) -> Statistics:
 
 def main() -> int:
     """Read the order and build; the exit code."""
-    try:
-        build_standard(StandardBundleOrder.from_json(json.load(sys.stdin)))
-    except EdgedError as problem:
-        sys.stderr.write(problem.line() + "\n")
-        return problem.exit_code
-    return 0
+    return obey(lambda values: build_standard(StandardBundleOrder.from_json(values)))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ as constants. An error is one line on stderr, and its exit code the program's.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edged.bundles import require
+from edged.bundles.orders import obey
 from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
 from edged.domain.served_mixture import MixtureOrder
-from edged.errors import BundleError, EdgedError
+from edged.errors import BundleError
 
 if TYPE_CHECKING:
     import onnx
@@ -127,12 +127,7 @@ class _Mixer:
 
 def main() -> int:
     """Read the order and carry it out; the exit code."""
-    try:
-        export_mixture(MixtureOrder.from_json(json.load(sys.stdin)))
-    except EdgedError as problem:
-        sys.stderr.write(problem.line() + "\n")
-        return problem.exit_code
-    return 0
+    return obey(lambda values: export_mixture(MixtureOrder.from_json(values)))
 
 
 if __name__ == "__main__":

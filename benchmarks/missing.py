@@ -84,7 +84,7 @@ def replayed(x: NDArray[np.float32], y: NDArray[np.float64], classes: int, seed:
         config, chosen = loader.load(path, {}), LabelOptions(seed=seed)
         replay = Replay(config, shape_stream(Recording(x, y), config, chosen), chosen, Path(folder) / "state")
         replay.run()
-        figures = report(replay)
+        figures = report(replay).to_json()
     return figures["metric"]["accuracy"], figures["frozen"]["accuracy"]
 
 

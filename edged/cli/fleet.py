@@ -91,7 +91,7 @@ def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
     from edged.fleet.coordinator.status import lines_of, status_of
 
     status = status_of(load(config))
-    print_json(status) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
+    print_json(status.to_json()) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
 
 
 @fleet_app.command("round")
@@ -108,12 +108,13 @@ def fleet_round(
     from edged.fleet.coordinator.status import status_of
 
     found = load(config)
-    status = status_of(found)
-    control = instruct(found.dir, action, (status["round"], status["phase"]))
+    report = status_of(found)
+    number, phase = report.status.round, report.status.phase
+    control = instruct(found.dir, action, (number, phase))
     done = {"pause": "no further round is opened", "resume": "rounds are opened again"}
     order = control.order
-    told = done.get(action) or f"{action}: round {status['round']}, {status['phase']}"
-    sys.stdout.write(f"{told}{'' if status['running'] or order is None else '; when the coordinator runs'}\n")
+    told = done.get(action) or f"{action}: round {number}, {phase}"
+    sys.stdout.write(f"{told}{'' if report.running or order is None else '; when the coordinator runs'}\n")
 
 
 @fleet_app.command("exclude")
@@ -188,4 +189,4 @@ def fleet_sim(
     replacing = nullcontext() if out is None else new_directory(out, "report.json", "index.html", force=force)
     with replacing as folder:
         report = run(plan, folder)
-    print_json(report) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")
+    print_json(report.to_json()) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")

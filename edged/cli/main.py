@@ -221,6 +221,7 @@ def evaluate(
 ) -> None:
     """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
     from edged.workbench import evaluation
+    from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
     from edged.workbench.recordings.stream import LabelOptions
 
     if several != (len(configs) > 1):
@@ -235,14 +236,18 @@ def evaluate(
     written = ["compare.*", *_names(configs)] if several else evaluation.WRITTEN
     replacing = nullcontext() if out is None else new_directory(out, *written, force=force)
     with replacing as folder, output.ReplayProgress() as progress:
+        found: EvaluationComparison | EvaluationReport
         if several:
-            report = evaluation.run_several(named, data, options, folder, progress.update)
+            found = evaluation.run_several(named, data, options, folder, progress.update)
         else:
-            report = evaluation.run(loaded[0], data, options, folder, progress.update)
+            found = evaluation.run(loaded[0], data, options, folder, progress.update)
     if as_json:
-        print_json(report)
+        print_json(found.to_json())
     else:
-        (output.show_comparison if several else output.show_evaluation)(report)
+        if isinstance(found, EvaluationReport):
+            output.show_evaluation(found)
+        else:
+            output.show_comparison(found)
         if out is not None:
             output.show_note(f"report: {out / ('compare.html' if several else 'report.html')}")
 

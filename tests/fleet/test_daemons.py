@@ -57,7 +57,7 @@ def feed(listener: Listener, count: int, seed: int) -> None:
 def updates(site: Site) -> int:
     """How many of the round that is open are durable."""
     try:
-        return int(status_of(load(site.path))["updates"])
+        return status_of(load(site.path)).status.updates
     except StorageError:  # no coordinator has written anything
         return 0
 
@@ -102,13 +102,12 @@ def test_two_daemons_learn_from_each_other_though_coordinator_and_device_are_kil
             feed(listener, 100, seed)
         assert coordinator.wait(120) == 0, (site.folder / "log").read_text()
         rounds = read_lineage(site.dir)
-        assert [(entry["round"], entry["version"], entry["accepted"]) for entry in rounds] == [
+        assert [(entry.round, entry.version, entry.accepted) for entry in rounds] == [
             (1, 1, True),
             (2, 2, True),
         ]
         made_of = [
-            json.loads((site.dir / "models" / entry["model"] / "manifest.json").read_bytes())
-            for entry in rounds
+            json.loads((site.dir / "models" / entry.model / "manifest.json").read_bytes()) for entry in rounds
         ]
         assert [(about["devices"], about["refused"]) for about in made_of] == [(2, {}), (2, {})]
         for listener in listeners:

@@ -104,12 +104,11 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
         "pinned": record is not None and record.pinned,
         "quality": last.get("model", {}).get("quality"),
     }
+    pause = FailureBackoff.recalled(backoff_rules(config.training), registry.get_value(BACKOFF)).pause()
     values["training"] = {
         "runs": registry.run_count(),
         "last": asdict(runs[0]) if runs else None,
-        "paused": FailureBackoff.recalled(
-            backoff_rules(config.training), registry.get_value(BACKOFF)
-        ).pause(),
+        "paused": None if pause is None else pause.to_json(),
         **stored_summary(registry),
     }
     values["engine"] = last.get("engine") or values["engine"]

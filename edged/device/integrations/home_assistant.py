@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edged import __version__
 from edged.device.events import Extension
 from edged.device.integrations.key_states import KeyStates
+from edged.domain.events import AnomalyAlarm
 from edged.domain.home_assistant import (
     BIRTH,
     AnnouncedDevice,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.pipeline import LivePipeline
+    from edged.domain.events import Event
     from edged.domain.judging.predictions import Predictions
     from edged.domain.stream.schema import Schema
     from edged.host.scheduler import Scheduler
@@ -151,10 +153,10 @@ class HomeAssistantDiscovery(Extension):
         if self._enabled and self._config.serving.publish and self._states.answered(made, keys, ts):
             self._scheduler.soon(self._look)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Let the states of keys follow their alarms."""
-        if name == "anomaly" and self._enabled:
-            self._states.alarmed(fields["key"], alarm=fields["state"] == "start")
+        if isinstance(event, AnomalyAlarm) and self._enabled:
+            self._states.alarmed(event.change.key, alarm=event.change.until is None)
             self._scheduler.soon(self._look)
 
     def champion_changed(self, version: int) -> None:  # noqa: ARG002

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.events import Extension
+from edged.domain.events import TrainingFinished
 from edged.domain.stream.sample import LabelReading
 from edged.domain.training.label_review import SampleMap, SuspectLabel
 from edged.domain.training.trainer_messages import ReviewLabels
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.learning.worker import TrainingWorker
+    from edged.domain.events import Event
     from edged.domain.stream.sample import StoredSample
     from edged.domain.stream.schema import Schema
     from edged.storage.models.registry import Registry
@@ -73,10 +75,10 @@ class LabelReviews(Extension):
 
     # ---- reviews -----------------------------------------------------------------------------
 
-    def reported(self, topic: str, values: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """After a run the labels may have to be reviewed."""
-        ended = topic == "events" and values["event"] == "training_finished"
-        if ended and values["outcome"] == "done" and self.schema.task == "classify":
+        done = isinstance(event, TrainingFinished) and event.end.outcome == "done"
+        if done and self.schema.task == "classify":
             self._worker.between_runs(self._review)
 
     def _review(self) -> None:

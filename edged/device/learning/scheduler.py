@@ -11,6 +11,14 @@ from edged.device.learning.trainer_client import NothingNewError, StoppedRunErro
 from edged.device.startup.restore import stored_budget
 from edged.domain import outcomes
 from edged.domain.drift.signals import Level
+from edged.domain.events import (
+    CheckpointDamaged,
+    SampleQuarantined,
+    TrainingFinished,
+    TrainingPaused,
+    TrainingResumed,
+    TrainingStarted,
+)
 from edged.domain.training.guards import BackoffRules, Conditions, FailureBackoff, refusals
 from edged.domain.training.learning_policy import LearningPolicy
 from edged.domain.training.trainer_messages import (
@@ -271,7 +279,7 @@ class TrainingScheduler:
             self._held_by_disk(problem, DISK_SECONDS)
             return None
         self.progress = RunProgress(run)
-        self._events.event("training_started", {"run": run, "trigger": trigger, "new": self.new()})
+        self._events.event(TrainingStarted(run, trigger, self.new()))
         self._observer = observer
         day, started = self.conditions().day, time.monotonic()
         result: RunResult | None = None
@@ -324,7 +332,7 @@ class TrainingScheduler:
             self.backoff.succeeded()
             self._keep_setbacks()
             if was_paused:
-                self._events.event("training_resumed", {"run": run})
+                self._events.event(TrainingResumed(run))
 
     def _failed(self, run: int, problem: EdgedError) -> None:
         where = f"{problem.where}: " if problem.where else ""
@@ -334,9 +342,9 @@ class TrainingScheduler:
         self._keep_setbacks()
         pause = self.backoff.pause()
         if pause is not None:
-            log.error("training_paused", **pause)
-            told = outcomes.paused_after(pause["failures"], pause["reason"], pause["remedy"])
-            self._events.event("training_paused", {**pause, "summary": told})
+            log.error("training_paused", **pause.to_json())
+            summary = outcomes.paused_after(pause.failures, pause.reason, pause.remedy)
+            self._events.event(TrainingPaused(**vars(pause), summary=summary))
 
     def _keep_setbacks(self) -> None:
         try:
@@ -352,9 +360,7 @@ class TrainingScheduler:
         except StorageError as problem:
             # The next start of the daemon finds it open and calls it interrupted.
             log.warning("run_not_recorded", run=end.run, outcome=end.outcome, problem=problem.line())
-        told = outcomes.ended(end)
-        summary = {} if told is None else {"summary": told}
-        self._events.event("training_finished", {"run": end.run, "outcome": end.outcome, **record, **summary})
+        self._events.event(TrainingFinished(end, result, outcomes.ended(end)))
 
     def _on_message(self, message: Message) -> None:
         match message:
@@ -363,7 +369,7 @@ class TrainingScheduler:
                 if self._observer is not None:
                     self._observer.progress(message)
             case BadSamples():
-                self._events.event("sample_quarantined", {"reason": "bad_for_training", **message.to_json()})
+                self._events.event(SampleQuarantined("bad_for_training", offsets=message.offsets))
             case DamagedCheckpoint():
                 self._damaged(message.generation)
             case CheckpointWritten():
@@ -380,4 +386,4 @@ class TrainingScheduler:
         """A generation that the trainer passed over; each trainer finds it again until it is pruned."""
         if generation not in self.damaged:
             self.damaged.add(generation)
-            self._events.event("checkpoint_damaged", {"generation": generation})
+            self._events.event(CheckpointDamaged(generation))

@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.promotion.candidate_store import discard
 from edged.domain import outcomes
+from edged.domain.events import (
+    CandidateRejected,
+    CandidatesRefused,
+    ModelPromoted,
+    ModelRolledBack,
+    TrainingPaused,
+)
 from edged.domain.judging.refusal_streak import RefusalStreak
 from edged.domain.training.training_run import JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
@@ -117,7 +124,7 @@ class Rollout:
             withdrawn = self._models.withdraw(served.version, against)
             return self._rejected(self._judged(candidate, withdrawn)), None
         judged = self._judged(candidate, verdict, evaluation.scale, served.version)
-        self._publish_promotion(served, champion, candidate.source, judged.event())
+        self._publish_promotion(served, champion, candidate.source, judged.summary, verdict, candidate)
         return judged, served
 
     def _judged(
@@ -131,24 +138,24 @@ class Rollout:
         return JudgedCandidate(candidate, verdict, promoted, summary)
 
     def _rejected(self, judged: JudgedCandidate) -> JudgedCandidate:
-        self._events.event("candidate_rejected", judged.event())
+        self._events.event(CandidateRejected(judged))
         return judged
 
     def _publish_streak(self, verdict: Verdict) -> None:
         if self.problem is not None:
             count, cause = self._streak.count, self._streak.cause
-            fields = {"count": count, "cause": cause, "reasons": [*verdict.reasons]}
-            fields["summary"] = outcomes.refused_again(count, cause)
-            self._events.event("candidates_refused", fields)
+            summary = outcomes.refused_again(count, cause)
+            self._events.event(CandidatesRefused(count, cause, verdict.reasons, summary))
         self._events.problem_changed()
 
     def _perhaps_rest(self) -> None:
         times = self._evaluator.recommended_pause()
         if times is not None:
             suspicious, labels = self._evaluator.trust.suspicious, self._triggers.hold_back(times)
-            fields = {"reason": "labels", "verdicts": suspicious, "new_labels": labels}
-            fields["summary"] = outcomes.paused_for_labels(suspicious, labels)
-            self._events.event("training_paused", fields)
+            summary = outcomes.paused_for_labels(suspicious, labels)
+            self._events.event(
+                TrainingPaused(reason="labels", verdicts=suspicious, new_labels=labels, summary=summary)
+            )
 
     def rehearse(self, candidate: Candidate) -> JudgedCandidate:
         """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
@@ -178,8 +185,7 @@ class Rollout:
                 raise RefusedError("another model took over meanwhile", where=f"version {to}")
             self._models.set_champion(to, outcomes.BY_COMMAND)
             self._predictor.swap(served, watch=watch)
-        told = {"reasons": [outcomes.BY_COMMAND], "summary": outcomes.chosen(to)}
-        self._publish_promotion(served, champion, outcomes.BY_COMMAND, told)
+        self._publish_promotion(served, champion, outcomes.BY_COMMAND, outcomes.chosen(to))
         return ChampionChange(champion.version, to)
 
     def recall(self, versions: list[int], window: Window) -> ServedModel | None:
@@ -197,7 +203,7 @@ class Rollout:
             log.error("recall_failed", version=served.version, problem=against)
             return None
         summary = outcomes.recalled(served.version, told)
-        self._publish_promotion(served, champion, "bank", {**verdict.to_json(), "summary": summary})
+        self._publish_promotion(served, champion, "bank", summary, verdict)
         return served
 
     # ---- taking over -----------------------------------------------------------------------
@@ -217,13 +223,16 @@ class Rollout:
         return None
 
     def _publish_promotion(
-        self, served: ServedModel, before: ServedModel, origin: str, told: dict[str, Any]
+        self,
+        served: ServedModel,
+        before: ServedModel,
+        origin: str,
+        summary: str,
+        verdict: Verdict | None = None,
+        candidate: Candidate | None = None,
     ) -> None:
         self.origins[origin] = self.origins.get(origin, 0) + 1
-        self._events.event(
-            "model_promoted",
-            {"version": served.version, "parent": before.version, "origin": origin, **told},
-        )
+        self._events.event(ModelPromoted(served.version, before.version, origin, summary, verdict, candidate))
 
     # ---- probation and rollback ------------------------------------------------------------
 
@@ -317,5 +326,5 @@ class Rollout:
     def _publish_rollback(self, before: int, served: ServedModel, reason: str) -> ChampionChange:
         change = ChampionChange(before, served.version, reason)
         summary = outcomes.rolled_back(before, served.version, reason)
-        self._events.event("model_rolled_back", {**change.to_json(), "summary": summary})
+        self._events.event(ModelRolledBack(before, served.version, reason, summary))
         return change

@@ -10,6 +10,7 @@ from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.clock import Clock
+    from edged.domain.events import Event
     from edged.storage.models.registry import Registry
 
 SUMMARY = "learned"  # the registry's value: `summary` and `summary_ts` (Unix seconds)
@@ -34,10 +35,10 @@ class LearningSummary(Listener):
         self._registry = registry
         self._clock = clock
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Store the summary of an event; if the disk refuses it, the older one stays."""
-        told = fields.get("summary")
-        if name not in SUMMARISED or not told:
+        told = event.to_json().get("summary") if event.name in SUMMARISED else None
+        if not told:
             return
         try:
             self._registry.set_value(SUMMARY, {"summary": told, "summary_ts": self._clock.now()})

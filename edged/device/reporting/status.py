@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edged.device.settings import PausedParts
     from edged.device.startup.recovery import Recovery
     from edged.domain.commands.running import RunningCommands
+    from edged.domain.training.message import Message
     from edged.host.vitals import VitalsReader
     from edged.mqtt.client.session import Session
 
@@ -130,8 +131,8 @@ class StatusCollector:
             "training": {
                 "runs": self._pipeline.registry.run_count(),
                 "last": asdict(runs[0]) if runs else None,
-                "progress": self._progress(),
-                "paused": self._pipeline.scheduler.backoff.pause(),
+                "progress": _json(self._pipeline.scheduler.progress),
+                "paused": _json(self._pipeline.scheduler.backoff.pause()),
                 "waiting_for": list(self._pipeline.scheduler.waiting_for),
                 **stored_summary(self._pipeline.registry),
             },
@@ -180,7 +181,7 @@ class StatusCollector:
                 "running": scheduler.progress is not None,
                 "runs": self._pipeline.registry.run_count(),
                 "failures": scheduler.backoff.failures,
-                "paused": scheduler.backoff.pause(),
+                "paused": _json(scheduler.backoff.pause()),
                 "on_hold": "training" in self.paused.names,
                 "last": self._last_run(),
                 "promotions": models.promotions,
@@ -223,10 +224,6 @@ class StatusCollector:
         drift, names = self._pipeline.predictor.drift, self._pipeline.predictor.schema.names
         last = None if drift.last is None else drift.last.as_dict(names)
         return {"signals": drift.signals, "last": last}
-
-    def _progress(self) -> dict[str, Any] | None:
-        progress = self._pipeline.scheduler.progress
-        return None if progress is None else progress.to_json()
 
     def _last_run(self) -> dict[str, Any] | None:
         """The newest run that has ended; None before the first."""
@@ -275,7 +272,7 @@ class StatusCollector:
             "training": {
                 "runs": self._pipeline.registry.run_count(),
                 "failures": self._pipeline.scheduler.backoff.failures,
-                "running": self._progress(),
+                "running": _json(self._pipeline.scheduler.progress),
                 "new": self.new_labelled(),
             },
             "model": self._pipeline.predictor.champion.version,
@@ -313,3 +310,7 @@ class _Rate:
         elapsed, more = monotonic - self._at, count - self._count
         self._at, self._count = monotonic, count
         return round(more / elapsed, 2) if elapsed > 0 else 0.0
+
+
+def _json(message: Message | None) -> dict[str, Any] | None:
+    return None if message is None else message.to_json()

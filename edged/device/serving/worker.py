@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.events import AnomalyAlarm, DriftDetected
 from edged.domain.judging.predictions import Predictions, encode
 from edged.errors import EdgedError, ModelError
 from edged.logs import get_logger
@@ -167,7 +168,7 @@ class ServingWorker:
 
     def _report_drift(self) -> None:
         for signal in self._predictor.drift.pop_signals():
-            self._events.event("drift_detected", signal.as_dict(self._schema.names))
+            self._events.event(DriftDetected(signal, self._schema.names))
             self._supervisor.drifted(signal, self._predictor.rise)
         if self._predictor.pop_quality_drop():
             self._supervisor.fallen(self._predictor.rise)
@@ -202,7 +203,7 @@ class ServingWorker:
         self._report_failed()
         if self._schema.labels_itself:
             for change in self._predictor.detect_anomalies(made, keys, batch.ts[part]).changes:
-                self._events.event("anomaly", change.as_dict())
+                self._events.event(AnomalyAlarm(change))
             self._report(self._predictor.label(offsets, x))
             return
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]

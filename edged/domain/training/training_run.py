@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.federated.messages import Quality
 from edged.domain.judging.challenger_test import ContestErrors
-from edged.domain.training.message import Message
+from edged.domain.training.message import Message, SparseMessage
 
 if TYPE_CHECKING:
     from edged.domain.judging.gate import Verdict
@@ -58,17 +58,13 @@ class RunOptions(Message):
 
 
 @dataclass(frozen=True)
-class Received(Message):
+class Received(SparseMessage):
     """Which transfer weights came with, and what was made of them."""
 
     transfer: str  # its name, or the id of the round
     update: str  # fingerprint of what came
     share: float | None = None  # of these weights in the mixture with the champion's own; None: not mixed
     losses: Mapping[str, float] | None = None  # on the holdout, by share
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what is known, as events and the registry hold it."""
-        return {name: value for name, value in super().to_json().items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged import logs
 from edged.clock import SystemClock
@@ -28,8 +28,9 @@ from edged.fleet.coordinator.announcer import Announcer
 from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model
-from edged.fleet.coordinator.journal import CoordinatorJournal
+from edged.fleet.coordinator.journal import CoordinatorJournal, RoundRecord
 from edged.fleet.coordinator.reports import LATE, RoundReports, States
+from edged.fleet.coordinator.status import CoordinatorStatus
 from edged.fleet.coordinator.updates import UpdateAdmission
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
@@ -384,22 +385,21 @@ class Coordinator:
 
     def _entry(
         self, course: FleetState, digest: str, parent: str, now: float, verdict: StageVerdict | None
-    ) -> dict[str, Any]:
+    ) -> RoundRecord:
         told, about = self.course.round, self.journal.about(digest)
-        entry = {
-            "round": course.number,
-            "version": course.version,
-            "model": digest,
-            "parent": parent,
-            "opened": None if told is None else told.opened,
-            "ended": now,
-            "accepted": verdict is None or verdict.accepted,
-            "reason": "not judged" if verdict is None else verdict.reason,
-            "numbers": {} if verdict is None else dict(verdict.numbers),
-            "dissenters": [] if verdict is None else list(verdict.dissenters[:NAMED]),
-            "left_out": about.get("left_out", []) if about.get("round") == self.course.number else [],
-        }
-        return dict(json_ready(entry))
+        return RoundRecord(
+            round=course.number,
+            version=course.version,
+            model=digest,
+            parent=parent,
+            opened=None if told is None else told.opened,
+            ended=now,
+            accepted=verdict is None or verdict.accepted,
+            reason="not judged" if verdict is None else verdict.reason,
+            numbers={} if verdict is None else verdict.numbers,
+            dissenters=() if verdict is None else tuple(verdict.dissenters[:NAMED]),
+            left_out=tuple(about.get("left_out", ())) if about.get("round") == self.course.number else (),
+        )
 
     # For `edged fleet status`.
 
@@ -408,29 +408,29 @@ class Coordinator:
         if not anew and moment - self._published < STATUS_SECONDS:
             return
         self._published = moment
-        self.journal.publish_status(json.dumps(json_ready(self._status()), indent=1).encode())
+        self.journal.publish_status(json.dumps(json_ready(self._status().to_json()), indent=1).encode())
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self) -> CoordinatorStatus:
         course, states, now = self.course, self._states.all(), self._clock.now()
-        return {
-            "fleet": self._config.fleet,
-            "at": now,
-            "connected": self._session.connected,
-            "phase": course.phase,
-            "round": course.number,
-            "version": course.version,
-            "model": course.standing.hash,
-            "until": course.until,
-            "updates": self.admission.accepted,
-            "wanted": self._pace.devices,
-            "asked": None if course.asked is None else len(course.asked),
-            "refused": dict(self.admission.refused),
-            "devices": len(states),
-            "ready": len(self._ready(now)),
-            "paused": self._control.paused,
-            "excluded": list(self._control.excluded),
-            "why_not": dict(list(self._reasons(now).items())[:NAMED]),
-        }
+        return CoordinatorStatus(
+            fleet=self._config.fleet,
+            at=now,
+            connected=self._session.connected,
+            phase=course.phase,
+            round=course.number,
+            version=course.version,
+            model=course.standing.hash,
+            until=course.until,
+            updates=self.admission.accepted,
+            wanted=self._pace.devices,
+            asked=None if course.asked is None else len(course.asked),
+            refused=dict(self.admission.refused),
+            devices=len(states),
+            ready=len(self._ready(now)),
+            paused=self._control.paused,
+            excluded=tuple(self._control.excluded),
+            why_not=dict(list(self._reasons(now).items())[:NAMED]),
+        )
 
     def _reasons(self, now: float) -> dict[str, str]:
         """Why a device takes no part, by name, in words."""

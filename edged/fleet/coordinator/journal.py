@@ -9,11 +9,14 @@ rounds/<n>          updates that count in round n; reports/<n> what devices made
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.federated.messages import split
 from edged.domain.federated.settings import BaseModelInfo
+from edged.domain.messages.encoding import json_ready
+from edged.domain.training.message import Message
 from edged.errors import CorruptError
 from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import FILE, MAX_BYTES, compress, decompress, pack, unpack
@@ -29,6 +32,32 @@ if TYPE_CHECKING:
 COURSE, LINEAGE, STATUS = "fleet.json", "lineage.json", "status.json"
 MEMORY = "memory.safetensors.zst"
 REMEMBERED = 1000
+
+
+@dataclass(frozen=True)
+class RoundRecord(Message):
+    """A round that has ended: its model and the one before, and why it was accepted or not.
+
+    `opened` and `ended` are in Unix seconds; `dissenters` are devices for which the model is worse,
+    `left_out` those whose updates pointed against the others.
+    """
+
+    round: int
+    version: int
+    model: str
+    parent: str
+    opened: float | None
+    ended: float
+    accepted: bool
+    reason: str
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    dissenters: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long the round was open; 0 where that is not known."""
+        return 0.0 if self.opened is None else self.ended - self.opened
 
 
 class CoordinatorJournal:
@@ -62,10 +91,10 @@ class CoordinatorJournal:
         """Store the state of the fleet, durably."""
         atomic.publish_file(self.path / COURSE, seal(course.to_json()), disk=self._disk)
 
-    def record(self, entry: Mapping[str, Any]) -> None:
+    def record(self, entry: RoundRecord) -> None:
         """Add a round to the lineage, once."""
-        known = [other for other in read_lineage(self.path) if other["round"] != entry["round"]]
-        rounds = [*known, dict(entry)][-REMEMBERED:]
+        known = [other for other in read_lineage(self.path) if other.round != entry.round]
+        rounds = [json_ready(other.to_json()) for other in (*known, entry)][-REMEMBERED:]
         atomic.publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
 
     def publish_status(self, status: bytes) -> None:
@@ -166,11 +195,11 @@ class CoordinatorJournal:
                         self._disk.remove(path)
 
 
-def read_lineage(path: Path) -> list[dict[str, Any]]:
+def read_lineage(path: Path) -> list[RoundRecord]:
     """Every round that has ended, the oldest first, of the coordinator in directory `path`."""
     if not (path / LINEAGE).exists():
         return []
     rounds = read_sealed(path / LINEAGE).get("rounds")
     if not isinstance(rounds, list):
         raise CorruptError("no lineage in it", where=str(path / LINEAGE))
-    return rounds
+    return [RoundRecord.from_json(entry) for entry in rounds]

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +19,7 @@ from edged.errors import ConfigError, EdgedError
 from edged.fleet.config import CoordinatorConfig
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
+from edged.fleet.simulation.figures import CentralFigures, SimulationReport, measured
 from edged.fleet.simulation.partition import by_key, dirichlet
 from edged.fleet.simulation.shared import SharedSetup
 from edged.fleet.simulation.virtual_device import DevicePool, VirtualDevice
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.fleet.simulation.virtual_device import Attack, ModelReport
+    from edged.fleet.simulation.virtual_device import Attack
     from edged.storage.models.bundles import Bundle
 
 FLEET = "sim"
@@ -75,8 +76,8 @@ class SimulationPlan:
         return cast("Attack", name)
 
 
-def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
-    """Run a simulation; returns the report, ready for JSON.
+def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) -> SimulationReport:
+    """Run a simulation, and report what came of it.
 
     Raises ConfigError when the data cannot be divided as asked; UnavailableError when no broker is installed;
     EdgedError when the fleet comes to a stop.
@@ -91,18 +92,20 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
             models = _fleet(plan, devices, (broker.host, broker.port), folder, note)
         lineage = read_lineage(folder / "coordinator")
         seconds = time.monotonic() - started
-        report = figures(bench, devices, lineage, models, unseen, folder / "asked.onnx")
+        figures = measured(bench, devices, lineage, models, unseen, folder / "asked.onnx")
+        central = None
         if plan.central:
             note("training one model on all rows, to compare")
-            report["central"] = _central(plan, bench, devices, unseen, folder)
-    return {
-        "data": plan.data.name,
-        "plan": {name: value for name, value in plan.__dict__.items() if name != "data"},
-        "devices": len(devices),
-        "poisoned": [device.name for device in devices if device.attack],
-        "seconds": seconds,
-        **report,
-    }
+            central = _central(plan, bench, devices, unseen, folder)
+    return SimulationReport(
+        data=plan.data.name,
+        plan={name: value for name, value in vars(plan).items() if name != "data"},
+        devices=len(devices),
+        poisoned=tuple(device.name for device in devices if device.attack),
+        seconds=seconds,
+        figures=figures,
+        central=central,
+    )
 
 
 def _divided(
@@ -223,7 +226,7 @@ def central_accuracy(plan: SimulationPlan) -> float:
     with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:
         folder = Path(name)
         bench, parts, unseen = _divided(plan, folder)
-        return float(_central(plan, bench, _devices(plan, bench, parts, folder), unseen, folder)["unseen"])
+        return float(_central(plan, bench, _devices(plan, bench, parts, folder), unseen, folder).unseen)
 
 
 def _central(
@@ -232,7 +235,7 @@ def _central(
     devices: list[VirtualDevice],
     unseen: NDArray[np.int64],
     folder: Path,
-) -> dict[str, Any]:
+) -> CentralFigures:
     """One model from the rows that the devices have learned from, all together."""
     rows = np.concatenate([device.learned for device in devices])
     settings = RoundSettings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
@@ -240,95 +243,5 @@ def _central(
     parts = [device.kept for device in devices]
     apart, *each = bench.evaluate(made, folder / "asked.onnx", unseen, *parts)
     accuracies = [asked.metric for asked in each]
-    return {
-        "epochs": plan.central_epochs,
-        "unseen": apart.metric,
-        "mean": float(np.mean(accuracies)),
-        "worst": float(np.min(accuracies)),
-    }
-
-
-def figures(
-    bench: SharedSetup,
-    devices: Sequence[VirtualDevice],
-    lineage: Sequence[Mapping[str, Any]],
-    models: Mapping[str, Weights],
-    unseen: NDArray[np.int64],
-    scratch: Path,
-) -> dict[str, Any]:
-    """Measure the results of a simulation; harmful devices are not asked how well they do.
-
-    `lineage` are the coordinator's rounds, `models` their models by fingerprint, `unseen` the rows of those
-    that took no part. `scratch` is a file that may be written over.
-    """
-    honest = [device for device in devices if device.attack is None]
-    rounds = [_round_figures(bench, honest, devices, entry, models, unseen, scratch) for entry in lineage]
-    last = [device.log.models[-1] for device in honest if device.log.models]
-    whole = sum(bench.initial()[name].nbytes for name in bench.bundle.trainable)
-    sent = [size for device in devices for size in device.log.sent.values()]
-    return {
-        "rounds": rounds,
-        "final": {
-            "unseen": rounds[-1]["unseen"] if rounds else None,
-            "global": _summary([told.alone.metric for told in last]),
-            "mixed": _summary([told.mixed.metric for told in last]),
-            "share": float(np.mean([told.share or 0.0 for told in last])) if last else None,
-        },
-        "bytes": {
-            "float32": whole,
-            "mean": float(np.mean(sent)) if sent else None,
-            "most": max(sent, default=None),
-            "ratio": float(np.mean(sent)) / whole if sent else None,
-        },
-        "per_device": [_device_figures(device) for device in devices],
-    }
-
-
-def _round_figures(
-    bench: SharedSetup, honest: Sequence[VirtualDevice], devices: Sequence[VirtualDevice],
-    entry: Mapping[str, Any],
-    models: Mapping[str, Weights], unseen: NDArray[np.int64], scratch: Path,
-) -> dict[str, Any]:  # fmt: skip
-    number, digest = int(entry["round"]), entry["model"]
-    told = [found for device in honest if (found := _report_of(device, digest)) is not None]
-    weights = models.get(digest)
-    asked = (
-        bench.evaluate({**bench.initial(), **weights}, scratch, unseen)[0]
-        if weights and len(unseen)
-        else None
-    )
-    return {
-        "round": number,
-        "accepted": bool(entry["accepted"]),
-        "seconds": float(entry["ended"]) - float(entry["opened"]),
-        "updates": sum(number in device.log.sent for device in devices),
-        "left_out": list(entry.get("left_out", [])),
-        "unseen": None if asked is None else asked.metric,
-        "global": _summary([found.alone.metric for found in told]),
-        "mixed": _summary([found.mixed.metric for found in told]),
-    }
-
-
-def _report_of(device: VirtualDevice, digest: str) -> ModelReport | None:
-    return next((told for told in reversed(device.log.models) if told.model == digest), None)
-
-
-def _summary(values: Sequence[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    return {"mean": float(np.mean(values)), "worst": float(np.min(values)), "std": float(np.std(values))}
-
-
-def _device_figures(device: VirtualDevice) -> dict[str, Any]:
-    last = device.log.models[-1] if device.log.models else None
-    return {
-        "device": device.name,
-        "attack": device.attack,
-        "learned": len(device.learned),
-        "tested": len(device.kept),
-        "global": None if last is None else last.alone.metric,
-        "mixed": None if last is None else last.mixed.metric,
-        "share": None if last is None else last.share,
-        "rounds": len(device.log.sent),
-        "bytes": sum(device.log.sent.values()),
-    }
+    mean, worst = float(np.mean(accuracies)), float(np.min(accuracies))
+    return CentralFigures(plan.central_epochs, apart.metric, mean, worst)

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -47,12 +47,20 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.drift.signals import DriftSignal
+    from edged.domain.events import Event
     from edged.domain.judging.predictions import Predictions
     from edged.domain.labels.label_requests import LabelRequests
     from edged.domain.protocols import ServedModel
     from edged.workbench.recordings.stream import LabelOptions, Stream
 
 BLOCK = 256
+
+
+class RecordedEvent(NamedTuple):
+    """An event, and the row of the stream at which it happened."""
+
+    sample: int
+    event: Event
 
 
 class Replay(Listener):
@@ -75,7 +83,7 @@ class Replay(Listener):
         found = statistics(config, stream, pretrain) if config.model.bundle is None else None
         self.config = config = with_engine(with_bundle(config, found))
         self._clock = VirtualClock(float(stream.t[0]))
-        self.events: list[dict[str, Any]] = []
+        self.events: list[RecordedEvent] = []
         self._position = 0
         with scratch(), ExitStack() as stack:
             self._open(stack, config)
@@ -124,9 +132,9 @@ class Replay(Listener):
         asked = {"request_share": self.options.rate, "requests_per_day": None}
         return label_requests(config.labels.model_copy(update=asked), config.gate.holdout, self.options.seed)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Record what happens, with the row where it did."""
-        self.events.append({"event": name, "sample": self._position, **fields})
+        self.events.append(RecordedEvent(self._position, event))
 
     def _after(self, moment: float) -> float:
         """When the schedule fires next; runs missed in between are made up for once, as in the daemon."""
@@ -190,7 +198,7 @@ class Replay(Listener):
             raise TrainingError(
                 "pre-training failed",
                 where="first part of the stream",
-                remedy=str(self.events[-1].get("error", "see the log")),
+                remedy=(self.scheduler.ended and self.scheduler.ended.error) or "see the log",
             )
         champion, evaluator = self.predictor.champion, self.pipeline.evaluator
         verdict, served = self.models.add(evaluator.evaluate(result.own_candidate(), champion, first=True))

@@ -55,7 +55,7 @@ def test_a_device_that_does_harm_is_cut_by_the_trimmed_mean(recording: Path) -> 
         recording, key="person", rounds=1, epochs=4, poison=0.2, attack="scale", reduce="trimmed_mean",
         trim=0.2, central=False,
     )  # fmt: skip
-    report = simulate(plan)
+    report = simulate(plan).to_json()
     assert report["poisoned"] == ["u-0"]
     assert report["rounds"][0]["updates"] == 5
     assert report["final"]["global"]["mean"] > 0.8
@@ -68,7 +68,7 @@ def test_a_device_that_turns_its_updates_around_is_left_out(recording: Path) -> 
         recording, key="person", rounds=2, epochs=4, poison=0.2, attack="flip", reduce="trimmed_mean",
         trim=0.2, opposed="leave_out", central=False,
     )  # fmt: skip
-    report = simulate(plan)
+    report = simulate(plan).to_json()
     assert report["poisoned"] == ["u-0"]
     assert [entry["left_out"] for entry in report["rounds"]] == [["u-0"], ["u-0"]]
     assert report["final"]["global"]["mean"] > 0.8

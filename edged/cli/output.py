@@ -191,7 +191,7 @@ def show_note(text: str) -> None:
 
 
 def show_bundle(values: Mapping[str, Any]) -> None:
-    """`edged artifacts build` and `inspect`."""
+    """Print the result of `edged artifacts build` and `inspect`."""
     terms = [
         f"{term['weight']:g}·{term['loss']}({term['output']}{_settings(term.get('options', {}))})"
         for term in values["losses"]
@@ -346,7 +346,7 @@ class ReplayProgress(Bars):
         self._task = self._progress.add_task("", total=None, note="")
 
     def update(self, position: int, total: int, version: int) -> None:
-        """After every block of samples."""
+        """Show the position after a block of samples."""
         self._progress.update(self._task, total=total, completed=position, note=f"model {version}")
 
 

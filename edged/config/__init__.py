@@ -37,7 +37,7 @@ __all__ = [
 
 
 class DeviceConfig(Section):
-    """Who this device is."""
+    """Identity of this device."""
 
     id: Name = Field(description="name of this device: part of every topic and of the client id")
 

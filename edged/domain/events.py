@@ -291,7 +291,7 @@ class ModelPromoted(Event):
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the contract."""
         made = self.candidate
-        own = {} if made is None else {"run": made.run, **made.told()}
+        own = {} if made is None else {"run": made.run, **made.origin()}
         judged = {"reasons": [self.origin]} if self.verdict is None else self.verdict.to_json()
         serving = {"version": self.version, "parent": self.parent, "origin": self.origin}
         return {**serving, **own, **judged, "summary": self.summary}

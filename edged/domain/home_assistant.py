@@ -35,7 +35,7 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class AnnouncedDevice:
-    """What is announced of a device.
+    """Properties of a device that its announcement needs.
 
     `root` is `<mqtt.root>/<device id>`; `commands` are those that may be sent as they are; `classes` those
     that a label can have now; `targets` how many values a prediction has. `url` leads to the device page.

@@ -337,7 +337,7 @@ class RunObserver(Protocol):
 
 
 class SampleStore(Protocol):
-    """Where samples become durable."""
+    """Store that makes samples durable."""
 
     def next_offset(self) -> int:
         """The first offset that was never given."""
@@ -364,13 +364,13 @@ class SampleStore(Protocol):
         """Packet id and checksum of the newest rows."""
 
     def open_windows(self) -> OpenWindows:
-        """What is not yet a sample."""
+        """Return the windows that are still open."""
 
     def joined_values(self) -> dict[str, array[float]]:
         """The newest values of every key."""
 
     def held_labels(self) -> dict[str, HeldLabel]:
-        """The labels that hold."""
+        """Read the labels that hold."""
 
     def newest_by_key(self, limit: int) -> tuple[list[str], NDArray[np.float32]]:
         """The newest of the last `limit` samples for each key, and what the model took of them."""
@@ -403,7 +403,7 @@ class ConnectionListener(Protocol):
 
 
 class Outbound(Protocol):
-    """Sends what a device reports."""
+    """Sends the reports of a device."""
 
     def now(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
         """Publish what is worth nothing without a connection; False when it was not sent."""

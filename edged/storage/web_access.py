@@ -69,7 +69,7 @@ class WebAccess:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> WebAccess:
-        """Read what `asdict` gave."""
+        """Read the JSON values of `asdict`."""
         codes = tuple(PairingCode(**{**code, "scopes": tuple(code["scopes"])}) for code in values["codes"])
         sessions = tuple(
             PairedSession(**{**one, "scopes": tuple(one["scopes"])}) for one in values["sessions"]
@@ -164,7 +164,7 @@ class Pairing:
                 found = session
         return found
 
-    def end(self, cookie: str) -> None:
+    def log_out(self, cookie: str) -> None:
         """End the session with this cookie value, if it is one. Raises StorageError."""
         session = self.find(cookie)
         if session is not None:

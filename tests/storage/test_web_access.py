@@ -131,8 +131,8 @@ def test_a_session_ends_when_it_is_revoked(shown: Pairing, daemon: Pairing) -> N
 
 def test_a_browser_logs_itself_out(shown: Pairing, daemon: Pairing) -> None:
     first, second = paired(shown, daemon), paired(shown, daemon)
-    daemon.end(first)
-    daemon.end("unknown")
+    daemon.log_out(first)
+    daemon.log_out("unknown")
     assert [one.number for one in shown.sessions()] == [2]
     assert daemon.find(second) is not None
 

@@ -35,14 +35,14 @@ class ClassCommands:
 
         Raises RefusedError when it is none.
         """
-        return self._change(task, lambda classes, key: classes.end(request["class"], None, key))
+        return self._change(task, lambda classes, key: classes.retire(request["class"], None, key))
 
     def merge(self, request: Request, task: Task) -> Request:
         """Let the class `from` count as the class `to`, in labels, old and new ones, and in answers.
 
         Raises RefusedError when one of them is none.
         """
-        return self._change(task, lambda classes, key: classes.end(request["from"], request["to"], key))
+        return self._change(task, lambda classes, key: classes.retire(request["from"], request["to"], key))
 
     def resume_add(self, request: Request, task: Task) -> None:
         """Finish and answer the command `class.add` that the end of the daemon cut off."""

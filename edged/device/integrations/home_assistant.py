@@ -80,7 +80,7 @@ class AnnouncedTopics:
         return AnnouncedTopics(known, self.states | frozenset(states))
 
     def without(self, place: str) -> AnnouncedTopics:
-        """Return these but one topic."""
+        """Return the topics without this one."""
         devices = {known: parts for known, parts in self.devices.items() if known != place}
         return AnnouncedTopics(devices, self.states - {place})
 

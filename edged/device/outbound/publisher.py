@@ -105,7 +105,7 @@ class OutboundRouter(Listener):
         return self._session.connected and self._session.publish(topic, payload, qos=qos, retain=retain)
 
     def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
-        """What must arrive, sooner or later."""
+        """Publish a message that must arrive: now, or later through the outbox."""
         if self._forwarder is not None:
             self._forwarder.deliver(kind, topic, payload)
         elif not self._session.publish(topic, payload, qos=0 if kind is MessageKind.METRICS else 1):

@@ -68,7 +68,7 @@ class Reporter(Listener):
             self._send_state(name, values)
 
     def farewell(self) -> None:
-        """Before an orderly end."""
+        """Publish the status `offline`; call it before an orderly end."""
         self._status("offline")
 
     def _status(self, state: str) -> None:

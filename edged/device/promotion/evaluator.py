@@ -229,7 +229,7 @@ def gate_rules(config: GateConfig) -> GateRules:
 
 
 def line_of(problem: Exception) -> str:
-    """What went wrong, in one line."""
+    """Format an error in one line."""
     if isinstance(problem, EdgedError):
         return problem.line()
     return " ".join(str(problem).split()) or type(problem).__name__

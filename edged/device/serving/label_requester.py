@@ -43,7 +43,7 @@ class LabelRequester:
 
     @property
     def requested(self) -> int:
-        """Requests since the start."""
+        """Number of requests since startup."""
         return self._rule.requested
 
     def answered(self, batch: Batch, part: slice, ids: Sequence[str], made: Predictions) -> None:

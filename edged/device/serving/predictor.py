@@ -295,7 +295,7 @@ class Predictor:
             self.teacher.teach(offsets, y, x)
         if joined.promised is not None and self.sets is not None:
             kept = joined.promised
-            covered = self.sets.settle(kept.promise, kept.answers, kept.y)
+            covered = self.sets.learn(kept.promise, kept.answers, kept.y)
             self._covered.add(covered.mean(axis=1))
         if len(joined.offsets):
             # The median of this group of labels: a few that are very late say nothing of the rest.

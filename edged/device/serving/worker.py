@@ -86,7 +86,7 @@ class ServingWorker:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Answer what waits, then end."""
+        """Answer the queued samples, then stop the thread."""
         self._queue.put(None)
         self._thread.join(timeout)
 

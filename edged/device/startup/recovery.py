@@ -72,7 +72,7 @@ class Recovery:
 
     @property
     def reason(self) -> Reason:
-        """Why the daemon starts."""
+        """Why the daemon has started, such as `crash` or `power_loss`."""
         return self.boot.reason
 
     def record(self, what: str) -> None:

@@ -80,20 +80,20 @@ class TransferInstaller:
         trust = self._first.trust
         try:
             self.admission.check(transfer.purpose)
-            trust.begin(transfer.sha256)
+            trust.begin_opening(transfer.sha256)
             candidate = self._candidate(transfer)
         except StoppedRunError:
-            trust.end(transfer.sha256)
+            trust.end_opening(transfer.sha256)
             return  # the next start takes it up
         except EdgedError as problem:
             if isinstance(problem, StorageError) and self._tries < RETRIES:
                 self._tries += 1
-                trust.end(transfer.sha256)
+                trust.end_opening(transfer.sha256)
                 raise
             self._end(transfer, replace(refused, reasons=(problem.line(),)))
             return
         if candidate is None:
-            trust.end(transfer.sha256)
+            trust.end_opening(transfer.sha256)
             return  # a chunk was torn: its sender is told that it is missing
         _, served = self._pipeline.rollout.consider(candidate)
         unstored = "the candidate could not be verified or stored: see the event candidate_rejected"
@@ -124,7 +124,7 @@ class TransferInstaller:
         except EdgedError as problem:
             self._registry.end_run(run, clock.now(), "failed", {"error": problem.line()})
             raise
-        self._registry.end_run(run, clock.now(), "done", candidate.told())
+        self._registry.end_run(run, clock.now(), "done", candidate.origin())
         return candidate
 
     def _fetch(self, transfer: Transfer) -> None:
@@ -174,7 +174,7 @@ class TransferInstaller:
         kept.pop(transfer.name, None)
         newest = [*kept.items(), (transfer.name, outcome.to_json())][-REMEMBERED:]
         self._registry.set_value(OUTCOMES, dict(newest))
-        self._first.trust.end(transfer.sha256)
+        self._first.trust.end_opening(transfer.sha256)
         self._staging.discard(transfer)
         event = TransferInstalled(transfer.purpose.kind, outcome)
         log.info(event.name, **event.to_json())

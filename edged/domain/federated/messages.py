@@ -160,7 +160,7 @@ class RoundAnnouncement(FleetMessage):
     seal: ShortText | None = None  # public key to which what devices send is sealed; see `signing.seal`
 
     def names(self, device: str) -> bool:
-        """Whether this device was chosen."""
+        """Return whether the round has chosen this device."""
         return self.devices is None or device in self.devices
 
 

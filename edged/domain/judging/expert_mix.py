@@ -81,7 +81,7 @@ class ExpertMix:
         return self._weights
 
     def state(self) -> dict[str, Any]:
-        """What `restore` takes."""
+        """Return the state as JSON values, for `restore`."""
         return {"weights": self._weights.tolist(), "labels": self.labels}
 
     def restore(self, state: Any) -> None:
@@ -98,7 +98,7 @@ class ExpertMix:
         """The same weights for all, with what the head knows now."""
         return ExpertMix(self._classes, copy.deepcopy(self.head))
 
-    def settle(self, raw: Floats) -> Floats:
+    def fold(self, raw: Floats) -> Floats:
         """Logits `(n, c)` for the classes of now, where they come and go."""
         return raw if self._classes is None else self._classes.fold(raw)
 
@@ -179,17 +179,17 @@ class StreamModel:
             return mix.combine(both), both
         if mix.head is None:
             if not self._model.experts:
-                return mix.settle(self._model.predict(own)), None
+                return mix.fold(self._model.predict(own)), None
             said = self._model.predict_experts(own)
         elif self.random:
-            return mix.settle(mix.head.likelihoods(x)), None
+            return mix.fold(mix.head.likelihoods(x)), None
         else:
             head = mix.head.likelihoods(x)
             said = beside(self._experts(own), head)
             new = [] if self._learned is None else mix.head.beyond(self._learned)
             if new:
-                return led_by_head(mix.settle(mix.combine(said)), mix.settle(head), new), said
-        return mix.settle(mix.combine(said)), said
+                return led_by_head(mix.fold(mix.combine(said)), mix.fold(head), new), said
+        return mix.fold(mix.combine(said)), said
 
     def _experts(self, x: Floats) -> Floats:
         if self._model.experts:

@@ -98,7 +98,7 @@ class RidgeHead:
         return cls(width, schema.measured, schema.outputs)
 
     def clear(self) -> None:
-        """Forget every label."""
+        """Reset the head: it has learned no label then."""
         self._origin: Doubles = np.zeros(self.columns)
         self._sums = np.zeros((self.columns + 1, self.columns + 1))
         self._by_class = np.zeros((self.columns + 1, self.classes))
@@ -112,7 +112,7 @@ class RidgeHead:
 
     @property
     def labels(self) -> int:
-        """Labels learned."""
+        """Number of labels that the head has learned."""
         return int(self._counts.sum())
 
     @property

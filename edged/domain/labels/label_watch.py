@@ -66,7 +66,7 @@ class Suspicion:
 
     @property
     def offsets(self) -> list[int]:
-        """Of their samples, oldest label first."""
+        """Offsets of the samples of the labels, oldest label first."""
         return [label.offset for label in self.labels]
 
     def contradicts(self, offsets: Sequence[int]) -> NDArray[np.bool_]:
@@ -220,7 +220,7 @@ class LabelWatch:
     # ---- disputes --------------------------------------------------------------------------
 
     def pop_suspicions(self) -> list[Suspicion]:
-        """What was suspected since the last call."""
+        """Return the suspicions since the last call."""
         with self._lock:
             found, self._suspicions = self._suspicions, []
             return found

@@ -62,7 +62,7 @@ class JoinChanges:
     said: list[HeldChange] = field(default_factory=list)
 
     def absorb(self, later: JoinChanges) -> None:
-        """Take in what changed afterwards."""
+        """Apply the changes of a later block."""
         self.states |= later.states
         self.held |= later.held
         self.now = later.now
@@ -114,7 +114,7 @@ class Joining:
                 self._add_mean(at, state[at * _STRIDE + _COUNT], state[at * _STRIDE + _MEAN])
 
     def changes(self) -> JoinChanges:
-        """What has changed since the last call."""
+        """Return the changes since the last call."""
         changed, self._changed = self._changed, set()
         forgotten, self._forgotten = self._forgotten, set()
         states: dict[str, array[float] | None] = dict.fromkeys(forgotten)

@@ -117,7 +117,7 @@ class Batch:
         return Batch(**{name: column[start:stop] for name, column in columns.items()}, aside=aside)
 
     def is_aside(self) -> NDArray[np.bool_]:
-        """Of which samples nothing is learned, `(n,)`."""
+        """Which samples are excluded from learning, `(n,)` bool."""
         if not self.aside:
             return np.zeros(len(self), bool)
         return np.isin(self.offsets, list(self.aside))

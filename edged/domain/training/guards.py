@@ -232,7 +232,7 @@ class FailureBackoff:
         self.reason, self.remedy, self.since = reason, remedy, ts
 
     def succeeded(self) -> None:
-        """A run ended well."""
+        """Reset the count: a run has ended well."""
         self.failures, self.reason, self.remedy, self.since = 0, "", "", None
 
     def pause(self) -> TrainingPause | None:

@@ -29,7 +29,7 @@ class PromiseMeter:
         self._size = np.full((len(stream), stream.y.shape[1]), np.nan)
 
     def add(self, index: NDArray[np.int64], made: Predictions) -> None:
-        """The predictions of these rows."""
+        """Record the predictions of these rows."""
         if made.confidence is not None:
             self.confidence[index] = made.confidence
         promise = made.promise

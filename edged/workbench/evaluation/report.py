@@ -27,7 +27,7 @@ FEW = 5
 
 
 def page(title: str, report: EvaluationReport, history: EvaluationHistory) -> str:
-    """The page as HTML text."""
+    """Render the page as HTML text."""
     tell = percent if history.figure == "accuracy" else plain
     sections = [
         _summary(report, history),

@@ -136,7 +136,7 @@ class Data:
 
 
 def save_data(folder: Path, stream: Stream, split: Split) -> None:
-    """Write what all trainings read."""
+    """Write the samples and their split, which all trainings read."""
     np.save(folder / "x.npy", np.ascontiguousarray(stream.x, np.float32))
     np.save(folder / "y.npy", np.ascontiguousarray(stream.y, np.float32))
     if stream.truth is not None:

@@ -252,7 +252,7 @@ class Draft:
 
     @property
     def label_topic(self) -> str:
-        """Where labels are given by hand."""
+        """Return the topic on which people give labels."""
         return f"labels/{self.device}"
 
 

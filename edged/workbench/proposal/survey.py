@@ -97,7 +97,7 @@ class SeenField:
 
     @property
     def shown(self) -> str:
-        """Range or words, for people."""
+        """Format the range of the values, or the words, for people."""
         kind = self.kind
         if kind == "number":
             return f"{self.low:.6g}" if self.low == self.high else f"{self.low:.6g} to {self.high:.6g}"

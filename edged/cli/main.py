@@ -276,7 +276,7 @@ def demo(
     logs.configure("error", "auto")
     summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle, rate=rate)
     if as_json:
-        print_json(summary)
+        print_json(summary.to_json())
 
 
 @app.command()

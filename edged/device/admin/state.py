@@ -109,7 +109,7 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
         "runs": registry.run_count(),
         "last": asdict(runs[0]) if runs else None,
         "paused": None if pause is None else pause.to_json(),
-        **stored_summary(registry),
+        **stored_summary(registry).to_json(),
     }
     values["engine"] = last.get("engine") or values["engine"]
     values["on_hold"] = registry.get_value("paused") or []

@@ -6,7 +6,7 @@ import hashlib
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from edged.device.events import Events
     from edged.device.pipeline import LivePipeline
+    from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
     from edged.domain.protocols import ServedModel
 
@@ -41,13 +42,13 @@ class ModelCommands:
         self._pipeline = pipeline
         self._events = events
 
-    def roll_back(self, request: dict[str, Any]) -> dict[str, Any]:
+    def roll_back(self, request: Request) -> Answer:
         """Serve an earlier model again and reject the present one."""
         change = self._pipeline.rollout.roll_back("command", _version(request))
         self._events.states_changed()
         return change.to_json()
 
-    def promote(self, request: dict[str, Any]) -> dict[str, Any]:
+    def promote(self, request: Request) -> Answer:
         """Serve a stored model, with probation."""
         to = int(request["version"])
         others = [version for version in self._pipeline.registry.pinned() if version != to]
@@ -55,13 +56,13 @@ class ModelCommands:
             raise RefusedError(f"version {others[0]} is pinned", where=f"version {to}", remedy="send unpin")
         return self._serve(to, watch=True)
 
-    def _serve(self, version: int, *, watch: bool) -> dict[str, Any]:
+    def _serve(self, version: int, *, watch: bool) -> Answer:
         change = self._pipeline.rollout.promote(version, watch=watch)
         self._pipeline.recall.record_champion(version)
         self._events.states_changed()
         return change.to_json()
 
-    def pin(self, request: dict[str, Any]) -> dict[str, Any]:
+    def pin(self, request: Request) -> Answer:
         """Serve one version until `unpin`: candidates are evaluated, but cannot replace it."""
         registry, champion = self._pipeline.registry, self._pipeline.predictor.champion.version
         version = _version(request) or champion
@@ -72,7 +73,7 @@ class ModelCommands:
         self._events.states_changed()
         return {"pinned": version, "before": before, "after": {"pinned": [version]}}
 
-    def unpin(self, _: dict[str, Any]) -> dict[str, Any]:
+    def unpin(self, _: Request) -> Answer:
         """Unpin all versions: candidates can replace the model again."""
         unpinned = self._pipeline.registry.unpin_all()
         self._events.states_changed()
@@ -80,7 +81,7 @@ class ModelCommands:
 
     # ---- how good --------------------------------------------------------------------------
 
-    def evaluate(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+    def evaluate(self, request: Request, task: Task) -> Answer:
         """Evaluate a model on the newest labelled samples that were never trained on."""
         pipeline = self._pipeline
         pipeline.ingestor.flush()
@@ -120,7 +121,7 @@ class ModelCommands:
 
     # ---- a copy ----------------------------------------------------------------------------
 
-    def export(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+    def export(self, request: Request, task: Task) -> Answer:
         """Write a model, its weights or what is served into the state directory's `exports/`.
 
         The newest 8 files stay there.
@@ -169,7 +170,7 @@ class ModelCommands:
             return out.read_bytes()
 
 
-def _version(request: dict[str, Any]) -> int | None:
+def _version(request: Request) -> int | None:
     return None if request.get("version") is None else int(request["version"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.commands.models import EXPORTS
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.pipeline import LivePipeline
+    from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
 
 USUAL = ("samples", "checkpoints", "models")
@@ -34,7 +35,7 @@ class WipeCommands:
         self._outbound = outbound
         self._events = events
 
-    def wipe(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+    def wipe(self, request: Request, task: Task) -> Answer:
         """Erase the kinds of data in `what`: samples, checkpoints and models by default.
 
         Raises RefusedError when `confirm` is not the id of this device.

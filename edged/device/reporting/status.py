@@ -123,7 +123,7 @@ class StatusCollector:
                 "since": reign.ts if reign else None,
                 "parent": record.parent,
                 "pinned": record.pinned,
-                "quality": self._pipeline.predictor.live_quality(),
+                "quality": self._pipeline.predictor.live_quality().to_json(),
                 "missing": self._pipeline.predictor.missing,
             },
             "drift": self._drift(),
@@ -134,9 +134,9 @@ class StatusCollector:
                 "progress": _json(self._pipeline.scheduler.progress),
                 "paused": _json(self._pipeline.scheduler.backoff.pause()),
                 "waiting_for": list(self._pipeline.scheduler.waiting_for),
-                **stored_summary(self._pipeline.registry),
+                **stored_summary(self._pipeline.registry).to_json(),
             },
-            "outbox": self.outbound.outbox(),
+            "outbox": self.outbound.outbox()._asdict(),
             "engine": self._pipeline.scheduler.engine,
             "host": self._vitals.board(),
             "flash": self._flash(counters.samples),
@@ -188,7 +188,7 @@ class StatusCollector:
                 "rejections": models.rejections,
                 "rollbacks": models.rollbacks,
                 "waiting_for": list(scheduler.waiting_for),
-                **stored_summary(self._pipeline.registry),
+                **stored_summary(self._pipeline.registry).to_json(),
             },
             "drift": {**self._drift(), "inputs": inputs, "regimes": len(self._pipeline.recall.regimes.ended)},
             "buffer": {
@@ -199,7 +199,7 @@ class StatusCollector:
                 "problem": self._pipeline.committer.problem or self._pipeline.ingestor.decoder.problem,
                 "on_hold": "ingest" in self.paused.names,
                 "windows": self._windows(),
-                "outbox": self.outbound.outbox(),
+                "outbox": self.outbound.outbox()._asdict(),
             },
         }
 
@@ -209,7 +209,10 @@ class StatusCollector:
         Errors of values count for the model that made them: the first trained one has another unit.
         """
         predictor, labels = self._pipeline.predictor, self._pipeline.samples.counters().labels
-        live, same = predictor.live_quality(), self._earlier.get("version") == predictor.champion.version
+        live, same = (
+            predictor.live_quality().to_json(),
+            self._earlier.get("version") == predictor.champion.version,
+        )
         comparable = same or predictor.schema.task == "classify"
         if not live["labelled"] and labels and comparable:  # without labels they were erased
             live = self._earlier.get("quality") or live
@@ -276,7 +279,7 @@ class StatusCollector:
                 "new": self.new_labelled(),
             },
             "model": self._pipeline.predictor.champion.version,
-            "live": self._pipeline.predictor.live_quality(),
+            "live": self._pipeline.predictor.live_quality().to_json(),
             "anomaly": None if anomalies is None else anomalies.figures(),
             "labels": {
                 "count": counters.labels,
@@ -286,7 +289,7 @@ class StatusCollector:
             },
             "predictions": self._pipeline.predictor.predictions,
             "latency": self._pipeline.serving.latencies.percentiles(),
-            "outbox": self.outbound.outbox(),
+            "outbox": self.outbound.outbox()._asdict(),
             "audit": self._pipeline.registry.get_value(AUDIT_HEAD),
             "commands": self.running.counts,
             "recovery": {

@@ -12,6 +12,7 @@ import numpy as np
 from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
 from edged.domain.judging.gate import Probation
+from edged.domain.judging.metrics import QualityFigures
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
 from edged.domain.labels.label_watch import MOST_CLASSES, LabelWatch
@@ -373,19 +374,17 @@ class Predictor:
         known = self.schema.task == "classify" and self.quality.count >= ENOUGH_LABELS
         return self.quality.mean if known else None
 
-    def live_quality(self) -> dict[str, Any]:
-        """For metrics: mean error (or accuracy) over the newest labelled predictions.
-
-        `repeated` is the same of repeating the last value that was known; None without a label before. With
-        `serving.coverage` also the share of their sets that contained the label.
-        """
-        name = "accuracy" if self.schema.task == "classify" else "error"
+    def live_quality(self) -> QualityFigures:
+        """Measure the newest labelled predictions, and with `serving.coverage` their sets."""
+        of_classes = self.schema.task == "classify"
         ours, repeated = (
-            None if mean is None else 1.0 - mean if name == "accuracy" else mean
+            None if mean is None else 1.0 - mean if of_classes else mean
             for mean in (self.quality.mean, self.repeated.mean)
         )
-        covered = {} if self.sets is None else {"coverage": self._covered.mean}
-        return {name: ours, "labelled": self.quality.count, "repeated": repeated, **covered}
+        coverage = None if self.sets is None else self._covered.mean
+        return QualityFigures(
+            ours, self.quality.count, repeated, of_classes, coverage, sets=self.sets is not None
+        )
 
 
 def _unmixed_confidence(made: Predictions) -> NDArray[np.float32] | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
+    from edged.fleet.coordinator.updates import StoredUpdate
     from edged.fleet.rules.aggregation import Aggregate, Reducer
     from edged.fleet.rules.layout import Layout
 
@@ -94,13 +95,13 @@ class FileMatrix:
 
 
 def reduced(
-    reducer: Reducer, layout: Layout, records: Iterable[tuple[dict[str, Any], bytes]], count: int
+    reducer: Reducer, layout: Layout, records: Iterable[tuple[StoredUpdate, bytes]], count: int
 ) -> Aggregate:
     """One aggregate of all updates, in the order in which they are given."""
     reducer.begin(layout, count)
     for head, data in records:
         row = layout.from_bytes(data)
-        reducer.add(AdmittedUpdate(head["device"], head["samples"], head["factor"], row))
+        reducer.add(AdmittedUpdate(head.device, head.samples, head.factor, row))
     return reducer.finish()
 
 

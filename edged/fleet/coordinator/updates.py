@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Receipts, UpdateHeader
+from edged.domain.training.message import Message
 from edged.errors import RejectedUpdateError
 from edged.fleet.coordinator.inbox import PartialUpdates
 from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender
@@ -35,6 +36,20 @@ class _Answers:
 
     accepted: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoredUpdate(Message):
+    """Head of an update that counts: `samples` as far as they count, `factor` by which its row is scaled."""
+
+    device: str
+    round: int
+    samples: int
+    factor: float
+    sha256: str
+    norm: float
+    loss: float | None
+    metrics: Mapping[str, float]
 
 
 class UpdateAdmission:
@@ -80,7 +95,8 @@ class UpdateAdmission:
         self._remember(self._spool.records)
         self._newest: dict[str, tuple[int, LogRecord]] = {}
         for record in self._spool.records:
-            self._count(record.head, record)
+            head = record.head
+            self._count(head["device"], head["round"], record)
         self._journal.forget(oldest)
 
     def _remember(self, records: list[LogRecord]) -> None:
@@ -88,9 +104,8 @@ class UpdateAdmission:
             if head["round"] in self._seen:
                 self._seen[head["round"]][head["device"]] = bytes.fromhex(head["sha256"])
 
-    def _count(self, head: dict[str, Any], record: LogRecord) -> None:
+    def _count(self, device: str, number: int, record: LogRecord) -> None:
         """Of one device's updates the newest counts."""
-        device, number = head["device"], head["round"]
         if device not in self._newest or self._newest[device][0] < number:
             self._newest[device] = number, record
 
@@ -104,12 +119,12 @@ class UpdateAdmission:
         """Names of the devices whose updates count, in order."""
         return sorted(self._newest)
 
-    def records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def records(self) -> Iterator[tuple[StoredUpdate, bytes]]:
         """Head and row of each update that counts, in the order of names: the same whatever came first."""
         spool = self._opened()
         for device in self.contributors:
             _, record = self._newest[device]
-            yield record.head, spool.read(record)
+            yield StoredUpdate.from_json(record.head), spool.read(record)
 
     def receive(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
         """Receive one message on the topic of an update. The update counts when `commit` has returned."""
@@ -146,17 +161,18 @@ class UpdateAdmission:
         settings = self._settings if told is None else told.config  # the file may have changed since
         found = admit(update, blob, self._layout, settings, self._limits, update_encoding.unpack)
         late = self._number - update.round
-        head = {
-            "device": update.device,
-            "round": update.round,
-            "samples": min(update.samples, self._limits.max_samples),
-            "factor": found.factor * discount(late, self._config.reduce.discount),
-            "sha256": update.sha256,
-            "norm": found.norm,
-            "loss": update.loss,
-            "metrics": dict(update.metrics),
-        }
-        self._count(head, self._opened().append(head, found.row.to_bytes()))
+        stored = StoredUpdate(
+            device=update.device,
+            round=update.round,
+            samples=min(update.samples, self._limits.max_samples),
+            factor=found.factor * discount(late, self._config.reduce.discount),
+            sha256=update.sha256,
+            norm=found.norm,
+            loss=update.loss,
+            metrics=update.metrics,
+        )
+        record = self._opened().append(stored.to_json(), found.row.to_bytes())
+        self._count(update.device, update.round, record)
         self._seen[update.round][update.device] = bytes.fromhex(update.sha256)
         self._answers[update.round, update.id].accepted.append(update.device)
 

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from edged.device.startup.bootstrap import with_context
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import TemporalContext
+from edged.domain.training.message import Message
 from edged.engines.inference import InferenceModel
 from edged.errors import EdgedError, TrainingError
 from edged.host.child_process import stop_process
@@ -48,6 +50,25 @@ STEP_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
 STOP_SECONDS = 15.0
 COMMISSION_STEPS = 1500
+
+
+@dataclass(frozen=True)
+class DemoSummary(Message):
+    """What the demo has come to: counts, and the figures of the adapted and the frozen model."""
+
+    samples: int
+    predictions: int
+    dropped: int
+    duplicated: int
+    trainings: int
+    swaps: int
+    rollbacks: int
+    frozen: Mapping[str, float]
+    adapted: Mapping[str, float]
+    engine: str
+    broker: str
+    seconds: float
+    warnings: tuple[str, ...]
 
 
 class Demo:
@@ -74,8 +95,8 @@ class Demo:
         self.published = 0
         self.window = max(20, (count - world.commission) // WINDOWS)
 
-    def run(self) -> dict[str, Any]:
-        """All of it; the summary, ready for JSON."""
+    def run(self) -> DemoSummary:
+        """Run the whole demo, and sum it up."""
         started = time.monotonic()
         with ExitStack() as stack:
             self._broker = broker = stack.enter_context(EmbeddedBroker(self._kind))
@@ -258,23 +279,23 @@ class Demo:
 
     _swaps_before = 0
 
-    def _summary(self, seconds: float) -> dict[str, Any]:
+    def _summary(self, seconds: float) -> DemoSummary:
         start, count, witness = self.world.commission, len(self.world), self.witness
-        return {
-            "samples": count,
-            "predictions": witness.answered,
-            "dropped": count - witness.answered,
-            "duplicated": witness.twice,
-            "trainings": witness.trainings,
-            "swaps": len(witness.swaps),
-            "rollbacks": witness.rollbacks,
-            "frozen": {"accuracy": self.frozen.mean(start, count)},
-            "adapted": {"accuracy": witness.adapted.mean(start, count)},
-            "engine": witness.engine,
-            "broker": self._broker.name,
-            "seconds": round(seconds, 1),
-            "warnings": list(self.world.warnings),
-        }
+        return DemoSummary(
+            samples=count,
+            predictions=witness.answered,
+            dropped=count - witness.answered,
+            duplicated=witness.twice,
+            trainings=witness.trainings,
+            swaps=len(witness.swaps),
+            rollbacks=witness.rollbacks,
+            frozen={"accuracy": self.frozen.mean(start, count)},
+            adapted={"accuracy": witness.adapted.mean(start, count)},
+            engine=witness.engine,
+            broker=self._broker.name,
+            seconds=round(seconds, 1),
+            warnings=tuple(self.world.warnings),
+        )
 
 
 def _acknowledging(session: Session, handler: Any) -> Any:
@@ -306,7 +327,7 @@ def run_demo(
     broker: Kind | None = None,
     bundle: Path | None = None,
     rate: float | None = None,
-) -> dict[str, Any]:
+) -> DemoSummary:
     """Run the demo and return its summary.
 
     `broker` is the first one installed when absent; `bundle` the standard network, built at the start. Of

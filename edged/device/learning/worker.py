@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from edged.device.learning.queued_run import QueuedRun
 from edged.device.learning.run_queue import RunQueue
-from edged.domain.judging.gate import Verdict
 from edged.domain.training.training_run import RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -146,9 +145,9 @@ class TrainingWorker:
         its_own = run is not None and left is not None and left.run in (run.id, run.request.get("resumes"))
         unjudged = its_own and left is not None and left.trained
         if run is not None and run.outcome not in UNTOLD and not (unjudged and run.outcome == "done"):
-            found = next((r.verdict for r in self._registry.records() if r.run == run.id), None)
+            verdict = next((r.judged for r in self._registry.records() if r.run == run.id), None)
             end = RunEnd.of_record(run.id, str(run.outcome), run.result or {})
-            QueuedRun(tasks=[task]).finish(end, None if found is None else Verdict.from_json(found))
+            QueuedRun(tasks=[task]).finish(end, verdict)
         elif run is not None and run.id == runs[0].id and self._registry.get_value(CANCELLED):
             task.fail(EdgedError("cancelled", where="train"))
         elif not its_own or options.dry_run:

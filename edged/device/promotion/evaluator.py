@@ -113,7 +113,9 @@ class CandidateEvaluator:
         model, seconds = verify_candidate(
             candidate.folder, self._reader.load, self._probing(), self._reader.breathe
         )
-        return StreamModel.of(model, self._mix, learned=Learned.of(candidate.data())), seconds
+        return StreamModel.of(
+            model, self._mix, learned=Learned.of(candidate.consumed, candidate.classes)
+        ), seconds
 
     def _probing(self) -> ProbeRules:
         schema, config = self._schema, self._config
@@ -169,7 +171,9 @@ class CandidateEvaluator:
             )
             if found is None:
                 return None
-            return StreamModel.of(found[0], self._mix, learned=Learned.of(candidate.data())), found[1]
+            return StreamModel.of(
+                found[0], self._mix, learned=Learned.of(candidate.consumed, candidate.classes)
+            ), found[1]
 
         def choose() -> Verdict:
             recent = self._holdout.holdout_window(self._config.recent)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 from edged.device.promotion.summary import stored_summary
+from edged.domain.training.message import Message
 from edged.storage.journal.journal import AUDIT_HEAD
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from edged.device.settings import PausedParts
     from edged.device.startup.recovery import Recovery
     from edged.domain.commands.running import RunningCommands
-    from edged.domain.training.message import Message
     from edged.host.vitals import VitalsReader
     from edged.mqtt.client.session import Session
 
@@ -48,6 +48,16 @@ def health(state: str, problem: str | None) -> dict[str, Any]:
     {'state': 'degraded', 'reasons': ['the disk is full']}
     """
     return {"state": "ok" if state == "online" else state, "reasons": [problem] if problem else []}
+
+
+@dataclass(frozen=True)
+class LastRun(Message):
+    """The newest run that has ended, at `ended` (Unix seconds)."""
+
+    run: int
+    trigger: str
+    ended: float | None
+    outcome: str | None
 
 
 class StatusCollector:
@@ -183,7 +193,7 @@ class StatusCollector:
                 "failures": scheduler.backoff.failures,
                 "paused": _json(scheduler.backoff.pause()),
                 "on_hold": "training" in self.paused.names,
-                "last": self._last_run(),
+                "last": _json(self._last_run()),
                 "promotions": models.promotions,
                 "rejections": models.rejections,
                 "rollbacks": models.rollbacks,
@@ -228,13 +238,10 @@ class StatusCollector:
         last = None if drift.last is None else drift.last.as_dict(names)
         return {"signals": drift.signals, "last": last}
 
-    def _last_run(self) -> dict[str, Any] | None:
+    def _last_run(self) -> LastRun | None:
         """The newest run that has ended; None before the first."""
         ended = [run for run in self._pipeline.registry.runs(2) if run.ended is not None]
-        if not ended:
-            return None
-        run = ended[0]
-        return {"run": run.id, "trigger": run.trigger, "ended": run.ended, "outcome": run.outcome}
+        return LastRun(ended[0].id, ended[0].trigger, ended[0].ended, ended[0].outcome) if ended else None
 
     def _windows(self) -> dict[str, int] | None:
         """Counters of windowing since startup; None for a stream without windows."""

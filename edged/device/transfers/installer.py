@@ -140,7 +140,7 @@ class TransferInstaller:
 
     def _from_bundle(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Install a bundle and export its own model, in a trainer process of its own."""
-        known = {str(record.data.get("bundle")) for record in self._registry.records()}
+        known = {str(record.origin.bundle) for record in self._registry.records()}
         fingerprint = self._first.install_bundle(
             self._chunks(transfer, folder), known, downgrade=transfer.purpose.downgrade
         )
@@ -159,13 +159,13 @@ class TransferInstaller:
 
     def _outcome_of_model(self, name: str, sha256: str) -> TransferOutcome | None:
         """Return the outcome by the registry's models: an accepted one has served, or serves."""
-        made = [r for r in self._registry.records() if r.data.get("update") == sha256]
-        if not made or made[-1].data.get("transfer") != name or made[-1].status == "candidate":
+        made = [r for r in self._registry.records() if r.origin.update == sha256]
+        if not made or made[-1].origin.transfer != name or made[-1].status == "candidate":
             return None
         model = made[-1]
         state = "refused" if model.status == "rejected" else "promoted"
-        reasons = tuple((model.verdict or {}).get("reasons", []))
-        return TransferOutcome(name, sha256, state, reasons, model.version, model.data.get("share"))
+        reasons = () if model.judged is None else model.judged.reasons
+        return TransferOutcome(name, sha256, state, reasons, model.version, model.origin.share)
 
     def _end(self, transfer: Transfer, outcome: TransferOutcome) -> None:
         """Remember the outcome first, so that the same transfer has no second effect."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -61,10 +61,9 @@ class Learned:
     classes: int | None = None
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Learned | None:
-        """Read what the registry keeps as a model's data; None where it does not say."""
-        position = data.get("consumed")
-        return None if position is None else cls(position, data.get("classes"))
+    def of(cls, position: int | None, classes: int | None) -> Learned | None:
+        """Return what was learned up to a position; None where it is not known."""
+        return None if position is None else cls(position, classes)
 
     def covers(self, place: int, first: int) -> bool:
         """Whether a class may have been seen: its output, and the position of its first label."""

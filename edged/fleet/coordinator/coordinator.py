@@ -28,7 +28,7 @@ from edged.fleet.coordinator.announcer import Announcer
 from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model
-from edged.fleet.coordinator.journal import CoordinatorJournal, RoundRecord
+from edged.fleet.coordinator.journal import CoordinatorJournal, ModelOrigin, RoundRecord
 from edged.fleet.coordinator.reports import LATE, RoundReports, States
 from edged.fleet.coordinator.status import CoordinatorStatus
 from edged.fleet.coordinator.updates import UpdateAdmission
@@ -103,7 +103,7 @@ class Coordinator:
         if course is None:
             weights, bundle = first_model(self._config)
             self._check_bundle(bundle)
-            base = self.journal.add(weights, fingerprint(weights), {"round": 0, "parent": None})
+            base = self.journal.add(weights, fingerprint(weights), ModelOrigin(0, None))
             course = FleetState(base, bundle)
             self.journal.store(course)
         elif not course.bundle and self._config.bundle:
@@ -318,15 +318,15 @@ class Coordinator:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
             self._end(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
             return
-        about = {
-            "round": self.course.number,
-            "parent": standing.hash,
-            "devices": aggregate.devices,
-            "samples": aggregate.samples,
-            "refused": dict(self.admission.refused),
-            "left_out": list(aggregate.left_out),
-            "made": now,
-        }
+        about = ModelOrigin(
+            round=self.course.number,
+            parent=standing.hash,
+            devices=aggregate.devices,
+            samples=aggregate.samples,
+            refused=dict(self.admission.refused),
+            left_out=tuple(aggregate.left_out),
+            made=now,
+        )
         model = self.journal.add(weights, fingerprint(weights), about, aggregate.memory)
         took = time.monotonic() - began
         log.info("round_closed", round=self.course.number, seconds=round(took, 3), devices=count)
@@ -398,7 +398,7 @@ class Coordinator:
             reason="not judged" if verdict is None else verdict.reason,
             numbers={} if verdict is None else verdict.numbers,
             dissenters=() if verdict is None else tuple(verdict.dissenters[:NAMED]),
-            left_out=tuple(about.get("left_out", ())) if about.get("round") == self.course.number else (),
+            left_out=(about.left_out or ()) if about.round == self.course.number else (),
         )
 
     # For `edged fleet status`.

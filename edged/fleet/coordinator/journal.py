@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from edged.domain.federated.messages import split
 from edged.domain.federated.settings import BaseModelInfo
 from edged.domain.messages.encoding import json_ready
-from edged.domain.training.message import Message
+from edged.domain.training.message import Message, SparseMessage
 from edged.errors import CorruptError
 from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import FILE, MAX_BYTES, compress, decompress, pack, unpack
@@ -58,6 +58,22 @@ class RoundRecord(Message):
     def seconds(self) -> float:
         """How long the round was open; 0 where that is not known."""
         return 0.0 if self.opened is None else self.ended - self.opened
+
+
+@dataclass(frozen=True)
+class ModelOrigin(SparseMessage):
+    """How a model was made: of which round, from which parent, and of whose updates; the first of none.
+
+    `refused` counts updates by reason; `made` is in Unix seconds.
+    """
+
+    round: int
+    parent: str | None
+    devices: int | None = None
+    samples: int | None = None
+    refused: Mapping[str, int] | None = None
+    left_out: tuple[str, ...] | None = None
+    made: float | None = None
 
 
 class CoordinatorJournal:
@@ -110,7 +126,7 @@ class CoordinatorJournal:
         self,
         weights: Weights,
         digest: str,
-        about: Mapping[str, Any],
+        about: ModelOrigin,
         memory: Mapping[str, NDArray[Any]] | None = None,
     ) -> BaseModelInfo:
         """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing.
@@ -125,7 +141,7 @@ class CoordinatorJournal:
                 (staging / FILE).write_bytes(pack(weights))
                 if memory:
                     (staging / MEMORY).write_bytes(compress(memory, {}))
-            atomic.publish_directory(staging, final, extra=about, disk=self._disk)
+            atomic.publish_directory(staging, final, extra=about.to_json(), disk=self._disk)
         return self.base(digest)
 
     def base(self, digest: str) -> BaseModelInfo:
@@ -144,9 +160,9 @@ class CoordinatorJournal:
         """Read the weights of a model."""
         return unpack(self.blob(digest))[0]
 
-    def about(self, digest: str) -> dict[str, Any]:
-        """What was noted of a model when it was made."""
-        return atomic.verify_directory(self.path / "models" / digest)
+    def about(self, digest: str) -> ModelOrigin:
+        """Read what was noted of a model when it was made."""
+        return ModelOrigin.from_json(atomic.verify_directory(self.path / "models" / digest))
 
     def memory(self, digest: str) -> dict[str, NDArray[Any]]:
         """What the reducer that made a model has left for the next."""

@@ -61,7 +61,7 @@ def test_more_samples_than_count_are_capped_not_refused(fleet: Fleet) -> None:
         fleet.update(name, samples=250_000)
     fleet.turns()
     assert course(fleet) == (1, "trial")
-    assert fleet.coordinator.journal.about(fleet.told.base.hash)["samples"] == 4 * 10_000
+    assert fleet.coordinator.journal.about(fleet.told.base.hash).samples == 4 * 10_000
 
 
 def test_nothing_opens_while_rounds_are_paused(fleet: Fleet) -> None:

@@ -90,7 +90,7 @@ def test_a_device_counts_for_as_many_samples_as_configured(tmp_path: Path, most:
         fleet.update(name, samples=5000)
     fleet.turns()
     assert fleet.told is not None
-    assert fleet.coordinator.journal.about(fleet.told.base.hash)["samples"] == 6 * most
+    assert fleet.coordinator.journal.about(fleet.told.base.hash).samples == 6 * most
 
 
 @pytest.mark.parametrize(("most", "accepted"), [(1.5, 0), (6.0, 1)])

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import generated_page_is_current
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "docs" / "build_site.py"
-# The packages that build a site begin with CPython 3.11.
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="zensical needs CPython 3.11")
+MACROS = {".TH", ".SH", ".SS", ".TP", ".PP", ".B"}
 
 
 def _build(target: Path) -> subprocess.CompletedProcess[str]:
@@ -21,6 +22,7 @@ def _build(target: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="zensical needs CPython 3.11")
 @pytest.mark.slow
 def test_the_site_builds_without_a_broken_link_and_asks_nobody_else(tmp_path: Path) -> None:
     built = _build(tmp_path)
@@ -33,6 +35,20 @@ def test_the_site_builds_without_a_broken_link_and_asks_nobody_else(tmp_path: Pa
         loaded += re.findall(r"<link[^>]* rel=\"?stylesheet\"?[^>]* href=\"?(https?:[^\" >]+)", text)
         assert loaded == [], page
     assert (tmp_path / "site" / "search.json").stat().st_size > 100_000
+
+
+def test_the_command_reference_is_up_to_date() -> None:
+    assert generated_page_is_current("make_command_reference.py")
+
+
+def test_the_manual_page_is_one_that_man_reads(tmp_path: Path) -> None:
+    page = tmp_path / "edged.1"
+    program = ROOT / "docs" / "make_command_reference.py"
+    subprocess.run([sys.executable, program, "--man", page], check=True, timeout=60)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(".TH EDGED 1")
+    assert ".SS edged fleet round pause|resume|abandon|skip CONFIG" in text
+    assert all(line.split()[0] in MACROS for line in text.splitlines() if line.startswith((".", "'")))
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -7,6 +7,7 @@ import sys
 from typing import Annotated, Literal
 
 from typer import Argument
+
 # Public in the documentation of typer, and not in its types.
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
 

@@ -56,6 +56,8 @@ def _command_lines(block: str) -> Iterator[list[str]]:
             if word[:1] not in {*";|&<>()"}:
                 command.append(word)
                 continue
+            if word[:1] == ">" and command and command[-1].isdigit():
+                del command[-1]  # the number of what is redirected
             while command and (command[0] in {"$", "sudo"} or "=" in command[0]):
                 del command[0]
             if command and Path(command[0]).name == "edged":

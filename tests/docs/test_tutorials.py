@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edged.workbench.demo.broker import free_port
+
 if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto
 
@@ -30,6 +32,13 @@ def run(page: str, broker: Mosquitto, folder: Path) -> str:
             connected = text.replace('connect("localhost")', f'connect("localhost", {broker.port})')
             (folder / mark.removeprefix("save: ")).write_text(connected, encoding="utf-8")
         elif language == "sh" and mark != "install":
+            for given, here in {
+                "edged init": f"edged init --broker localhost:{broker.port}",
+                "web: {}": f"web: {{listen: 127.0.0.1:{free_port()}}}",
+                ".py 0.1": ".py 0.02",  # faster than a reader wants it
+                ".py 0.2": ".py 0.02",
+            }.items():
+                text = text.replace(given, here)  # noqa: PLW2901
             script.append(text)
     for client in ("mosquitto_pub", "mosquitto_sub"):
         (folder / client).write_text(f"-p {broker.port}\n", encoding="utf-8")
@@ -58,3 +67,23 @@ def test_a_washing_machine_by_its_power(broker: Mosquitto, tmp_path: Path) -> No
     predictions = re.findall(r'"label":"(\w+)","confidence":', told.split("model_promoted")[1])
     assert len(predictions) == 3
     assert set(predictions) <= {"idle", "heating", "washing", "spinning"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_ten_minutes_with_zigbee2mqtt(broker: Mosquitto, tmp_path: Path) -> None:
+    told = run("tutorial-zigbee2mqtt.md", broker, tmp_path)
+    assert "features:\n    - temperature" in told
+    assert "left out (radio signal)" in told
+    predictions = re.findall(r'"label":"(\w+)","confidence":', told.split("model_promoted")[1])
+    assert len(predictions) == 3
+    assert set(predictions) <= {"away", "present"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_bearings_without_labels(broker: Mosquitto, tmp_path: Path) -> None:
+    told = run("tutorial-bearings.md", broker, tmp_path)
+    alarm = told.index('"event":"anomaly"')
+    assert '"key":"b","state":"start"' in told[alarm:]
+    assert '"key":"b","state":"end"' in told[alarm:]

@@ -300,7 +300,8 @@ def show_findings(findings: Sequence[CheckResult]) -> None:
     marks = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
     for finding in findings:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
-        out.print(f"{marks[finding.level]:<8} {finding.what}: {finding.result}{remedy}", highlight=False)
+        line = escape(f" {finding.what}: {finding.result}{remedy}")
+        out.print(marks[finding.level] + line, highlight=False, soft_wrap=True)
 
 
 class Bars:

@@ -184,7 +184,7 @@ def show_comparison(comparison: Mapping[str, Any]) -> None:
 
 def show_note(text: str) -> None:
     """Print one line on stderr."""
-    err.print(text, highlight=False, markup=False)
+    err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_bundle(values: Mapping[str, Any]) -> None:

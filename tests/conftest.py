@@ -39,7 +39,7 @@ COMPUTING = (
 # Their tests share nothing: they come last, one by one, to the worker that has nothing else to do.
 SINGLE = (
     *("tests/crash/test_machine.py", "tests/crash/test_states.py"),
-    *("tests/workbench/evaluation/test_replay.py", "tests/workbench/experiments/test_run.py"),
+    "tests/workbench/evaluation/test_replay.py",
 )
 
 

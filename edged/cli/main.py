@@ -66,7 +66,7 @@ def main() -> int:
     """Entry point: errors become one line and an exit code."""
     prepare()
     try:
-        code = _narrowed(sys.argv[1:])(prog_name="edged", standalone_mode=False)
+        code = narrowed(sys.argv[1:])(prog_name="edged", standalone_mode=False)
     except (EdgedError, OSError, ImportError, MemoryError) as problem:
         return _failed(problem)
     except typer.Exit as ended:
@@ -81,7 +81,7 @@ def main() -> int:
     return code if isinstance(code, int) else 0
 
 
-def _narrowed(words: Sequence[str]) -> typer.Typer:
+def narrowed(words: Sequence[str]) -> typer.Typer:
     """The app with only the command or group that `words` begin with; all of it where there is none.
 
     To read the parameters of all commands takes a fifth of a start.

@@ -187,7 +187,7 @@ def show_comparison(comparison: EvaluationComparison) -> None:
 
 def show_note(text: str) -> None:
     """Print one line on stderr."""
-    err.print(text, highlight=False, markup=False)
+    err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_bundle(values: Mapping[str, Any]) -> None:
@@ -303,7 +303,8 @@ def show_findings(findings: Sequence[CheckResult]) -> None:
     marks = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
     for finding in findings:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
-        out.print(f"{marks[finding.level]:<8} {finding.what}: {finding.result}{remedy}", highlight=False)
+        line = escape(f" {finding.what}: {finding.result}{remedy}")
+        out.print(marks[finding.level] + line, highlight=False, soft_wrap=True)
 
 
 class Bars:

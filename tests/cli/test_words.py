@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from edged.cli import output
+from edged.cli.doctor import CheckResult
 from edged.workbench.evaluation.figures import EvaluationReport
 from tests.commands import edged
 
@@ -24,6 +25,12 @@ def test_times_and_sizes_are_those_of_people(capsys: pytest.CaptureFixture[str])
     assert "accuracy 97.0 %, kappa 0.625" in told
     assert "1.2 MB" in told
     assert "12,345" in told
+
+
+def test_findings_are_one_line_each_with_every_word(capsys: pytest.CaptureFixture[str]) -> None:
+    result = "no feature tags[name=tag2].value on " + "x" * 80
+    output.show_findings([CheckResult("samples", "error", result, "look")])
+    assert capsys.readouterr().out == f"error samples: {result} → look\n"
 
 
 def test_figures_have_one_form_in_the_terminal_and_in_reports(capsys: pytest.CaptureFixture[str]) -> None:

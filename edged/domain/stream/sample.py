@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 LabelValue = float | tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reading:
     """One decoded message, before it has a place in the sample log.
 
+    Not frozen, for speed: one is made of each message, to which the decoder adds its `source`.
     `values` are `d` numbers in model input order, not yet checked for being finite;
     `ts` is Unix time in seconds, None when the message carries none.
     """

@@ -148,7 +148,9 @@ class Trainer:
         state, training = config.storage.dir, config.training
         if training.guide != "none" and training.engine == "auto":
             training = training.model_copy(update={"engine": "portable"})
-        chosen = choose(training, bundle, state, note=lambda what: control.report(messages.Note(what)))
+        chosen = choose(
+            training, bundle, setup.log or state, note=lambda what: control.report(messages.Note(what))
+        )
         if chosen.new:
             control.report(messages.EngineChosen(chosen.line()))
         engines = EngineFactory(chosen.engine, bundle, training.threads, training.provider)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.device.keys.key_pipeline import COMMON_EXPERT, KeyEvents, KeyPipeline, config_of
+from edged.device.keys.key_pipeline import KeyEvents, KeyPipeline, config_of
 from edged.device.pipeline import Host
 from edged.device.serving.key_answers import Share
-from edged.domain.judging.outputs import answers, errors
+from edged.domain.judging.outputs import errors
 from edged.domain.training.triggers import FEWEST
 from edged.domain.training.turns import Waiting, next_turn
 from edged.errors import CorruptError, EdgedError, ModelError, RefusedError, StorageError, TrainingError
@@ -75,6 +75,7 @@ class KeyModels:
         self._labels: Counter[str] = Counter()
         self._new: Counter[str] = Counter({})
         self._ready: dict[str, float] = {}  # keys with enough new labels, and since when
+        self._begun = False  # whether the stream's model was trained
         self._training: tuple[KeyPipeline, QueuedRun] | None = None
         self._not_before: dict[str, float] = {}
         self._fewest: dict[str, int] = {}  # labels at which a key's classes are looked at again
@@ -113,26 +114,17 @@ class KeyModels:
         own = None if share.key is None else self._loaded.get(share.key)
         if own is None or own.shares:
             return
-        schema = self._common.schema
+        common = self._common.predictor
         try:
             if share.own:
-                # The stream's model is an expert of the key's: what it said of classes is known.
-                known = schema.task == "classify" and made.experts is not None
-                raw = (
-                    made.experts[:, COMMON_EXPERT]
-                    if known and made.experts is not None
-                    else self._common.predictor.champion.model.predict(x)
-                )
-                other = answers(schema, raw)
-                pairs = zip(made.offsets.tolist(), made.answers, other, strict=True)
+                ours, second = made, common.predict(made.offsets, x, keys)
             else:
-                second = own.predictor.predict(made.offsets, x, keys)
-                pairs = zip(made.offsets.tolist(), second.answers, made.answers, strict=True)
+                ours, second = own.predictor.predict(made.offsets, x, keys), made
         except ModelError as problem:
             log.error("not_compared", key=own.key, problem=problem.line())
             return
-        for offset, ours, common in pairs:
-            self._answered[offset] = own, ours, common
+        for offset, one, other in zip(made.offsets.tolist(), ours.answers, second.answers, strict=True):
+            self._answered[offset] = own, one, other
         while len(self._answered) > ANSWERS:
             del self._answered[next(iter(self._answered))]
 
@@ -268,10 +260,10 @@ class KeyModels:
             own.restore(note)
             if not own.shares:
                 own.teacher.refresh()
-        except StorageError:
-            raise  # the disk refuses now: nothing is wrong with the key
         except (EdgedError, OSError, ValueError) as problem:
-            self._set_aside(key, problem)
+            # Of others the key is not to blame: the disk refuses, or serving is set up wrongly.
+            if isinstance(problem, CorruptError | ModelError | ValueError):
+                self._set_aside(key, problem)
             raise
         own.used = self._host.clock.monotonic()
         self._notes[key] = note
@@ -329,6 +321,7 @@ class KeyModels:
     def _keep_note(self, own: KeyPipeline) -> None:
         self._notes[own.key] = note = own.note()
         try:
+            own.registry.set_value("mix", own.predictor.mix.state())
             self._folders.write(note)
         except StorageError as problem:
             log.warning("key_note_not_kept", key=own.key, problem=problem.line())
@@ -352,6 +345,11 @@ class KeyModels:
             return commanded[0]
         if not self._ready or self._common.scheduler.held_back():
             return None
+        if not self._begun:
+            version = self._common.predictor.champion.version
+            self._begun = self._common.registry.get(version).source != "bundle"
+            if not self._begun:
+                return None  # there is nothing yet that a key could start from
         waiting = [self._waiting(key, since) for key, since in list(self._ready.items())]
         waiting = [one for one in waiting if now >= self._not_before.get(one.key or "", now)]
         found = next_turn(waiting if common is None else [*waiting, common], now)
@@ -397,7 +395,7 @@ class KeyModels:
             urgent = own is not None and (own.scheduler.triggers.drifted or own.scheduler.triggers.fallen)
             return self._new[key] >= (FEWEST if urgent else self._needed(key))
         enough = max(self._config.model.own_after, self._fewest.get(key, 0))
-        if self._labels[key] < enough or self._common.registry.get(self._common_version).source == "bundle":
+        if self._labels[key] < enough:
             return False
         if self._common.schema.task == "classify":
             classes = self._common.reader.of_key(key).labels_by_class()
@@ -405,10 +403,6 @@ class KeyModels:
                 self._fewest[key] = self._labels[key] + MORE_LABELS
                 return False
         return True
-
-    @property
-    def _common_version(self) -> int:
-        return self._common.predictor.champion.version
 
     def train(self, key: str) -> tuple[RunResult | None, JudgedCandidate | None]:
         """Carry out a run of a key that is due; what came of it, None where nothing was trained.

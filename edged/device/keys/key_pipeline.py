@@ -9,6 +9,7 @@ from edged.device.events import Events
 from edged.device.learning.run_queue import RunQueue
 from edged.device.pipeline import Pipeline
 from edged.device.startup.recovery import unfinished
+from edged.device.startup.restore import restore_mix
 from edged.domain.judging.expert_mix import ExpertMix
 from edged.domain.judging.own_or_common import OwnOrCommon
 from edged.domain.judging.ridge_head import log_likelihoods
@@ -35,7 +36,6 @@ log = get_logger("edged.keys")
 
 COMMON = "weights"
 """Source of the registry's record of a copy of the stream's model: the learner goes on from its weights."""
-COMMON_EXPERT = -1  # place of the stream's model among the experts of a key
 FROM = "common"  # field of that record's data: which version of the stream's it is
 REMEMBERED = 500  # answers of a key that wait for labels
 MODELS_KEPT, CHECKPOINTS_KEPT = 4, 2
@@ -109,6 +109,7 @@ class KeyPipeline(Pipeline):
             raise CorruptError("no model of this key can be loaded", where=str(config.storage.dir))
         if isinstance(self.mix, ExpertMix):
             self.mix.common = CommonExpert(common.predictor)
+            restore_mix(registry, self.mix)  # loading its model without the stream's has begun it anew
         self.contest = OwnOrCommon()
         self.orders = RunQueue(self.scheduler.triggers)
         self.used = float("-inf")

@@ -45,7 +45,8 @@ class ExpertMix:
     w ← max(0, w − step·Σ (p − [y])·ℓ), with ℓ and p of prediction time, and a step that shrinks as
     `step_after` says. Their sum is free, so a mixture that is too sure of itself becomes less so.
     `classes` that come and go are settled in what is served. `head` is the last of the experts, where there
-    is one; of a key that has a model of its own, the model of the whole stream comes behind it, `common`.
+    is one; of a key that has a model of its own, the model of the whole stream comes behind it, `common`, and
+    is all that counts at first: labels must show that what the key's own experts say is worth something.
     """
 
     def __init__(self, classes: OpenClasses | None = None, head: RidgeHead | None = None) -> None:
@@ -86,6 +87,8 @@ class ExpertMix:
         """The weights; of another number of experts nothing is known."""
         if len(self._weights) != experts:
             self._weights, self.labels = np.full(experts, FIRST / experts), 0
+            if self.common is not None:
+                self._weights[:-1], self._weights[-1] = 0.0, 1.0
         return self._weights
 
     def state(self) -> dict[str, Any]:

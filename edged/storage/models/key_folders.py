@@ -39,7 +39,7 @@ def folder_name(key: str) -> str:
     >>> folder_name("pump/7"), folder_name(""), folder_name("..")
     ('=pump%2F7', '=', '=%2E%2E')
     """
-    name = "=" + quote(key, safe=" ,()+@").replace(".", "%2E").replace("~", "%7E")
+    name = "=" + quote(key, safe=" ,()+@", errors="surrogatepass").replace(".", "%2E").replace("~", "%7E")
     if len(name) <= LONGEST:
         return name
     return HASHED + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40]
@@ -91,4 +91,4 @@ def _read(folder: Path) -> KeyNote | None:
     except (CorruptError, StorageError, TypeError):
         if folder.name.startswith(HASHED):
             return None  # nobody knows whose it is: it is found again when that key has a model again
-        return KeyNote(unquote(folder.name[1:], errors="surrogateescape"))
+        return KeyNote(unquote(folder.name[1:], errors="surrogatepass"))

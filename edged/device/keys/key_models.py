@@ -27,7 +27,7 @@ from edged.logs import get_logger
 from edged.storage.files.atomic import sweep
 from edged.storage.files.damaged_database import damage
 from edged.storage.models.key_folders import KeyFolders, KeyNote
-from edged.storage.models.registry import Registry
+from edged.storage.models.resting_registry import RestingRegistry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -266,6 +266,7 @@ class KeyModels:
                 self._set_aside(key, problem)
             raise
         own.used = self._host.clock.monotonic()
+        own.rest()
         self._notes[key] = note
         self._loaded[key] = own
         self.loads += 1
@@ -279,7 +280,7 @@ class KeyModels:
         problem = damage(folder / "state.db", CHECK_SECONDS)
         if problem is not None:
             raise CorruptError(problem, where=str(folder))
-        registry = Registry.open(folder)
+        registry = RestingRegistry.open(folder)
         host, common = self._host, self._common
         own_host = Host(KeyEvents(key, host.events), host.clock, host.models, host.client, host.conditions)
         try:
@@ -316,13 +317,15 @@ class KeyModels:
             self._keep_note(own)
         except StorageError as problem:
             log.warning("key_state_not_kept", key=own.key, problem=problem.line())
-        own.registry.close()
+        finally:
+            own.registry.close()
 
     def _keep_note(self, own: KeyPipeline) -> None:
         self._notes[own.key] = note = own.note()
         try:
             own.registry.set_value("mix", own.predictor.mix.state())
             self._folders.write(note)
+            own.rest()
         except StorageError as problem:
             log.warning("key_note_not_kept", key=own.key, problem=problem.line())
 
@@ -411,11 +414,7 @@ class KeyModels:
         """
         self._ready.pop(key, None)
         try:
-            with self._lock:
-                if key not in self._notes:
-                    self._open(key)
-                    born = {"key": key, "answers": "stream", "labels": self._labels[key]}
-                    self._host.events.event("key_model", born)
+            self.begin(key)
             with self.held(key) as own:
                 return self._train(own)
         except StorageError as problem:
@@ -424,6 +423,15 @@ class KeyModels:
             log.error("key_not_trained", key=key, problem=problem.line())
         self._not_before[key] = self._host.clock.monotonic() + AGAIN_SECONDS
         return None, None
+
+    def begin(self, key: str) -> None:
+        """Make a model for a key that shares the stream's until now; EdgedError where that fails."""
+        with self._lock:
+            if key in self._notes:
+                return
+            self._open(key)
+        born = {"key": key, "answers": "stream", "labels": self._labels[key]}
+        self._host.events.event("key_model", born)
 
     def _train(self, own: KeyPipeline) -> tuple[RunResult | None, JudgedCandidate | None]:
         scheduler, stream = own.scheduler, self._common.scheduler
@@ -520,7 +528,7 @@ class KeyModels:
     def status(self) -> dict[str, Any]:
         """How many keys have models of their own, how many are loaded, and those that do worst."""
         with self._lock:
-            loaded = {key: own.note() for key, own in self._loaded.items()}
+            loaded = {key: own.told(self._notes[key]) for key, own in self._loaded.items()}
         notes = {**self._notes, **loaded}
         known = [note for note in notes.values() if note.accuracy is not None]
         worst = sorted(known, key=lambda note: note.accuracy or 0.0)[:WORST]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Events
@@ -18,6 +19,7 @@ from edged.logs import get_logger
 from edged.storage.files.atomic import MANIFEST
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.key_folders import KeyNote
+from edged.storage.models.resting_registry import RestingRegistry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,10 +173,28 @@ class KeyPipeline(Pipeline):
 
     def note(self) -> KeyNote:
         """What is to be known of the key while its model is not loaded."""
+        return self.told(KeyNote(self.key, runs=self.registry.run_count()))
+
+    def told(self, before: KeyNote) -> KeyNote:
+        """The same without a look at the registry, from what was known `before`."""
         right = self.predictor.live_quality().get("accuracy")
         version = 0 if self.shares else self.predictor.champion.version
-        runs, consumed = self.registry.run_count(), self.scheduler.consumed
-        return KeyNote(self.key, consumed, runs, version, self.contest.state(), right)
+        known: dict[str, Any] = {
+            "consumed": self.scheduler.consumed,
+            "version": version,
+            "contest": self.contest.state(),
+        }
+        return replace(before, accuracy=before.accuracy if right is None else right, **known)
+
+    def rest(self) -> None:
+        """Let the stream's audit log have what waits for it, and close the registry until it is used."""
+        registry = self.registry
+        if registry.audit_waits and (waiting := registry.waiting_audit()):
+            for entry in waiting.values():
+                self._common.registry.record_audit({**entry, "key": self.key})
+            registry.remove_audit(list(waiting), {})
+        if isinstance(registry, RestingRegistry):
+            registry.rest()
 
     def store_state(self) -> None:
         """Store what a later loading goes on from; StorageError when the disk refuses."""

@@ -270,7 +270,8 @@ COMMISSION = 1500
 class DemoStream:
     """What is published: samples `x` `(n, d)`, truth `y` `(n,)`, names, and where it changes.
 
-    Row i is of unit `keys[i % len(keys)]`. `warnings` say what of a recording is left out.
+    `units` `(n,)` number the unit of each row, from 1 on; None where there is one alone. `warnings` say what
+    of a recording is left out.
     """
 
     x: NDArray[np.float32]
@@ -279,11 +280,15 @@ class DemoStream:
     classes: tuple[str, ...]
     phases: list[tuple[int, str]]
     commission: int
-    keys: tuple[str, ...] = ("unit-1",)
+    units: NDArray[np.int64] | None = None
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def key(self, row: int) -> str:
+        """The key of the unit that a row is of."""
+        return "unit-1" if self.units is None else f"unit-{self.units[row]}"
 
 
 def several(machines: int, seed: int, total: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -310,7 +315,7 @@ def simulated(seconds: int, seed: int, rate: float | None = None, machines: int 
         CLASSES,
         [(int(np.searchsorted(rows, start)), name) for start, name, _ in phases(total)],
         commission,
-        tuple(f"unit-{number}" for number in range(1, machines + 1)),
+        None if machines == 1 else rows % machines + 1,
     )
 
 

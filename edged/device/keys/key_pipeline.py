@@ -41,13 +41,17 @@ COMMON = "weights"
 FROM = "common"  # field of that record's data: which version of the stream's it is
 REMEMBERED = 500  # answers of a key that wait for labels
 MODELS_KEPT, CHECKPOINTS_KEPT = 4, 2
+SLOWER = 0.3  # learning rate of a key, in times the stream's: it has few labels, and weights that are good
 
 
 def config_of(config: Config, folder: Path) -> Config:
     """The configuration by which a key learns whose state directory is `folder`."""
     training, serving, storage = config.training, config.serving, config.storage
     checkpoints = min(training.keep_checkpoints, CHECKPOINTS_KEPT)
-    own = {"scarce_labels": False, "key_share": 1.0, "keep_checkpoints": checkpoints}
+    own: dict[str, Any] = {"scarce_labels": False, "key_share": 1.0, "keep_checkpoints": checkpoints}
+    # The weights come from the stream's model, and know inputs in its units alone.
+    own["restandardise"] = False
+    own["learning_rate"] = training.learning_rate * SLOWER
     return config.model_copy(
         update={
             "storage": storage.model_copy(

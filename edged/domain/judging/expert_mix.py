@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 FIRST = 1.4  # sum of the first weights: what learned smoothed labels is less sure than it is right
+OWN, COMMON = 0.4, 0.8  # sums of first weights where the model of a whole stream is one of the experts
+SETTLED = 3000  # labels from which on steps are as short as theirs: a key has few, and they are noise
 HALVED = 100  # labels after which the first step is halved
 
 
@@ -88,7 +90,8 @@ class ExpertMix:
         if len(self._weights) != experts:
             self._weights, self.labels = np.full(experts, FIRST / experts), 0
             if self.common is not None:
-                self._weights[:-1], self._weights[-1] = 0.0, 1.0
+                self._weights[:-1], self._weights[-1] = OWN / (experts - 1), COMMON
+                self.labels = SETTLED
         return self._weights
 
     def state(self) -> dict[str, Any]:

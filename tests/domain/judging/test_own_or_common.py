@@ -19,10 +19,11 @@ def wrong(share: float, n: int) -> np.ndarray:
 def test_the_better_model_comes_to_answer_and_stays() -> None:
     contest = OwnOrCommon()
     contest.begin()
-    contest.add(wrong(0.3, 300), wrong(0.1, 300))
-    assert not contest.own
-    contest.add(wrong(0.05, 600), wrong(0.3, 600))
-    assert contest.own
+    owns = []
+    for shares in ((0.3, 0.1), (0.05, 0.3)):
+        contest.add(*(wrong(share, 450) for share in shares))
+        owns.append(contest.own)
+    assert owns == [False, True]
     assert contest.labels == 900
 
 

@@ -33,12 +33,12 @@ def test_no_flood_starves_a_key(floods: int, run_seconds: float) -> None:
     """Keys with endless labels, each of which waits again at once; one key with a single run's worth."""
     now, since = 0.0, {f"flood{i}": 0.0 for i in range(floods)}
     quiet = Waiting("quiet", 40, 40, since=0.0)
-    for turns in range(1, 100_000):
+    turns, found = 0, None
+    while found is not quiet:
+        turns += 1
         waiting = [Waiting(key, 10**6, 40, since=start) for key, start in since.items()]
         found = next_turn([*waiting, quiet], now)
         assert found is not None
-        if found is quiet:
-            break
         now += run_seconds
         since[str(found.key)] = now
     # Four runs' worth of labels at most are made up for by waiting, and then every flood had one turn at most.

@@ -70,7 +70,7 @@ class KeyModels:
         self._lock = threading.RLock()  # of what is loaded; not taken by the serving thread
         self._busy: set[str] = set()  # keys that must stay loaded
         self._answered: dict[int, tuple[KeyPipeline, NDArray[np.float32], NDArray[np.float32]]] = {}
-        self._counted = 0
+        self._counted = self._changes = 0
         self._looked = float("-inf")
         self._labels: Counter[str] = Counter()
         self._new: Counter[str] = Counter({})
@@ -86,6 +86,10 @@ class KeyModels:
     def split(self, keys: Sequence[str]) -> list[Share]:
         """Who answers samples of these keys, in their order of first appearance."""
         now, common = self._host.clock.monotonic(), self._common.predictor
+        if self._changes != self._common.teacher.changes:
+            self._changes = self._common.teacher.changes
+            for loaded in list(self._loaded.values()):
+                loaded.teacher.forget()
         groups: dict[str | None, list[int]] = {}
         owners: dict[str | None, KeyPipeline] = {}
         for at, key in enumerate(keys):
@@ -104,6 +108,8 @@ class KeyModels:
         shares = []
         for owner, rows in groups.items():
             one = owners.get(owner)
+            if one is not None:
+                one.predictor.expire_probation(now)
             serves = one is not None and one.serves
             predictor = one.predictor if one is not None and serves else common
             shares.append(Share(np.array(rows, np.int64), predictor, owner, serves))
@@ -183,6 +189,9 @@ class KeyModels:
     def _heed(self, own: KeyPipeline) -> None:
         """What the detectors of a key have signalled."""
         predictor = own.predictor
+        failed, predictor.failed = predictor.failed, None
+        if failed is not None:
+            self._soon(partial(own.rollout.champion_failed, failed[0].version, failed[1]))
         for signal in predictor.drift.pop_signals():
             told = signal.as_dict(self._common.schema.names)
             self._host.events.event("drift_detected", {"key": own.key, **told})
@@ -439,6 +448,10 @@ class KeyModels:
         own.exclusion.apply()
         own.disputes.apply()
         scheduler.budget, scheduler.enabled, scheduler.paused = stream.budget, stream.enabled, stream.paused
+        found = own.recall.worth_trying(scheduler.consumed, own.rollout.champion)
+        served = None if found is None else own.rollout.recall(*found)
+        if served is not None:
+            own.recall.record_champion(served.version)
         trigger = scheduler.due()
         if trigger is None:
             self._not_before[own.key] = self._host.clock.monotonic() + AGAIN_SECONDS
@@ -563,4 +576,7 @@ class KeyModels:
                 self._new[one] = self._labels[one]
             if key is None:
                 self._folders.erase()
+                self._counted, self._begun = 0, False  # the log may be another one
+                for counts in (self._labels, self._new, self._ready, self._fewest):
+                    counts.clear()
             return len(doomed)

@@ -41,5 +41,5 @@ def test_no_flood_starves_a_key(floods: int, run_seconds: float) -> None:
         assert found is not None
         now += run_seconds
         since[str(found.key)] = now
-    # Four runs' worth of labels at most are made up for by waiting, and then every flood had one turn at most.
+    # Waiting makes up for four runs' worth of labels, and then every flood had one turn at most.
     assert turns <= 4 * 60.0 / run_seconds + floods + 2

@@ -289,6 +289,9 @@ def demo(
         float | None, Option(min=1, help="samples a second at most; 180, less on a slow board")
     ] = None,
     seed: Annotated[int, Option(min=0, help="of the simulated plant")] = 0,
+    machines: Annotated[
+        int, Option(min=1, max=1000, help="pumps in the plant; each of several gets a model of its own")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """The main job with nothing set up: broker, plant, daemon and trainer, live in the terminal."""
@@ -296,7 +299,9 @@ def demo(
     from edged.workbench.demo.run import run_demo
 
     logs.configure("error", "auto")
-    summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle, rate=rate)
+    summary = run_demo(
+        seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle, rate=rate, machines=machines
+    )
     if as_json:
         print_json(summary.to_json())
 

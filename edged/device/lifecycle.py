@@ -123,6 +123,8 @@ class Device(Assembly):
         self.pipeline.worker.join(8.0)
         self.pipeline.scheduler.client.close()
         self._keep_learning()
+        if self.pipeline.keys is not None:
+            self.pipeline.keys.close()
         self.reporter.farewell()
         if damaged is None:
             self.periodic_reporter.store_status({**self.status.status(), "state": "stopped"})

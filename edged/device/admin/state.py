@@ -52,7 +52,7 @@ UNFINISHED = ("interrupted", "stopped")
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
-    "imports", ".restor*", ".replaced",
+    "by-key", "imports", ".restor*", ".replaced",
 )  # fmt: skip
 
 

@@ -151,6 +151,7 @@ class StatusCollector:
             "host": self._vitals.board(),
             "flash": self._flash(counters.samples),
             "audit": self._pipeline.registry.get_value(AUDIT_HEAD),
+            **({} if self._pipeline.keys is None else {"keys": self._pipeline.keys.status()}),
         }
 
     def flash_bytes(self) -> int | None:

@@ -33,6 +33,7 @@ class ChangeMix:
     """
 
     head = None  # that of classes
+    common = None
 
     def __init__(self, columns: Sequence[int]) -> None:
         self._columns = list(columns)

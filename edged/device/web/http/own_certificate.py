@@ -12,22 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.errors import ConfigError, UnavailableError
+from edged.logs import get_logger
 from edged.storage.files.atomic import publish_file
 
 if TYPE_CHECKING:
     from edged.config import WebConfig
 
 FILE = "web-certificate.pem"
+log = get_logger("edged.web")
+
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*")
 
 
 def own_certificate(config: WebConfig, state: Path) -> Path:
-    """Return the file with key and certificate in the directory `state`; it is made when it is missing.
+    """Return the file with key and certificate in the directory `state`; made where it is missing or damaged.
 
     Raises UnavailableError without the package cryptography; StorageError when the disk refuses.
     """
     path = state / FILE
-    if not path.exists():
+    if not _is_usable(path):
         from edged.signing import self_signed_certificate
 
         try:
@@ -44,6 +47,21 @@ def own_certificate(config: WebConfig, state: Path) -> Path:
         finally:
             os.umask(before)
     return path
+
+
+def _is_usable(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=lambda: "")
+    except (OSError, ValueError) as problem:
+        log.warning(
+            "web_certificate_damaged",
+            problem=str(problem),
+            remedy="a new one is made: compare its fingerprint (edged web pair CONFIG) in each browser",
+        )
+        return False
+    return True
 
 
 def fingerprint(path: Path) -> str:

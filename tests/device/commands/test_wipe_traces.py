@@ -94,7 +94,7 @@ def fill(listener: Listener, device: Device, traces: Traces) -> None:
 
 
 def look(listener: Listener, device: Device, traces: Traces) -> None:
-    """What a person at the page asks for: a review of labels, the map, the timeline, the mixture, an access."""
+    """What a person at the page asks for: reviews, the map, the timeline, the mixture, an access."""
     listener.wait(lambda: listener.request("labels.suspects")["data"]["reviewed"], PATIENCE)
     assert listener.request("labels.confirm", ids=[traces.ids[4]])["status"] == "ok"
     assert listener.request("export", what="mixture")["status"] == "ok"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import socket
 import ssl
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from edged.errors import ConfigError, UnavailableError
 from edged.logs import get_logger
-from edged.storage.files.atomic import publish_file
+from edged.storage.files.atomic import owner_only, publish_file
 
 if TYPE_CHECKING:
     from edged.config import WebConfig
@@ -41,11 +40,8 @@ def own_certificate(config: WebConfig, state: Path) -> Path:
                 where="web",
                 remedy=f"pip install 'edged[signing]', or name one in web.tls, or {tunnel(config)}",
             ) from problem
-        before = os.umask(0o077)
-        try:
+        with owner_only():
             publish_file(path, made)
-        finally:
-            os.umask(before)
     return path
 
 

@@ -109,6 +109,7 @@ class LabelReviews(Extension):
             return None, 0, []
         suspects, size = review["suspects"], min(PART, limit)
         confirmed, found = self._confirmed(), list[CheckedLabel]()
+        classes, known = self.schema.classes, self.schema.known_classes
         for start in range(0, len(suspects), size):
             read = (SuspectLabel.from_json(one) for one in suspects[start : start + size])
             part = {one.offset: one for one in read}
@@ -117,7 +118,8 @@ class LabelReviews(Extension):
                 sample = stored.get(offset)
                 if sample is None or sample.label != suspect.label or key not in (None, sample.key):
                     continue
-                if confirmed.get(offset) != sample.label:
+                # An answer may be a class that has been removed or merged since.
+                if confirmed.get(offset) != sample.label and classes[suspect.answer] in known:
                     found.append(CheckedLabel(self._id(offset), sample, suspect))
             if len(found) >= limit:
                 break

@@ -157,7 +157,7 @@ def test_version_0_is_the_streams_model(tmp_path: Path) -> None:
             own.rollout.roll_back("command", 0)
         assert own_answers(models, "a") == [False]
         assert models.at("a").shares
-        (told,) = [fields for name, fields in heard.events if name == "model_rolled_back"]
+        (told,) = [event.to_json() for event in heard.events if event.name == "model_rolled_back"]
         assert (told["key"], told["from"]) == ("a", 2)
 
 

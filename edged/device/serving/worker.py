@@ -209,8 +209,7 @@ class ServingWorker:
     def _answer(
         self, batch: Batch, received: NDArray[np.float64], part: slice, share: Share | None = None
     ) -> None:
-        offsets, x, aside = batch.offsets[part], batch.x[part], batch.is_aside()[part]
-        keys = batch.keys[part]
+        offsets, x, keys = batch.offsets[part], batch.x[part], batch.keys[part]
         predictor, made = self._predict(offsets, x, keys, share)
         ids = [
             own if own is not None else f"{self._boot}-{offset}"
@@ -223,8 +222,12 @@ class ServingWorker:
         self._events.answered(made, ids, keys, batch.ts[part])
         if self.keys is not None and share is not None:
             self.keys.compare(share, made, x, keys)
-        predictor.ignore(offsets[aside])
-        predictor.shadow(offsets[~aside], x[~aside])
+        if batch.aside:
+            aside = batch.is_aside()[part]
+            predictor.ignore(offsets[aside])
+            predictor.shadow(offsets[~aside], x[~aside])
+        else:
+            predictor.shadow(offsets, x)
         self._report_failed()
         if self._schema.labels_itself:
             for change in self._predictor.detect_anomalies(made, keys, batch.ts[part]).changes:

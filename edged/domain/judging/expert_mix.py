@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from edged.domain.judging.change_mix import ChangeMix, step_after
-from edged.domain.judging.outputs import probabilities
-from edged.domain.judging.ridge_head import Learned, RidgeHead, log_likelihoods
+from edged.domain.judging.outputs import log_likelihoods, probabilities
 from edged.domain.protocols import ExpertModel
 from edged.domain.served_mixture import MixtureOrder
 from edged.domain.stream.temporal_context import pad
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edged.domain.judging.ridge_head import Learned, RidgeHead
     from edged.domain.protocols import Model
     from edged.domain.stream.open_classes import OpenClasses
     from edged.domain.stream.schema import Schema

@@ -131,7 +131,7 @@ class LabelWatch:
         place = made.offsets % self._size
         answered = np.isfinite(made.confidence) & np.isfinite(made.answers[:, 0])
         self._offsets[place] = np.where(answered, made.offsets, -1)
-        self._predicted[place] = np.nan_to_num(made.answers[:, 0]).astype(np.int32)
+        self._predicted[place] = np.where(answered, made.answers[:, 0], 0)
         self._sure[place] = made.confidence
         self._keys[place] = [crc32(key.encode()) for key in keys]
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from edged.workbench.recordings.stream import LabelOptions, Stream
 
 BLOCK = 256
+BEGINNING, FINER = 1600, 5  # samples in smaller blocks: at first it matters most that labels come when due
 
 
 class RecordedEvent(NamedTuple):
@@ -235,6 +236,8 @@ class Replay(Listener):
             need = FEWEST
         if self.recall.bank():
             need = min(need, EVERY)
+        if position < BEGINNING:
+            need = min(need, FINER)
         due = int(np.searchsorted(self.stream.t, self._next_schedule, side="left"))
         return max(1, min(BLOCK, need, due - position + 1))
 

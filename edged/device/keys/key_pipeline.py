@@ -13,8 +13,8 @@ from edged.device.startup.recovery import unfinished
 from edged.device.startup.restore import restore_mix
 from edged.domain.events import EventOfKey
 from edged.domain.judging.expert_mix import ExpertMix
+from edged.domain.judging.outputs import log_likelihoods
 from edged.domain.judging.own_or_common import OwnOrCommon
-from edged.domain.judging.ridge_head import log_likelihoods
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files.atomic import MANIFEST

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,6 @@ from edged.device.keys import KeyModels
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.startup.bootstrap import open_samples, with_bundle
-from edged.domain.events import Event
 from edged.domain.judging.expert_mix import ExpertMix
 from edged.engines.inference import InferenceReader
 from edged.errors import ConfigError, RefusedError
@@ -27,6 +26,9 @@ from edged.storage.files.atomic import MANIFEST
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.key_folders import FOLDER, KeyFolders
 from edged.storage.models.registry import Registry
+
+if TYPE_CHECKING:
+    from edged.domain.events import Event
 
 
 class Heard(Listener):

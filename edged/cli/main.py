@@ -384,9 +384,9 @@ def config_show(config: ConfigPath, as_json: AsJson = False) -> None:
 @config_app.command("schema")
 def config_schema(_config: Annotated[Path | None, Argument(metavar="[CONFIG]", hidden=True)] = None) -> None:
     """Print the JSON schema of the configfile."""
-    from edged.config import Config
+    from edged.config.loader import json_schema
 
-    sys.stdout.write(json.dumps(Config.model_json_schema(), indent=1) + "\n")
+    sys.stdout.write(json.dumps(json_schema(), indent=1) + "\n")
 
 
 @contract_app.command("schemas")

@@ -66,13 +66,19 @@ def load(
 
 
 def load_all(
-    path: Path, environ: dict[str, str] | None = None, *, ignored: list[str] | None = None
+    path: Path,
+    environ: dict[str, str] | None = None,
+    *,
+    ignored: list[str] | None = None,
+    plain: bool = False,
 ) -> list[Config]:
     """The configuration of each stream in `path`: of one without a name, or of those that `streams:` names.
 
-    Raises ConfigFileError with the mistakes of all streams; otherwise as `load`.
+    With `plain` what was set by command is left out. Raises ConfigFileError with the mistakes of all streams;
+    otherwise as `load`.
     """
-    return _File.read(path, environ).configs(ignored)
+    file = _File.read(path, environ)
+    return file.validated({}) if plain else file.configs(ignored)
 
 
 def load_device(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from edged.device.pipeline import LivePipeline
     from edged.domain.judging.predictions import Predictions
     from edged.domain.stream.schema import Schema
-    from edged.host.scheduler import Scheduler
+    from edged.host.scheduler import Scheduler, Timetable
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
 
@@ -97,7 +97,7 @@ class HomeAssistantDiscovery(Extension):
         session: Session,
         outbound: OutboundRouter,
         commands: Collection[str],
-        scheduler: Scheduler,
+        scheduler: Scheduler | Timetable,
     ) -> None:
         self._pipeline = pipeline
         self._session = session
@@ -126,8 +126,18 @@ class HomeAssistantDiscovery(Extension):
     def start(self) -> None:
         """Listen for the birth of Home Assistant, and look for states that have changed."""
         if self._enabled:
-            self._session.subscribe([f"{self._config.discovery.prefix}/status"], 1, self.receive)
+            self._session.subscribe([self.births], 1, self.receive, shared=True)
             self._scheduler.every(LOOK_SECONDS, self._look)
+
+    @property
+    def births(self) -> str:
+        """The topic on which Home Assistant says that it has started."""
+        return f"{self._config.discovery.prefix}/status"
+
+    def take_back(self) -> None:
+        """Have the broker forget what was announced: the stream is no more."""
+        for place in [*self._announced.devices, *self._announced.states]:
+            self._session.publish(place, b"", qos=1, retain=True)
 
     def online(self) -> None:
         """After each connection: announce, and take back what an earlier configuration had announced."""

@@ -89,6 +89,11 @@ class ServingWorker:
         self._queue.put(None)
         self._thread.join(timeout)
 
+    @property
+    def waiting(self) -> int:
+        """Batches and labels that wait for the prediction thread."""
+        return self._queue.qsize()
+
     def submit(self, batch: Batch, received: NDArray[np.float64]) -> None:
         """Hand over a batch; `received` `(n,)` monotonic seconds."""
         self._queue.put((batch, received))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from edged.device.learning.trainer_client import StoppedRunError, TrainerClient
+from edged.device.learning.trainer_client import TrainerClient
+from edged.device.learning.trainer_slot import StoppedRunError
 from edged.device.transfers.admission import Admission
 from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
 from edged.errors import EdgedError, RefusedError, StorageError

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from edged import __version__, logs
 from edged.device.assembly import Assembly
 from edged.device.learning.conditions import Pacer
+from edged.device.lookout import Lookout
 from edged.errors import StorageError
 from edged.host.systemd import LoopWatch
 from edged.mqtt.topics import widest
@@ -71,6 +72,8 @@ class RunningStream(Assembly):
             self.parts.board_watch if training.wait_throttled else None,
         )
         self.timetable.every(LOOK_SECONDS, pacer.look)
+        if self.config.name:
+            self.timetable.every(LOOK_SECONDS, Lookout(self.pipeline, self.outbound).look)
         self.timetable.soon(self.periodic_reporter.now)
 
     def _scheduled(self) -> None:

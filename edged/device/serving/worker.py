@@ -32,6 +32,7 @@ log = get_logger("edged.serve")
 IDLE_SECONDS = 0.5
 MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
 CALL = "requests"  # in the queue of the serving thread: inference requests wait
+LOOK = "look"  # in the queue: a turn without a sample
 SHORT_SECONDS = 0.002  # a run that takes less is shorter than what two changes of threads cost
 
 
@@ -79,6 +80,8 @@ class ServingWorker:
         self._took = float("inf")  # seconds that the last answers took
         self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
         self.errors = 0
+        self.idle: float | None = IDLE_SECONDS
+        """Seconds between two turns without work; None where `look` is called while there may be some."""
 
     def start(self) -> None:
         """Start the prediction thread."""
@@ -132,17 +135,26 @@ class ServingWorker:
             with suppress(queue.Full):
                 self._queue.put_nowait(CALL)
 
+    def look(self) -> None:
+        """Have a turn taken that needs no sample: labels that were changed, a probation that ends."""
+        if self._queue.empty():
+            with suppress(queue.Full):
+                self._queue.put_nowait(LOOK)
+
     def _loop(self) -> None:
         while True:
             self._predictor.expire_probation(time.monotonic())
             try:
-                item = self._queue.get(timeout=IDLE_SECONDS)
+                item = self._queue.get(timeout=self.idle)
             except queue.Empty:
                 self._refresh_head()
                 self._watchdog.beat("serve")
                 continue
             if item is None:
                 return
+            if item == LOOK:
+                self._refresh_head()
+                continue
             with self._turn:
                 self._serve(item)
             self._watchdog.beat("serve")

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +126,22 @@ def daemon(config: Path, hearer: Hearer) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def resident(pid: int) -> float:
-    """Resident memory of a process and its children, in MiB."""
-    told = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    own = next(int(line.split()[1]) for line in told.splitlines() if line.startswith("VmRSS"))
-    threads = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
-    found = {child for place in threads if place.exists() for child in place.read_text().split()}
-    return own / 1024 + sum(resident(int(child)) for child in found)
+    """Resident memory of a process and its children, in MiB; 0 once it has ended."""
+    try:
+        told = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
+    own = next((int(line.split()[1]) for line in told.splitlines() if line.startswith("VmRSS")), 0)
+    return own / 1024 + sum(resident(child) for child in children(pid))
+
+
+def children(pid: int) -> set[int]:
+    """The processes that the threads of a process have started."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found |= {int(child) for child in task.read_text(encoding="ascii").split()}
+    return found
 
 
 def message(rng: np.random.Generator) -> str:

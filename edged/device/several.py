@@ -22,6 +22,7 @@ from edged.device.one_stream import RunningStream
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import note_failed_start, open_state
 from edged.errors import ConfigError, CorruptError, EdgedError, from_system
+from edged.host import heap
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.files.damaged_database import rename_damaged
 from edged.storage.models.registry import Registry
@@ -152,6 +153,7 @@ class SeveralStreams(Listener):
             stream.tell_started()
         gc.collect()
         gc.freeze()
+        heap.trim()
         parts.notifier.ready()
         for stream in self.streams.values():
             stream.events.ready()

@@ -91,11 +91,9 @@ class RecentAnswers:
         self._size = size
         # Offsets are kept plus 1, as those of none are 0: pages that nobody has written to take no memory.
         self._offsets = np.zeros(size, np.int64)
-        self._versions = np.zeros(size, np.int32)
-        self._answers = np.zeros((size, width), np.float32)
-        self._shadows = np.zeros((size, width), np.float32)
+        self._versions = np.zeros(size, np.int64)
+        self._answers, self._shadows, self._repeated = np.zeros((3, size, width), np.float32)
         self._shadow_of = np.zeros(size, np.int64)
-        self._repeated = np.zeros((size, width), np.float32)
         self._experts: NDArray[np.float32] | None = None
         self._experts_of = np.zeros(size, np.int64)
         self._promise: Promise | None = None

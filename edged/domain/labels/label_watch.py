@@ -102,9 +102,8 @@ class LabelWatch:
     def __init__(self, classes: int, size: int) -> None:
         self._size = size
         self._offsets = np.zeros(size, np.int64)  # plus 1: what nobody has written to takes no memory
-        self._keys = np.zeros(size, np.uint32)
-        self._predicted = np.zeros(size, np.int32)
-        self._sure = np.zeros(size, np.float32)
+        self._keys, predicted, sure = np.zeros((3, size), np.uint32)
+        self._predicted, self._sure = predicted.view(np.int32), sure.view(np.float32)
         self._score = np.zeros((classes, classes))
         self._usual = np.full((classes, classes), USUAL)
         self._count = np.full(classes, KNOWN)

@@ -13,6 +13,7 @@ from edged.device.commands.dispatcher import CommandDispatcher, command_authorit
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
 from edged.device.commands.settings import SHOWN
+from edged.device.integrations.home_assistant import ANNOUNCED, hub_message
 from edged.device.outbound.reporter import Reporter
 from edged.device.reporting.audit import AuditTrail
 from edged.device.reporting.status import health
@@ -129,8 +130,18 @@ class Desk:
 
     # ---- life ------------------------------------------------------------------------------
 
-    def extend(self) -> None:
-        """Add what only some devices have."""
+    def online(self) -> None:
+        """Announce the device to Home Assistant, or take that back."""
+        config = self._parts.config
+        place, message = hub_message(config)
+        announced = self._registry.get_value(ANNOUNCED)
+        if config.discovery.enabled:
+            self._parts.session.publish(place, message, qos=1, retain=True)
+        elif announced:
+            self._parts.session.publish(announced, b"", qos=1, retain=True)
+        wanted = place if config.discovery.enabled else None
+        if announced != wanted:
+            self._registry.set_value(ANNOUNCED, wanted)
 
     def start(self) -> None:
         """Take commands."""

@@ -102,7 +102,6 @@ class SeveralStreams(Listener):
         if not self.streams:
             raise next(problem for problem in problems if problem is not None)
         self.parts.events.add(self)
-        self.desk.extend()
 
     @staticmethod
     def _open_registry(folder: Path) -> Registry:
@@ -117,6 +116,7 @@ class SeveralStreams(Listener):
 
     def online(self) -> None:
         """Let every stream publish its states."""
+        self.parts.timetable.soon(self.desk.online)
         for stream in list(self.streams.values()):
             stream.events.online()
 

@@ -16,6 +16,7 @@ from edged.domain.home_assistant import (
     BIRTH,
     AnnouncedDevice,
     announcement,
+    hub_announcement,
     key_announcement,
     labelling_state,
     prediction_state,
@@ -277,8 +278,9 @@ def _device(
 ) -> AnnouncedDevice:
     return AnnouncedDevice(
         id=config.device.id,
-        name=config.discovery.name or config.device.id,
+        name=" ".join(filter(None, (config.discovery.name or config.device.id, config.name))),
         root=config.topic_root,
+        above=config.device_root if config.name else None,
         task=schema.task,
         version=__version__,
         commands=commands,
@@ -287,6 +289,20 @@ def _device(
         url=_url(config),
         predictions=config.serving.publish,
     )
+
+
+def hub_message(config: Config) -> tuple[str, bytes]:
+    """Return topic and payload of the discovery message of a device with several streams."""
+    device = AnnouncedDevice(
+        id=config.device.id,
+        name=config.discovery.name or config.device.id,
+        root=config.device_root,
+        task="classify",
+        version=__version__,
+        commands=(),
+        url=_url(config),
+    )
+    return topic(config.discovery.prefix, config.device_root), _json(hub_announcement(device))
 
 
 def _url(config: Config) -> str | None:

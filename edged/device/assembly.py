@@ -340,7 +340,7 @@ class Assembly:
 
         transport = None if membership is None else membership.local_transport
         return WebServer(
-            WebParts(self.config.web, self.pipeline, self.status, self.inbox, transport, self.reviews)
+            {"": WebParts(self.config.web, self.pipeline, self.status, self.inbox, transport, self.reviews)}
         )
 
     def _edge_node(self) -> EdgeNode | None:

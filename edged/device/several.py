@@ -30,6 +30,8 @@ from edged.storage.models.trust import Trust
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.device.web.front import WebParts, WebServer
+    from edged.domain.training.first_opening import Opened
     from edged.host.systemd import Notifier
     from edged.host.wakeup_queue import WakeupQueue
     from edged.mqtt.client.message import ReceivedMessage
@@ -95,6 +97,9 @@ class SeveralStreams(Listener):
         self._lock.acquire()
         self.streams: dict[str, RunningStream] = {}
         self.failed: dict[str, str] = {}
+        self._opened: dict[object, Opened] = {}
+        self._web: WebServer | None = None
+        self._stopping = False
         registry = self._open_registry(config.device_dir)
         self.parts = DeviceParts(config, path, notifier, endings, registry.next_boot())
         self.desk = Desk(self.parts, registry, self.streams, self.failed)
@@ -102,6 +107,26 @@ class SeveralStreams(Listener):
         if not self.streams:
             raise next(problem for problem in problems if problem is not None)
         self.parts.events.add(self)
+        self._web = self._open_web()
+
+    def _open_web(self) -> WebServer | None:
+        if self.parts.config.web is None:
+            return None
+        from edged.device.web.front import WebRelay, WebServer
+
+        web = WebServer({name: parts for name in self.streams if (parts := self._web_parts(name))})
+        for name, stream in self.streams.items():
+            stream.events.add(WebRelay(web, name))
+        return web
+
+    def _web_parts(self, name: str) -> WebParts | None:
+        from edged.device.web.front import WebParts
+
+        stream = self.streams[name]
+        config = stream.config.web
+        if config is None:
+            return None
+        return WebParts(config, stream.pipeline, stream.status, stream.inbox, None, stream.reviews)
 
     @staticmethod
     def _open_registry(folder: Path) -> Registry:
@@ -147,6 +172,8 @@ class SeveralStreams(Listener):
         parts.timetable.every(WATCH_SECONDS, parts.clock_watch.look)
         parts.timetable.every(LOOK_SECONDS, self._watch)
         self.desk.start()
+        if self._web is not None:
+            self._web.start()
         parts.timetable.start()
         parts.session.start()
         for stream in self.streams.values():
@@ -158,6 +185,8 @@ class SeveralStreams(Listener):
         for stream in self.streams.values():
             stream.events.ready()
         parts.events.ready()
+        if self._web is not None:
+            self._web.ready()
         self._tell()
 
     def _start(self, name: str) -> None:
@@ -186,7 +215,7 @@ class SeveralStreams(Listener):
         for _ in range(ATTEMPTS):
             try:
                 self._set_aside_misplaced(folder)
-                first = FirstOpenings(config, Trust(folder), self.parts.clock)
+                first = FirstOpenings(config, Trust(folder), self.parts.clock, self._opened)
                 state = open_state(config, self.parts.clock, first=first)
                 try:
                     endings = StreamEndings(name, self._endings)
@@ -287,6 +316,11 @@ class SeveralStreams(Listener):
 
     def _greet(self, name: str) -> None:
         stream = self.streams[name]
+        if self._web is not None:
+            from edged.device.web.front import WebRelay
+
+            stream.events.add(WebRelay(self._web, name))
+            self._web.replace(name, self._web_parts(name))
         if self.parts.session.connected:
             stream.events.online()
         stream.tell_started()
@@ -321,6 +355,8 @@ class SeveralStreams(Listener):
             self._greet(name)
 
     def _close(self, name: str, damaged: str | None = None) -> None:
+        if self._web is not None and not self._stopping:
+            self._web.replace(name, None)
         self.streams.pop(name).close(damaged)
 
     def repair(self, what: Any) -> None:
@@ -333,7 +369,10 @@ class SeveralStreams(Listener):
 
     def stop(self, damaged: str | None = None) -> None:  # noqa: ARG002  streams restart by themselves
         """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said."""
+        self._stopping = True
         self.parts.notifier.stopping()
+        if self._web is not None:
+            self._web.stop()
         self.parts.timetable.stop(1.0)
         for stream in self.streams.values():
             stream.begin_stop()

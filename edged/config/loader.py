@@ -148,11 +148,23 @@ class _File:
                 problems += problem.problems
             else:
                 configs.append(config.named(entry.name))
-        problems += self._fleet_problems()
+        problems += self._fleet_problems() + self._problems_of_one()
         if problems:
             once = list({problem.line(): problem for problem in problems}.values())
             raise ConfigFileError(sorted(once, key=lambda one: _line_of(one.where, self.path)))
         return configs
+
+    def _problems_of_one(self) -> list[ConfigError]:
+        """Sections that are for a device with one stream."""
+        return [
+            ConfigError(
+                "this section is for a device with one stream",
+                where=_place(self.path, self.root, [name], {}),
+                remedy="remove it, or give that stream a daemon of its own",
+            )
+            for name in ("sparkplug",)
+            if name in self.data
+        ]
 
     def _fleet_problems(self) -> list[ConfigError]:
         """A fleet improves one model: of which stream has to be said."""

@@ -94,6 +94,11 @@ class OutboundRouter(Listener):
         if self._forwarder is not None:
             self._forwarder.look()
 
+    def shrink(self) -> None:
+        """Give back memory while nothing waits."""
+        if self._forwarder is not None:
+            self._forwarder.shrink()
+
     def connection_changed(self) -> None:
         """Try again what waits for the broker."""
         if self._forwarder is not None:

@@ -186,3 +186,21 @@ def test_streams_may_share_topics(tmp_path: Path, broker: Mosquitto) -> None:
         wait_until(lambda: asked(listener, "status", "b")["data"]["samples"] == 20)
     with plant_running(plant, broker.port) as listener:  # all were acknowledged
         assert asked(listener, "status", "a")["data"]["samples"] == 20
+
+
+def test_kill_9_loses_and_doubles_nothing_in_any_stream(tmp_path: Path, broker: Mosquitto) -> None:
+    plant = Plant(tmp_path, broker.port)
+    with plant_running(plant, broker.port) as listener:
+        for part in range(4):
+            for name in "abc":
+                feed(listener, name, 100, first=100 * part)
+            listener.wait(lambda part=part: len(ids(listener, "b")) > 100 * part + 20)  # type: ignore[misc]
+            assert plant.process is not None
+            plant.process.send_signal(signal.SIGKILL)
+            plant.process.wait(20)
+            before = len(listener.messages["status"])
+            plant.start()
+            listener.wait(lambda before=before: listener.messages["status"][before:][-1:], 120)  # type: ignore[misc]
+        wait_until(lambda: [asked(listener, "status", n)["data"]["samples"] for n in "abc"] == [400] * 3, 60)
+        for name in "abc":
+            assert set(ids(listener, name)) == {f"{name}-{n}" for n in range(400)}

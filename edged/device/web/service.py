@@ -157,10 +157,13 @@ class Site:
         self.bridge.start()
         self.feed.start()
 
-    async def close(self) -> None:
+    def end(self) -> None:
         """End event streams, and keep the history of the page."""
         self._store_history()
         self.feed.stop()
+
+    async def close(self) -> None:
+        """Release what requests have opened, after the last of them."""
         await self._timeline.close()
 
 
@@ -210,6 +213,7 @@ class Web:
         gone = self.sites.pop(name, None)
         if gone is not None:
             gone.inference.ready = False
+            gone.end()
             await gone.close()
         if parts is not None:
             site = Site(parts, self._access, self.sites)
@@ -233,9 +237,12 @@ class Web:
             if not self._ended:
                 await self._stop.wait()
         finally:
-            for site in list(self.sites.values()):
-                await site.close()
+            sites = list(self.sites.values())
+            for site in sites:
+                site.end()
         await self._listener.stop(END_SECONDS)
+        for site in sites:
+            await site.close()
 
 
 def _hosts(config: WebConfig) -> set[str]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator
 
 from edged.config import Config
 from edged.config.retired import RETIRED
+from edged.config.streams import OWN
 from edged.config.values import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -35,6 +36,22 @@ One YAML file; `configs/` holds commented examples, `edged config check FILE` va
   `m` or `min`, `h`, `d`, `w` (`6h`) or are seconds.
 * Every key can be overridden by an environment variable: `EDGED_MQTT__HOST=broker` is `mqtt.host`. The
   value is read as YAML, so a number that is meant as text needs quotes of its own.
+
+## Several streams
+
+Instead of `stream` a file may have a list `streams`. Each entry has a `name` and any of the sections
+{own};
+they lie over those at the top, key by key. All other sections, and `storage.dir`, stand at the top
+and hold for the whole device. A name begins with one of `a-z` or `0-9`; `_` and `-` may follow.
+[streams.md](streams.md) is the guide.
+
+```yaml
+device: {{id: plant}}
+stream: {{features: [temp, vib], classes: [good, worn]}}     # of every stream below
+streams:
+  - {{name: pump-1, stream: {{topic: pumps/1}}}}
+  - {{name: pump-2, stream: {{topic: pumps/2}}, gate: {{min_gain: 0.02}}}}
+```
 
 This page is generated from the code by `docs/make_config_reference.py`.
 """
@@ -148,7 +165,11 @@ def removed() -> str:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([INTRODUCTION, *(table(name, model) for name, model in sections(Config)), removed()])
+    names = [f"`{name}`" for name in OWN]
+    own = f"{', '.join(names[:7])},\n{', '.join(names[7:])}"
+    return "\n".join(
+        [INTRODUCTION.format(own=own), *(table(name, model) for name, model in sections(Config)), removed()]
+    )
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import edged.host.lean_imports  # noqa: F401  before anything that imports what it keeps out
 from edged import __version__, logs
 from edged.config import loader
-from edged.device import Device
+from edged.device import Device, SeveralStreams
 from edged.device.startup.open_state import note_end, note_failed_start
 from edged.errors import CorruptError, EdgedError, from_system
 from edged.host.systemd import Notifier, watchdog_interval
@@ -40,17 +40,18 @@ def run(path: Path) -> int:
     endings = WakeupQueue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     ignored: list[str] = []
-    config = loader.load(path, ignored=ignored)
+    configs = loader.load_all(path, ignored=ignored)
+    config = configs[0]
     logs.configure(config.log.level, config.log.format)
     for problem in ignored:
         log.warning("config_set_ignored", problem=problem, remedy="send config.set anew, or null for the key")
     _confine_trainer(config)
     notifier = Notifier()
     try:
-        device = Device(config, path, notifier, endings)
+        device = (SeveralStreams if config.name else Device)(configs, path, notifier, endings)
         device.start()
     except EdgedError:
-        if DirectoryLock.holder(config.storage.dir) in (None, os.getpid()):
+        if DirectoryLock.holder(config.device_dir) in (None, os.getpid()) and not config.name:
             note_failed_start(config.storage.dir)
         raise
     log.info(
@@ -58,12 +59,16 @@ def run(path: Path) -> int:
         device=config.device.id,
         version=__version__,
         pid=os.getpid(),
-        model=device.pipeline.predictor.champion.version,
+        **device.serves,
     )
-    while (ending := endings.get()) == signal.SIGHUP:
-        device.reload(path)
+    while (ending := endings.get()) == signal.SIGHUP or not isinstance(ending, str | int):
+        if ending == signal.SIGHUP:
+            device.reload(path)
+        else:
+            device.repair(ending)
     if ending == signal.SIGABRT:
-        note_end(config.storage.dir, "watchdog")
+        for folder in device.state_dirs:
+            note_end(folder, "watchdog")
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         os.abort()
     damaged = ending if isinstance(ending, str) else None

@@ -15,6 +15,7 @@ from edged import bundles
 from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_directory, check_file, new_directory
+from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
 from edged.errors import ConfigError
 
 artifacts_app = typer.Typer(
@@ -94,6 +95,7 @@ def artifacts_build(
     ort_format: OrtFormat = False,
     int8: Int8Form = False,
     checkpoint: CheckpointForm = "full",
+    of_stream: Stream = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -108,7 +110,7 @@ def artifacts_build(
 
     refuse_foreign(out)
     check_directory(out, "*", force=force)
-    stream = None if config is None else load_stream(config)
+    stream = None if config is None else load_stream(config, of_stream)
     naming = Naming() if stream is None else Naming.of(stream.to_schema())
     rule = Optimizer.of(
         optimizer, weight_decay=weight_decay, clip_norm=clip_norm, momentum=momentum, dampening=dampening,
@@ -392,14 +394,16 @@ def keys_new(
 
 @keys_app.command("list")
 def keys_list(
-    config: Annotated[Path, Argument(help="a device's configuration")], as_json: AsJson = False
+    config: Annotated[Path, Argument(help="a device's configuration")],
+    stream: Stream = None,
+    as_json: AsJson = False,
 ) -> None:
     """The keys that count on this device now, after those that were rotated or revoked by command."""
     from edged.config import loader
     from edged.device.commands.keys import counting
     from edged.storage.models.trust import Trust
 
-    loaded = loader.load(config)
+    loaded = loader.load(config, stream=stream)
     found = counting(loaded, Trust(loaded.storage.dir))
     if as_json:
         print_json({"keys": found})

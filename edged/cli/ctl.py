@@ -15,6 +15,7 @@ import typer
 from typer import Argument, Option
 
 from edged.cli import output
+from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
 from edged.domain.text import happening, runs, status_of, summary, when
 from edged.errors import ConfigError
 
@@ -46,6 +47,7 @@ def ctl(
     ca: Annotated[Path | None, Option(help="certificates of those to trust (PEM)")] = None,
     cert: Annotated[Path | None, Option(help="certificate of one's own (PEM)")] = None,
     key: Annotated[Path | None, Option(help="its key (PEM)")] = None,
+    stream: Stream = None,
     sign: Annotated[Path | None, Option(metavar="KEY", help="private key, made by `edged keys new`")] = None,
     as_json: Annotated[bool, Option("--json", help="one JSON object on stdout, or one a line")] = False,
 ) -> None:
@@ -61,13 +63,17 @@ def ctl(
         password = _first_line(password_file)
     address = BrokerAddress.parse(broker, password=password, ca=ca, cert=cert, key=key)
     if words[0] == "watch":
-        _watch(address, words[1] if len(words) > 1 else None, seconds, as_json=as_json)
+        watched = words[1] if len(words) > 1 else None
+        if stream is not None and watched is not None:
+            watched = f"{watched}/{stream}"
+        _watch(address, watched, seconds, as_json=as_json)
         return
     if len(words) < 2:
         raise ConfigError(
             "which command?", where="ctl", remedy=f"`edged ctl {words[0]} capabilities` lists them"
         )
     device, command, *pairs = words
+    device = device if stream is None else f"{device}/{stream}"
     fields = dict(_pair(text) for text in pairs)
     code = _ask(address, device, command, fields, timeout, key=sign, wait=wait, as_json=as_json)
     if code:

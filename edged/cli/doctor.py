@@ -76,13 +76,13 @@ def _error(what: str, result: str, remedy: str = "") -> CheckResult:
     return CheckResult(what, "error", result, remedy)
 
 
-def examine(path: Path, seconds: float = LISTEN_SECONDS) -> list[CheckResult]:
+def examine(path: Path, seconds: float = LISTEN_SECONDS, stream: str | None = None) -> list[CheckResult]:
     """Look at everything, and listen to the broker for some seconds.
 
     Nothing is changed but a file written to and removed from the state directory.
     """
     try:
-        config = loader.load(path)
+        config = loader.load(path, stream=stream)
     except EdgedError as problem:
         return [_error("configuration", problem.line())]
     findings = [_ok("configuration", str(path))]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from edged.cli.json_output import AsJson, print_json
+from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def ingest(
     file: Annotated[Path, Argument(metavar="FILE|-", help="messages, one a line; - for stdin")],
     topic: Annotated[str | None, Option(help="topic to publish on; stream.topic when absent")] = None,
     follow: Annotated[bool, Option("--follow", help="wait for lines that are appended to FILE")] = False,
+    stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
     """Publish the lines of a file as messages of the stream, and wait until the broker has them.
@@ -33,7 +35,7 @@ def ingest(
     from edged.config import loader
     from edged.mqtt.line_publisher import LinePublisher, followed_lines, lines_of
 
-    loaded = loader.load(config)
+    loaded = loader.load(config, stream=stream)
     logs.configure("warning", loaded.log.format)
     where = _topic(loaded.stream, topic)
     longest = loaded.stream.max_payload

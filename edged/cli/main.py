@@ -31,6 +31,7 @@ from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.recipes import recipe_app
 from edged.cli.state import audit, backup, import_data, restore, weights_app
+from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
 from edged.cli.web import web_app
 from edged.errors import ConfigError, EdgedError, from_system
 
@@ -124,11 +125,11 @@ def _show_usage(problem: Any) -> None:
     sys.stderr.write(f"{where}: {message.rstrip('.')} (see `{where} --help`)\n")
 
 
-def _load(path: Path, *, quiet: bool = True) -> Any:
+def _load(path: Path, stream: str | None = None, *, quiet: bool = True) -> Any:
     from edged import logs
     from edged.config import loader
 
-    loaded = loader.load(path)
+    loaded = loader.load(path, stream=stream)
     logs.configure("warning" if quiet else loaded.log.level, loaded.log.format)
     return loaded
 
@@ -160,9 +161,11 @@ def run(
 ) -> None:
     """Run the daemon in the foreground, as systemd does."""
     if allow_downgrade:
+        from edged.config.loader import load_all
         from edged.storage.models.trust import Trust
 
-        Trust(_load(config).storage.dir).forget_versions()
+        for one in load_all(config):
+            Trust(one.storage.dir).forget_versions()
     # glibc gives every thread an arena and keeps what was freed: megabytes on a device that idles for years.
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "65536")
@@ -183,22 +186,33 @@ def status(
     healthy: Annotated[
         bool, Option("--healthy", help="one line; exit code 1 unless it runs and nothing is wrong")
     ] = False,
+    stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the daemon on this machine is doing, running or stopped."""
+    """What the daemon on this machine is doing, running or stopped; of several streams a line each."""
+    from edged.config.loader import load_all
+
+    configs = load_all(config) if stream is None else [_load(config, stream)]
     if healthy:
-        _show_health(_load(config), as_json)
+        _show_health(configs, as_json)
         return
     from edged.device.admin.state import status_of
 
-    values = status_of(_load(config))
+    if len(configs) > 1:
+        told = {one.name: status_of(one) for one in configs}
+        print_json({"streams": told}) if as_json else output.show_streams(told)
+        return
+    values = status_of(configs[0])
     print_json(values) if as_json else output.show_status(values)
 
 
-def _show_health(config: Any, as_json: bool) -> None:
+def _show_health(configs: Sequence[Any], as_json: bool) -> None:
+    """Health of the only stream, or of the first of several that is not well."""
     from edged.device.admin.health import health
 
-    well, line = health(config)
+    found = [(config.name, *health(config)) for config in configs]
+    name, well, line = min(found, key=lambda one: one[1])
+    line = f"{name}: {line}" if len(found) > 1 and not well else line
     print_json({"healthy": well, "line": line}) if as_json else sys.stdout.write(f"{line}\n")
     if not well:
         raise typer.Exit(1)
@@ -208,13 +222,14 @@ def _show_health(config: Any, as_json: bool) -> None:
 def train(
     config: ConfigPath,
     resume: Annotated[bool, Option("--resume", help="only take up an interrupted run")] = False,
+    stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
     """One training run in the foreground; the candidate goes through the gate."""
     from edged.device.admin.state import train_once
 
     with output.TrainingProgress() as progress:
-        result = train_once(_load(config), resume=resume, observer=progress)
+        result = train_once(_load(config, stream), resume=resume, observer=progress)
     print_json(result) if as_json else output.show_training(result)
     if not result["verdict"]["accepted"]:
         raise typer.Exit(3)
@@ -238,6 +253,7 @@ def evaluate(
         Option(min=0, help="rows of pre-training; 10 % when absent; 0: what the bundle has learned"),
     ] = None,
     seed: Annotated[int, Option(min=0, help="everything random follows from it")] = 0,
+    stream: Stream = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -253,7 +269,7 @@ def evaluate(
             remedy="give one configuration, or --compare with two or more",
         )
     options = LabelOptions(labels_delay, label_rate, seed, pretrain, label_requests)
-    loaded = [_load(path) for path in configs]
+    loaded = [_load(path, stream) for path in configs]
     named = list(zip(_names(configs), loaded, strict=True))
     written = ["compare.*", *_names(configs)] if several else evaluation.WRITTEN
     replacing = nullcontext() if out is None else new_directory(out, *written, force=force)
@@ -312,6 +328,7 @@ def doctor(
     seconds: Annotated[
         float, Option(min=0, max=3600, help="how long to listen for messages and labels")
     ] = 5.0,
+    stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
     """Preflight: packages, engine, bundle, disk, clock, broker; and what comes on the topics.
@@ -322,7 +339,7 @@ def doctor(
     from edged.cli.doctor import examine
 
     logs.configure("error", "auto")
-    findings = examine(config, seconds)
+    findings = examine(config, seconds, stream)
     print_json([f.as_dict() for f in findings]) if as_json else output.show_findings(findings)
     if any(f.level == "error" for f in findings):
         raise typer.Exit(1)
@@ -337,6 +354,7 @@ def wipe(
     models: Annotated[bool, Option("--models", help="all models but the bundle's own")] = False,
     everything: Annotated[bool, Option("--all", help="all of it, counts and history too")] = False,
     yes: Annotated[bool, Option("--yes", help="do not ask")] = False,
+    stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
     """Erase what the device has collected and learned, down to the bytes in its files."""
@@ -350,7 +368,7 @@ def wipe(
     if not what:
         remedy = "name --samples, --labels, --checkpoints, --models or --all"
         raise ConfigError("nothing to erase was named", where="wipe", remedy=remedy)
-    loaded = _load(config)
+    loaded = _load(config, stream)
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError(
@@ -383,6 +401,7 @@ def models(
     action: Annotated[str, Argument(help="list, show, rollback, pin, unpin or export")] = "list",
     version: Annotated[int | None, Argument(help="model version")] = None,
     out: Annotated[Path | None, Option("-o", help="file to export to")] = None,
+    stream: Stream = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -391,7 +410,7 @@ def models(
 
     if out is not None:
         check_file(out, force=force)
-    answer = on_models(_load(config), action, version, out)
+    answer = on_models(_load(config, stream), action, version, out)
     print_json(answer) if as_json else output.show_models(action, answer)
 
 
@@ -401,25 +420,27 @@ def models(
 @config_app.command("check")
 def config_check(config: ConfigPath) -> None:
     """Validate; each mistake is named with file, line, key and remedy."""
-    _load(config)
+    from edged.config.loader import load_all
+
+    load_all(config)
     sys.stdout.write(f"{config}: ok\n")
 
 
 @config_app.command("show")
-def config_show(config: ConfigPath, as_json: AsJson = False) -> None:
+def config_show(config: ConfigPath, stream: Stream = None, as_json: AsJson = False) -> None:
     """Print the configuration with every default filled in."""
     import yaml
 
-    values = _load(config).model_dump(mode="json")
+    values = _load(config, stream).model_dump(mode="json")
     print_json(values) if as_json else sys.stdout.write(yaml.safe_dump(values, sort_keys=False))
 
 
 @config_app.command("schema")
 def config_schema(_config: Annotated[Path | None, Argument(metavar="[CONFIG]", hidden=True)] = None) -> None:
     """Print the JSON schema of the configfile."""
-    from edged.config import Config
+    from edged.config.loader import json_schema
 
-    sys.stdout.write(json.dumps(Config.model_json_schema(), indent=1) + "\n")
+    sys.stdout.write(json.dumps(json_schema(), indent=1) + "\n")
 
 
 @contract_app.command("schemas")

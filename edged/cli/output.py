@@ -75,6 +75,16 @@ def show_status(values: Mapping[str, Any]) -> None:
     show_pairs("edged", summary(values))
 
 
+def show_streams(told: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the result of `edged status` of several streams, one a line."""
+    table = new_table("edged", ("stream", "state", "samples", "labels", "model", "trainings", "problem"))
+    for name, values in told.items():
+        counts = [str(values[field]) for field in ("samples", "labels")]
+        model, runs = (values["model"] or {}).get("version"), values["training"]["runs"]
+        table.add_row(name, values["state"], *counts, str(model), str(runs), values.get("problem") or "")
+    out.print(table)
+
+
 def show_training(result: Mapping[str, Any]) -> None:
     """Print the result of `edged train`."""
     verdict = result["verdict"]

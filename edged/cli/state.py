@@ -12,6 +12,7 @@ from typer import Argument, Option
 from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file
+from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
 
 
 def audit(
@@ -20,13 +21,14 @@ def audit(
     head: Annotated[
         str | None, Option(help="SEQ:HASH that was published earlier: the log must have that entry")
     ] = None,
+    stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
     """Show who changed what and when, and check that the log is complete and unchanged."""
     from edged.config import loader
     from edged.device.admin.audit import entries_of
 
-    entries, last = entries_of(loader.load(config).storage.dir, head)
+    entries, last = entries_of(loader.load(config, stream=stream).storage.dir, head)
     if as_json:
         print_json({"entries": len(entries), "head": last} | ({} if verify else {"log": entries}))
     elif verify:
@@ -39,6 +41,7 @@ def backup(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
     file: Annotated[Path, Argument(metavar="FILE", help="the backup to write")],
     key: Annotated[Path | None, Option(help="private key that signs it")] = None,
+    stream: Stream = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +50,13 @@ def backup(
     from edged.device.admin.backup import back_up
 
     check_file(file, force=force)
-    told = back_up(loader.load(config), file, key)
+    configs = loader.load_all(config)
+    if stream is None and len(configs) > 1:
+        from edged.device.admin.backup_of_streams import back_up_streams
+
+        told = back_up_streams(configs, file, key)
+    else:
+        told = back_up(loader.load(config, stream=stream), file, key)
     print_json(told) if as_json else output.show_pairs("backup", told)
 
 
@@ -58,13 +67,18 @@ def restore(
     key: Annotated[
         list[Path] | None, Option(help="public key; one of those named must have signed it")
     ] = None,
+    stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
     """Put a backup in the place of the state directory, whole or not at all; no daemon may run."""
     from edged.config import loader
     from edged.device.admin.backup import restore as put_back
+    from edged.device.admin.backup_of_streams import holds_streams, restore_streams
 
-    told = put_back(loader.load(config), file, replace=replace, keys=key or ())
+    if stream is None and holds_streams(file):
+        told = restore_streams(loader.load_all(config), file, replace=replace, keys=key or ())
+    else:
+        told = put_back(loader.load(config, stream=stream), file, replace=replace, keys=key or ())
     print_json(told) if as_json else output.show_pairs("restored", told)
 
 
@@ -79,6 +93,7 @@ def import_data(
             " files when absent",
         ),
     ] = None,
+    stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring recorded data with its labels, times and keys into the device's log; the daemon may run.
@@ -89,7 +104,7 @@ def import_data(
     from edged.device.admin.importing import import_files
 
     with output.ImportBar() as bar:
-        told = import_files(loader.load(config), files, known, bar.update)
+        told = import_files(loader.load(config, stream=stream), files, known, bar.update)
     print_json(told) if as_json else output.show_import(told)
 
 

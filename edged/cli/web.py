@@ -98,10 +98,10 @@ def _opened(path: Path) -> tuple[WebConfig, Pairing]:
     from edged.config import loader
     from edged.storage.web_access import Pairing
 
-    loaded = loader.load(path)
+    loaded = loader.load_all(path)[0]
     if loaded.web is None:
         raise ConfigError("the device page is off", where=f"{path}: web", remedy="add `web: {}`")
-    return loaded.web, Pairing(loaded.storage.dir, SystemClock())
+    return loaded.web, Pairing(loaded.device_dir, SystemClock())
 
 
 def _page(web: WebConfig) -> str | None:
@@ -121,5 +121,5 @@ def _certificate(path: Path, web: WebConfig) -> str | None:
 
     if web.tls is not None:
         return fingerprint(web.tls.cert_file)
-    own = loader.load(path).storage.dir / FILE
+    own = loader.load_all(path)[0].device_dir / FILE
     return fingerprint(own) if not web.is_local and own.exists() else None

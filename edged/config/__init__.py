@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pathlib import Path
+
+from pydantic import Field, PrivateAttr, model_validator
 
 from edged.config.commands import CommandsConfig, InstallConfig, WeightsConfig
 from edged.config.fleet import FleetConfig
@@ -14,6 +16,7 @@ from edged.config.mqtt import DiscoveryConfig, MqttConfig, SparkplugConfig, TlsC
 from edged.config.serving import LogConfig, ReportConfig, ServingConfig
 from edged.config.storage import OutboxConfig, StorageConfig
 from edged.config.stream import StreamConfig
+from edged.config.streams import FOLDER
 from edged.config.training import ModelConfig, TrainingConfig
 from edged.config.values import Name, Section
 from edged.config.web import WebConfig
@@ -43,8 +46,9 @@ class DeviceConfig(Section):
 
 
 class Config(Section):
-    """The whole configuration of one device."""
+    """The whole configuration of one device with one stream, or of one stream of several."""
 
+    _name: str = PrivateAttr("")
     device: DeviceConfig
     mqtt: MqttConfig = MqttConfig()
     stream: StreamConfig
@@ -71,7 +75,7 @@ class Config(Section):
     def _not_its_own_messages(self) -> Config:
         for name in self.stream.all_topics:
             first = name.split("/")[0]
-            if first == "#" or name in (f"{self.mqtt.root}/#", f"{self.topic_root}/#"):
+            if first == "#" or name in (f"{self.mqtt.root}/#", f"{self.device_root}/#"):
                 raise ValueError(
                     f"stream.topic {name!r} covers what edged itself publishes: name the sensors' own level"
                 )
@@ -137,9 +141,32 @@ class Config(Section):
         return self
 
     @property
-    def topic_root(self) -> str:
-        """`<root>/<device>`: what every topic of this device begins with."""
+    def name(self) -> str:
+        """Name of the stream; empty where the device has one without a name."""
+        return self._name
+
+    def named(self, name: str) -> Config:
+        """Return this configuration as that of the stream `name`: with a directory and topics of its own."""
+        storage = self.storage.model_copy(update={"dir": self.storage.dir / FOLDER / name})
+        fleet = self.fleet if self.fleet is not None and self.fleet.stream == name else None
+        own = self.model_copy(update={"storage": storage, "fleet": fleet})
+        own.__pydantic_private__ = {"_name": name}
+        return own
+
+    @property
+    def device_dir(self) -> Path:
+        """The state directory of the device: that of the stream, or where those of all streams are."""
+        return self.storage.dir.parent.parent if self._name else self.storage.dir
+
+    @property
+    def device_root(self) -> str:
+        """`<root>/<device>`: what the topics of the device begin with."""
         return f"{self.mqtt.root}/{self.device.id}"
+
+    @property
+    def topic_root(self) -> str:
+        """What the stream's topics begin with: `<root>/<device>`, or with a name `<root>/<device>/<name>`."""
+        return f"{self.device_root}/{self._name}" if self._name else self.device_root
 
     @property
     def client_id(self) -> str:

@@ -11,6 +11,9 @@ class FleetConfig(Section):
     """How this device takes part in a fleet that learns together; without the section it does not."""
 
     name: Name = Field(description="of the fleet: its topics begin with <mqtt.root>/fl/<name>")
+    stream: str | None = Field(
+        None, description="with several streams: name of the one whose model the fleet improves"
+    )
     flower: bool = Field(
         False, description="rounds come from Flower's SuperNode over web.unix_socket, and not over MQTT"
     )

@@ -10,7 +10,9 @@ import copy
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_origin
 
 import yaml
@@ -18,6 +20,7 @@ from pydantic import ValidationError
 
 from edged.config import Config
 from edged.config.retired import RETIRED, retired_in, retired_key
+from edged.config.streams import KEY, OWN, chosen, expand
 from edged.config.values import NAME, Section
 from edged.domain.messages.requests import settable
 from edged.domain.nearest import did_you_mean
@@ -42,8 +45,9 @@ def load(
     *,
     overlay: Mapping[str, Any] | None = None,
     ignored: list[str] | None = None,
+    stream: str | None = None,
 ) -> Config:
-    """Read, override and validate the configuration in `path`.
+    """Read, override and validate the configuration in `path`, of its stream or of the one named `stream`.
 
     What was set by the command `config.set` lies over the file, and the environment over both. Where it does
     not fit the file any more it is left out, so that no device stays down for it; `ignored` is told why. Of
@@ -53,33 +57,161 @@ def load(
     `training.every` with their values instead of what was set: then they have to fit. `ignored` gets one line
     if those that were set are left out, and one for each that this version has not.
 
-    Raises ConfigFileError: of each mistake file, line and key, what was received and what would be right.
+    Raises ConfigFileError: of each mistake file, line and key, what was received and what would be right;
+    ConfigError where there are several streams and none is named, or there is none of that name.
     """
-    root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
-    data = {key: value for key, value in data.items() if value is not None}
-    environ = dict(os.environ) if environ is None else environ
-    if overlay is not None:
-        return _validated(data, path, root, environ, overlay)
-    plain = _validated(copy.deepcopy(data), path, root, environ, {})
-    kept = read_overlay(plain.storage.dir / OVERLAY, ignored)
-    if not kept:
-        return plain
-    try:
-        return _validated(data, path, root, environ, kept)
-    except ConfigError as problem:
-        if ignored is not None:
-            ignored.append(problem.line())
-        return plain
+    file = _File.read(path, environ)
+    configs = file.configs(ignored) if overlay is None else file.with_overlay(stream, overlay)
+    return configs[chosen([config.name for config in configs], stream, path)]
 
 
-def load_stream(path: Path) -> StreamConfig:
+def load_all(
+    path: Path,
+    environ: dict[str, str] | None = None,
+    *,
+    ignored: list[str] | None = None,
+    plain: bool = False,
+) -> list[Config]:
+    """The configuration of each stream in `path`: of one without a name, or of those that `streams:` names.
+
+    With `plain` what was set by command is left out. Raises ConfigFileError with the mistakes of all streams;
+    otherwise as `load`.
+    """
+    file = _File.read(path, environ)
+    return file.validated({}) if plain else file.configs(ignored)
+
+
+def load_device(
+    path: Path, overlay: Mapping[str, Any], environ: dict[str, str] | None = None
+) -> list[Config]:
+    """As `load_all`, with `overlay` in place of what was set for the device; it has to fit every stream."""
+    return _File.read(path, environ).with_overlay("", overlay)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A configuration file as it was read: its nodes, which know their lines, and its values."""
+
+    path: Path
+    root: Any
+    data: dict[str, Any]
+    environ: dict[str, str]
+
+    @classmethod
+    def read(cls, path: Path, environ: dict[str, str] | None) -> _File:
+        root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
+        data = {key: value for key, value in data.items() if value is not None}
+        return cls(path, root, data, dict(os.environ) if environ is None else environ)
+
+    def configs(self, ignored: list[str] | None) -> list[Config]:
+        """Every stream's configuration, with what was set by command as far as it fits."""
+        plain = self.validated({})
+        kept: dict[str, dict[str, Any]] = {}
+        for place, folder in self._folders(plain).items():
+            kept[place] = read_overlay(folder / OVERLAY, ignored)
+        if not any(kept.values()):
+            return plain
+        try:
+            return self.validated(kept)
+        except ConfigError as problem:
+            if ignored is not None:
+                ignored.append(problem.line())
+            return plain
+
+    def with_overlay(self, stream: str | None, overlay: Mapping[str, Any]) -> list[Config]:
+        """Every configuration, with `overlay` in place of what was set for `stream`; "" is the device."""
+        if KEY not in self.data:
+            return self.validated({"": overlay})
+        folders = self._folders(self.validated({}))
+        kept = {place: read_overlay(folder / OVERLAY) for place, folder in folders.items()}
+        return self.validated({**kept, stream or "": overlay})
+
+    @staticmethod
+    def _folders(configs: list[Config]) -> dict[str, Path]:
+        """Where what was set is kept: of the device, by the name "", and of each stream."""
+        return {"": configs[0].device_dir} | {config.name: config.storage.dir for config in configs}
+
+    def validated(self, overlays: Mapping[str, Mapping[str, Any]]) -> list[Config]:
+        data = copy.deepcopy(self.data)
+        common = overlays.get("", {})
+        if KEY not in data:
+            return [_validated(data, self.path, self.root, self.environ, common)]
+        problems: list[ConfigError] = []
+        configs: list[Config] = []
+        for entry in expand(data, self.root, self.path, problems):
+            overlay = {**common, **overlays.get(entry.name, {})}
+            try:
+                config = _validated(
+                    copy.deepcopy(entry.data), self.path, self.root, self.environ, overlay, entry.places
+                )
+            except ConfigFileError as problem:
+                problems += problem.problems
+            else:
+                configs.append(config.named(entry.name))
+        problems += self._fleet_problems() + self._problems_of_one()
+        if problems:
+            once = list({problem.line(): problem for problem in problems}.values())
+            raise ConfigFileError(sorted(once, key=lambda one: _line_of(one.where, self.path)))
+        return configs
+
+    def _problems_of_one(self) -> list[ConfigError]:
+        """Sections that are for a device with one stream."""
+        return [
+            ConfigError(
+                "this section is for a device with one stream",
+                where=_place(self.path, self.root, [name], {}),
+                remedy="remove it, or give that stream a daemon of its own",
+            )
+            for name in ("sparkplug",)
+            if name in self.data
+        ]
+
+    def _fleet_problems(self) -> list[ConfigError]:
+        """A fleet improves one model: of which stream has to be said."""
+        fleet, streams = self.data.get("fleet"), self.data[KEY]
+        if not isinstance(fleet, dict) or not isinstance(streams, list):
+            return []
+        names = [entry.get("name") for entry in streams if isinstance(entry, dict)]
+        if fleet.get("stream") in names:
+            return []
+        where = _place(self.path, self.root, ["fleet", "stream"], {})
+        said = "this key is required" if fleet.get("stream") is None else f"no stream {fleet['stream']!r}"
+        return [ConfigError(said, where=where, remedy=f"name one of {', '.join(map(str, names))}")]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a configuration file: sections for one stream, or with `streams` for several."""
+    schema = Config.model_json_schema()
+    sections = schema["properties"]
+    name = {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,62}$"}
+    entry = {
+        "type": "object",
+        "description": "a stream: each of its sections lies over that of the same name at the top",
+        "properties": {"name": name, **{key: sections[key] for key in OWN}},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    sections[KEY] = {"type": "array", "items": entry, "minItems": 1}
+    schema["required"].remove("stream")
+    schema["anyOf"] = [{"required": ["stream"]}, {"required": [KEY]}]
+    return schema
+
+
+def load_stream(path: Path, stream: str | None = None) -> StreamConfig:
     """The section `stream` of a configuration, on a machine that need not have the device's other files.
 
     Raises ConfigError as `load`.
     """
-    root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
-    parts = {key: data[key] for key in ("device", "stream") if data.get(key) is not None}
-    return _validated(parts, path, root, {}, {}).stream
+    file = _File.read(path, {})
+    parts: dict[str, Any] = {key: file.data[key] for key in ("device", "stream") if key in file.data}
+    if isinstance(file.data.get(KEY), list):
+        kept = ("name", "stream")
+        parts[KEY] = [
+            {key: entry[key] for key in kept if key in entry} if isinstance(entry, dict) else entry
+            for entry in file.data[KEY]
+        ]
+    configs = replace(file, data=parts).validated({})
+    return configs[chosen([config.name for config in configs], stream, path)].stream
 
 
 def read_overlay(path: Path, ignored: list[str] | None = None) -> dict[str, Any]:
@@ -99,9 +231,15 @@ def read_overlay(path: Path, ignored: list[str] | None = None) -> dict[str, Any]
 
 
 def _validated(
-    data: dict[str, Any], path: Path, root: Any, environ: dict[str, str], overlay: Mapping[str, Any]
+    data: dict[str, Any],
+    path: Path,
+    root: Any,
+    environ: dict[str, str],
+    overlay: Mapping[str, Any],
+    places: Mapping[str, str] = MappingProxyType({}),
 ) -> Config:
-    overridden = _apply_overlay(data, overlay) | _apply_environment(data, environ)
+    """`places` are those of keys that stand elsewhere than their names say."""
+    overridden = {**places, **_apply_overlay(data, overlay), **_apply_environment(data, environ)}
     retired = [retired_key(key, _place(path, root, key.split("."), overridden)) for key in retired_in(data)]
     if retired:
         raise ConfigFileError(retired)
@@ -275,6 +413,13 @@ def _problem(
     keys = dotted.split(".") if dotted else []
     if error["type"] == "missing":
         place = _located(path, root, keys[:-1], named=dotted)
+        above = ".".join(keys[:-1])
+        if (
+            "" in overridden
+            and keys[0] in OWN
+            and (above in overridden or _located(path, root, keys[:-1]) == str(path))
+        ):
+            place = f"{overridden.get(above, overridden[''])}.{keys[-1] if above in overridden else dotted}"
         return ConfigError("this key is required", where=place, remedy=_EXAMPLES.get(dotted, hint))
     where = _place(path, root, keys, overridden)
     if error["type"] == "extra_forbidden":
@@ -313,6 +458,8 @@ _WORDS = {"model_type": "expected a section: keys with values", "model_attribute
 def _place(path: Path, root: Any, keys: list[str], overridden: dict[str, str]) -> str:
     """What gave the value over the file, else the file's line."""
     dotted = ".".join(keys)
+    if "" in overridden and dotted in overridden:
+        return overridden[dotted]
     names = [name for key, name in overridden.items() if key == dotted or key.startswith(f"{dotted}.")]
     given = _located(path, root, keys)
     if dotted in overridden or (names and given == _located(path, root, [], named=dotted)):
@@ -341,10 +488,11 @@ def _keys_of(location: list[str], model: Any) -> list[str]:
 
 
 def _known_keys(keys: list[str], model: Any) -> list[str]:
+    own = [KEY] if not keys and model is Config else []
     for key in keys:
         if not key.isdigit():
             model = _section_of(model, key)
-    return list(model.model_fields)
+    return [*model.model_fields, *own]
 
 
 def _located(path: Path, root: Any, keys: list[str], *, named: str = "") -> str:

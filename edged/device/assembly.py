@@ -1,12 +1,10 @@
-"""The parts of one running device, put together: the one place that knows them all."""
+"""The parts of one running stream, put together: the one place that knows them all."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged import logs
-from edged.clock import SystemClock
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.classes import ClassCommands
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
@@ -23,11 +21,11 @@ from edged.device.commands.transfers import TransferCommands
 from edged.device.commands.wipe import WipeCommands
 from edged.device.events import Events, Extension
 from edged.device.integrations.home_assistant import HomeAssistantDiscovery
-from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader
+from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.label_reviews import LabelReviews
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.outbound.publisher import OutboundRouter
-from edged.device.outbound.reporter import Reporter, will_payload
+from edged.device.outbound.reporter import Reporter, StreamReporter
 from edged.device.outbound.weight_updates import WeightUpdates
 from edged.device.pipeline import Host, LivePipeline
 from edged.device.promotion.summary import LearningSummary
@@ -35,8 +33,6 @@ from edged.device.reporting.audit import AuditTrail
 from edged.device.reporting.periodic import PeriodicReporter
 from edged.device.reporting.status import StatusCollector
 from edged.device.settings import PausedParts, Settings
-from edged.device.startup.first_opening import FirstOpenings
-from edged.device.startup.open_state import open_state
 from edged.device.transfers.installer import TransferInstaller
 from edged.device.transfers.receiver import TransferReceiver
 from edged.domain.commands.running import RunningCommands
@@ -44,26 +40,25 @@ from edged.domain.commands.tasks import Handler
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
 from edged.engines.inference import InferenceReader
-from edged.host.board import BoardReader
 from edged.host.cpu_affinity import fitting
-from edged.host.scheduler import Scheduler
-from edged.host.systemd import Notifier, Watchdog
+from edged.host.scheduler import Timetable
+from edged.host.systemd import LoopWatch
 from edged.host.vitals import VitalsReader
-from edged.mqtt.client.command_connection import CommandConnection
-from edged.mqtt.client.session import Session
-from edged.mqtt.topics import Topics
+from edged.mqtt.client.side_connection import SideConnection
+from edged.mqtt.topics import Topics, widest
 from edged.storage.journal.transfer_staging import TransferStaging
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.installed_bundles import InstalledBundles
-from edged.storage.models.trust import Trust
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
-    from edged.config import Config
+    from edged.device.device_parts import DeviceParts
     from edged.device.fleet_member.membership import Membership
     from edged.device.integrations.sparkplug import EdgeNode
+    from edged.device.reporting.periodic import Endings
+    from edged.device.startup.first_opening import FirstOpenings
+    from edged.device.startup.open_state import OpenState
     from edged.device.web.front import WebServer
-    from edged.host.wakeup_queue import WakeupQueue
 
 log = logs.get_logger("edged.device")
 
@@ -71,25 +66,23 @@ BREATH = 0.003  # seconds left to the serving thread between two pieces of loadi
 
 
 class Assembly:
-    """All parts of one running device, put together.
+    """All parts of one stream, put together: of the only one of a device, or of one of several.
 
-    `endings` receives the name of the file when a database turns out to be damaged.
+    `state` is its open state directory, `parts` are those that all streams share. `endings` receives the name
+    of the file when a database turns out to be damaged.
     """
 
-    def __init__(self, config: Config, path: Path, notifier: Notifier, endings: WakeupQueue) -> None:
-        self._path = path
-        self.clock = SystemClock()
-        self.notifier = notifier
-        self.first = FirstOpenings(config, Trust(config.storage.dir), self.clock)
-        self._state = state = open_state(config, self.clock, first=self.first)
+    def __init__(self, state: OpenState, parts: DeviceParts, first: FirstOpenings, endings: Endings) -> None:
+        self._state, self.parts, self.first = state, parts, first
+        self.clock, self.session = parts.clock, parts.session
         self.config, self.recovery, self.boot = state.config, state.recovery, state.boot
         self.registry, self.samples = state.registry, state.samples
         with self.recovery.opening("the registry"):
             self._sequence = Sequence(self.registry)
-        self.events = Events()
+        self.events = Events() if self.config.name else parts.events
         self.extensions: list[Extension] = []
-        self.timetable = Scheduler(self.clock)
-        self.watchdog = Watchdog(notifier, ("ingest", "serve"))
+        self.timetable = Timetable(parts.timetable) if self.config.name else parts.timetable
+        self.watchdog = LoopWatch() if self.config.name else parts.watchdog
         with self.recovery.opening("the outbox"):
             self._connect()
         with self.recovery.opening("the pipeline"):
@@ -106,12 +99,7 @@ class Assembly:
     def _connect(self) -> None:
         config = self.config
         self.topics = Topics(config.topic_root)
-        self.session = Session(
-            config.mqtt,
-            client_id=config.client_id,
-            will=(self.topics.status, will_payload(self.boot), True),
-            listener=self.events,
-        )
+        self.connection = self._connection()
         self.installed = InstalledBundles(config.storage.dir)
         self.bundles = ActiveBundle(self._state.bundle, self.installed, self.registry, config.model.keys)
         self.updates = WeightUpdates(config, self.bundles, self.registry)
@@ -125,7 +113,8 @@ class Assembly:
             boot=self.boot,
             number=self._sequence,
         )
-        self.reporter = Reporter(
+        kind = StreamReporter if config.name else Reporter
+        self.reporter = kind(
             topics=self.topics,
             outbound=self.outbound,
             number=self._sequence,
@@ -137,11 +126,28 @@ class Assembly:
         self.events.add(self.reporter)
         self.events.add(self.outbound)
 
+    def _connection(self) -> SideConnection:
+        """Where messages go that are not to wait behind others while ingest is paused.
+
+        Those are the commands of an only stream; of several streams that one's own messages.
+        """
+        config = self.config
+        if config.name:
+            filters, name = widest(config.stream.all_topics), config.name
+        else:
+            filters, name = [self.topics.requests, self.topics.slashed_requests], "commands"
+        return SideConnection(
+            config.mqtt,
+            self.session,
+            filters,
+            client_id=f"{config.client_id}-{name}",
+            commands=not config.name,
+            peers=self.parts.connections,
+        )
+
     def _open_pipeline(self) -> LivePipeline:
         """The stream of this device, with its threads."""
         config, latencies = self.config, Latencies()
-        self.board_watch = BoardWatch(self.clock, BoardReader(), self.events)
-        self.clock_watch = ClockWatch(self.clock, self.events)
         rate = config.training.max_write_rate
         wear = None if rate is None else FlashWear(rate)
         host = Host(
@@ -153,11 +159,17 @@ class Assembly:
                 pause=BREATH,
                 warm=True,
             ),
-            TrainerClient(config, self.bundles),
-            ConditionsReader(self.clock, VitalsReader(config.storage.dir), latencies, self.board_watch, wear),
+            TrainerClient(config, self.bundles, slot=self.parts.slot),
+            ConditionsReader(
+                self.clock, VitalsReader(config.storage.dir), latencies, self.parts.board_watch, wear
+            ),
         )
         pipeline = LivePipeline(
-            self._state, host, session=self.session, watchdog=self.watchdog, latencies=latencies
+            self._state,
+            host,
+            session=self.connection if config.name else self.session,
+            watchdog=self.watchdog,
+            latencies=latencies,
         )
         pipeline.resume(self._state.unfinished)
         if config.model.per == "key":
@@ -181,11 +193,11 @@ class Assembly:
             boot=self.boot,
         )
 
-    def _report(self, endings: WakeupQueue) -> None:
+    def _report(self, endings: Endings) -> None:
         self.audit = AuditTrail(self.registry, self.config.storage.dir)
         self.paused = PausedParts(self.registry)
         self.running = RunningCommands()
-        self.settings = Settings(self.pipeline, self._path)
+        self.settings = Settings(self.pipeline, self.parts.path)
         self.status = StatusCollector(
             self.pipeline,
             session=self.session,
@@ -203,7 +215,7 @@ class Assembly:
             settings=self.settings,
             reporter=self.reporter,
             sequence=self._sequence,
-            notifier=self.notifier,
+            notifier=None if self.config.name else self.parts.notifier,
             endings=endings,
             timetable=self.timetable,
             events=self.events,
@@ -212,12 +224,7 @@ class Assembly:
 
     def _take_commands(self) -> None:
         config, pipeline, events = self.config, self.pipeline, self.events
-        connection = CommandConnection(
-            config.mqtt,
-            self.session,
-            (self.topics.requests, self.topics.slashed_requests),
-            client_id=f"{config.client_id}-commands",
-        )
+        connection = self.connection
         answers = CommandAnswers(
             self.session, self.topics, connection, self.running, config.commands.answer_to
         )
@@ -227,6 +234,7 @@ class Assembly:
             self.registry,
             self.clock,
             root=config.mqtt.root,
+            stream=config.name,
             makers=config.model.keys,
             trust=self.first.trust,
         )
@@ -236,7 +244,7 @@ class Assembly:
             paused=self.paused,
             outbound=self.outbound,
             connection=connection,
-            inbox=self.inbox,
+            receiver=pipeline.ingestor if config.name else self.inbox,
             events=events,
         )
         staging = TransferStaging(
@@ -308,7 +316,7 @@ class Assembly:
         return handlers
 
     def _extend(self) -> None:
-        discovery = HomeAssistantDiscovery(
+        self.discovery = HomeAssistantDiscovery(
             self.pipeline,
             session=self.session,
             outbound=self.outbound,
@@ -317,7 +325,7 @@ class Assembly:
         )
         membership = self._membership()
         found = (
-            discovery,
+            self.discovery,
             self.transfers,
             self.reviews,
             self._edge_node(),
@@ -330,17 +338,17 @@ class Assembly:
                 self.events.add(extension)
 
     def _web(self, membership: Membership | None) -> WebServer | None:
-        if self.config.web is None:
+        if self.config.web is None or self.config.name:  # of several streams: the device has it
             return None
         from edged.device.web.front import WebParts, WebServer
 
         transport = None if membership is None else membership.local_transport
         return WebServer(
-            WebParts(self.config.web, self.pipeline, self.status, self.inbox, transport, self.reviews)
+            {"": WebParts(self.config.web, self.pipeline, self.status, self.inbox, transport, self.reviews)}
         )
 
     def _edge_node(self) -> EdgeNode | None:
-        if self.config.sparkplug is None:
+        if self.config.sparkplug is None or self.config.name:
             return None
         from edged.device.integrations.sparkplug import EdgeNode
 

@@ -1,142 +1,107 @@
-"""The life of a running device: start, reload, stop."""
+"""The life of a running device with one stream: start, reload, stop."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edged import __version__, logs
+from edged import logs
+from edged.clock import SystemClock
 from edged.config import loader
-from edged.device.assembly import Assembly
-from edged.device.learning.conditions import Pacer
-from edged.domain.events import DaemonStarted
-from edged.errors import ConfigError, StorageError
-from edged.mqtt.topics import widest
+from edged.device.device_parts import DeviceParts
+from edged.device.one_stream import RunningStream
+from edged.device.startup.first_opening import FirstOpenings
+from edged.device.startup.open_state import open_state
+from edged.errors import ConfigError
+from edged.storage.models.trust import Trust
+
+if TYPE_CHECKING:
+    from edged.config import Config
+    from edged.host.systemd import Notifier
+    from edged.host.wakeup_queue import WakeupQueue
 
 log = logs.get_logger("edged.device")
 
-AUDIT_SECONDS = 1.0  # that entries wait for the audit log
 WATCH_SECONDS = 5.0  # between two looks at the board and at the clock
 
 
-class Device(Assembly):
-    """All parts of one running device, put together, with a beginning and an end.
+class Device:
+    """A running device with the one stream that it has, with a beginning and an end.
 
     `endings` receives the name of the file when a database turns out to be damaged.
     """
 
+    def __init__(
+        self, configs: Sequence[Config], path: Path, notifier: Notifier, endings: WakeupQueue
+    ) -> None:
+        (config,) = configs
+        first = FirstOpenings(config, Trust(config.storage.dir), SystemClock())
+        state = open_state(config, SystemClock(), first=first)
+        self.parts = DeviceParts(state.config, path, notifier, endings, state.boot)
+        self.stream = RunningStream(state, self.parts, first, endings)
+
+    @property
+    def state_dirs(self) -> list[Path]:
+        """The state directories that are open."""
+        return [self.stream.config.storage.dir]
+
+    def repair(self, what: object) -> None:
+        """Nothing: what is damaged here ends the daemon, and the next start repairs it."""
+
+    @property
+    def serves(self) -> dict[str, int]:
+        """What serves, for the log."""
+        return {"model": self.stream.pipeline.predictor.champion.version}
+
     def start(self) -> None:
         """Connect and begin to work."""
-        with self.recovery.opening("the threads"):
-            self._start()
-
-    def _start(self) -> None:
-        self.pipeline.serving.start()
-        self.pipeline.ingestor.start()
-        self.audit.record_configuration(self.config, self.clock.now())
-        self.dispatcher.resume()
-        self.inbox.start(self.dispatcher)
-        self.outbound.start()
-        self._plan()
-        stream = self.config.stream
-        # A message comes once for each filter that covers it: subscribe to none that another covers.
-        filters = widest(stream.all_topics)
-        self.session.subscribe(filters, 1, self.pipeline.ingestor.receive)
-        requests = (self.topics.requests, self.topics.slashed_requests)
-        self.session.subscribe(requests, 1, self.inbox.receive, as_published=True)
-        self.pauses.start()
-        self.pipeline.worker.start()  # now: what is paused does not train, and a resumed run has its command
-        for extension in self.extensions:
-            extension.start()
-        self.recovery.serving()  # before anybody hears of it
-        self.session.start()
-        model = self.pipeline.predictor.champion.version
-        recovery = self.recovery
-        self.events.event(DaemonStarted(self.boot, __version__, model, recovery.reason, recovery.repaired))
+        parts = self.parts
+        self.stream.start()
+        parts.timetable.every(WATCH_SECONDS, parts.board_watch.look)
+        parts.timetable.every(WATCH_SECONDS, parts.clock_watch.look)
+        parts.timetable.start()
+        parts.session.start()
+        self.stream.tell_started()
         gc.collect()
         gc.freeze()
-        self.notifier.ready()
-        self.events.ready()
-
-    def _plan(self) -> None:
-        training = self.config.training
-        if training.cron is not None:
-            self.timetable.cron(training.cron, self._scheduled)
-        elif training.every:
-            self.timetable.every(training.every, self._scheduled)
-        self.timetable.every(self.config.report.every, self.periodic_reporter.periodically)
-        if self.config.weights.every:
-            self.timetable.every(self.config.weights.every, self.outbound.weights_if_new)
-        self.timetable.every(AUDIT_SECONDS, self.audit.drain)
-        self.timetable.every(WATCH_SECONDS, self.board_watch.look)
-        self.timetable.every(WATCH_SECONDS, self.clock_watch.look)
-        pacer = Pacer(
-            training.serving_p99,
-            self.pipeline.serving.latencies,
-            self.pipeline.scheduler.client,
-            self.board_watch if training.wait_throttled else None,
-        )
-        self.timetable.every(1.0, pacer.look)
-        self.timetable.soon(self.periodic_reporter.now)
-        self.timetable.start()
-
-    def _scheduled(self) -> None:
-        self.pipeline.scheduler.triggers.scheduled = True
-        self.pipeline.worker.wake()
+        parts.notifier.ready()
+        parts.events.ready()
 
     def reload(self, path: Path) -> None:
         """Read the configuration again: the log level is applied, other changes are named.
 
         A configuration that cannot be used changes nothing.
         """
-        self.notifier.reloading()
+        self.parts.notifier.reloading()
+        config = self.stream.config
         try:
-            config = loader.load(path)
+            fresh = loader.load_all(path)
         except ConfigError as problem:
             log.error("reload_refused", problem=problem.line())
         else:
-            logs.configure(config.log.level, config.log.format)
-            changed = [
-                name
-                for name in type(config).model_fields
-                if name not in ("log", "model") and getattr(config, name) != getattr(self.config, name)
-            ]
-            log.info("reloaded", level=config.log.level, needs_restart=changed)
-        self.notifier.ready()
+            logs.configure(fresh[0].log.level, fresh[0].log.format)
+            changed = ["streams"] if fresh[0].name else changed_sections(config, fresh[0])
+            log.info("reloaded", level=fresh[0].log.level, needs_restart=changed)
+        self.parts.notifier.ready()
 
     def stop(self, damaged: str | None = None) -> None:
         """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said.
 
         `damaged` is the database because of which it ends, if it is one.
         """
-        self.notifier.stopping()
-        self.pipeline.worker.stop()
-        self.timetable.stop(1.0)
-        self.pipeline.scheduler.client.cancel()
-        for extension in reversed(self.extensions):
-            extension.stop()
-        self.pipeline.ingestor.stop()
-        self.pipeline.serving.stop()
-        self.inbox.stop()
-        self.dispatcher.stop()
-        self.pauses.stop()
-        self.pipeline.worker.join(8.0)
-        self.pipeline.scheduler.client.close()
-        self._keep_learning()
-        if self.pipeline.keys is not None:
-            self.pipeline.keys.close()
-        self.reporter.farewell()
-        if damaged is None:
-            self.periodic_reporter.store_status({**self.status.status(), "state": "stopped"})
-        self.session.stop()
-        self.outbound.stop()
-        self._sequence.close()
-        self.audit.drain()
-        self._state.close("damaged" if damaged else "clean_stop", damaged)
+        self.parts.notifier.stopping()
+        self.stream.begin_stop()
+        self.stream.finish(damaged)
+        self.parts.session.stop()
+        self.stream.close(damaged)
 
-    def _keep_learning(self) -> None:
-        """For the next start; on a full disk it goes on from an older state."""
-        try:
-            self.pipeline.worker.store_state()
-        except StorageError as problem:
-            log.warning("state_not_kept", problem=problem.line())
+
+def changed_sections(before: Config, after: Config) -> list[str]:
+    """Return the sections whose changes do not take effect by themselves."""
+    return [
+        name
+        for name in type(after).model_fields
+        if name not in ("log", "model") and getattr(after, name) != getattr(before, name)
+    ]

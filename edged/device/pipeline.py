@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.schema import Schema
     from edged.host.systemd import Watchdog
     from edged.mqtt.client.session import Session
+    from edged.mqtt.client.side_connection import SideConnection
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
@@ -170,7 +171,13 @@ class LivePipeline(Pipeline):
     """
 
     def __init__(
-        self, state: OpenState, host: Host, *, session: Session, watchdog: Watchdog, latencies: Latencies
+        self,
+        state: OpenState,
+        host: Host,
+        *,
+        session: Session | SideConnection,
+        watchdog: Watchdog,
+        latencies: Latencies,
     ) -> None:
         config = state.config
         super().__init__(config, state.bundle, state.registry, state.samples, state.reader, host)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,31 +71,28 @@ class Settings:
         Return `before` and `after`: the values of these keys, and of others that have changed in the file.
         Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
         """
-        known = settable()
-        for key, value in request.items():
-            if key in RETIRED:
-                if value is None:  # an earlier version may have set it
-                    continue
-                raise retired_key(key, key)
-            if key not in known:
-                raise ConfigError(
-                    "this key cannot be set from afar", where=key, remedy=f"{', '.join(known)} can"
-                )
+        known = checked_request(request)
         desired = {k: v for k, v in (self._desired | request).items() if v is not None}
-        wanted = loader.load(self._path, overlay=desired)
+        wanted = loader.load(self._path, overlay=desired, stream=self.config.name or None)
         publish_file(self._overlay, json.dumps(desired).encode())
         self._desired = desired
         self._apply(wanted)
         self._state = None
         before, self._wanted = self._wanted, wanted
         log.info("config_set", keys=sorted(request), needs_restart=self._waiting)
-        old, new = (_values(config, known) for config in (before, wanted))
+        old, new = (values_of(config, known) for config in (before, wanted))
         changed = [key for key in known if key in request or old[key] != new[key]]
         return {"before": {key: old[key] for key in changed}, "after": {key: new[key] for key in changed}}
 
+    def renew(self) -> None:
+        """Apply what was set for all streams of the device; what was set for this one lies over it."""
+        self._wanted = loader.load(self._path, stream=self.config.name or None)
+        self._apply(self._wanted)
+        self._state = None
+
     def report(self) -> dict[str, Any]:
         """Return the keys that were set, their values in force, and which wait for a restart."""
-        reported = _values(self.config, self._desired)
+        reported = values_of(self.config, self._desired)
         return {"desired": self._desired, "reported": reported, "needs_restart": self._waiting}
 
     def state(self) -> dict[str, Any]:
@@ -159,7 +156,21 @@ class PausedParts:
         return True
 
 
-def _values(config: Config, keys: Collection[str]) -> dict[str, Any]:
+def checked_request(request: Mapping[str, Any]) -> Collection[str]:
+    """Return the keys that can be set from afar; raise ConfigError where `request` has another one."""
+    known = settable()
+    for key, value in request.items():
+        if key in RETIRED:
+            if value is None:  # an earlier version may have set it
+                continue
+            raise retired_key(key, key)
+        if key not in known:
+            raise ConfigError("this key cannot be set from afar", where=key, remedy=f"{', '.join(known)} can")
+    return known
+
+
+def values_of(config: Config, keys: Collection[str]) -> dict[str, Any]:
+    """Return the values of dotted keys in a configuration."""
     values = config.model_dump(mode="json", include={key.split(".")[0] for key in keys})
     return {key: value_of(values, key) for key in keys}
 

@@ -46,6 +46,15 @@ class DaemonStarted(Event):
 
 
 @dataclass(frozen=True)
+class StreamFailed(Event):
+    """One of several streams could not start; the others serve."""
+
+    NAME = "stream_failed"
+    stream: str
+    problem: str
+
+
+@dataclass(frozen=True)
 class DeviceThrottled(Event):
     """The board has begun (`state` is `start`) or ceased (`end`) to be throttled, after `seconds`."""
 

@@ -42,7 +42,8 @@ class AnnouncedDevice:
 
     `root` is `<mqtt.root>/<device id>`; `commands` are those that may be sent as they are; `classes` those
     that a label can have now; `targets` how many values a prediction has. `url` leads to the device page.
-    Without `predictions` no key has entities.
+    Without `predictions` no key has entities. Of one of several streams `root` has its name behind that of
+    the device, and `above` is the root of the device, whose status counts.
     """
 
     id: str
@@ -55,6 +56,7 @@ class AnnouncedDevice:
     targets: int = 1
     url: str | None = None
     predictions: bool = True
+    above: str | None = None
 
 
 # ---- names ---------------------------------------------------------------------------------
@@ -131,10 +133,26 @@ def announcement(
     }
     if device.url is not None:
         block["configuration_url"] = device.url
+    if device.above is not None:
+        block["via_device"] = f"edged:{device.above}"
     components = _main(device)
     for key in keys:
         components |= {f"{name}_{digest(key)}": part for name, part in _of_key(device, key).items()}
     return _message(device, block, components, gone or {})
+
+
+def hub_announcement(device: AnnouncedDevice) -> dict[str, Any]:
+    """Build the discovery message of a device with several streams, each of which is a device below it."""
+    block = {
+        "identifiers": [_identity(device)],
+        "name": device.name,
+        "manufacturer": "edged",
+        "sw_version": device.version,
+        "serial_number": device.id,
+    }
+    if device.url is not None:
+        block["configuration_url"] = device.url
+    return _message(device, block, {"connection": _health(device)["connection"]}, {})
 
 
 def key_announcement(
@@ -173,7 +191,7 @@ def _message(
 
 def _online(device: AnnouncedDevice) -> dict[str, str]:
     return {
-        "topic": f"{device.root}/status",
+        "topic": f"{device.above or device.root}/status",
         "value_template": "{{ value_json.state }}",
         "payload_available": "online",
         "payload_not_available": "offline",
@@ -218,7 +236,7 @@ def _health(device: AnnouncedDevice) -> Components:
         "connection": _binary(
             device, "Connection", "status", "value_json.state == 'online'", device_class="connectivity",
             availability=[], **diagnostic,
-        ),
+        ) | {"state_topic": f"{device.above or device.root}/status"},
     }  # fmt: skip
 
 

@@ -329,6 +329,7 @@ def _quarantined(said: Mapping[str, Any]) -> str:
 
 TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "started": lambda e: f"edged {e['version']} started with model {e['model']} ({e['boot_reason']})",
+    "stream_failed": lambda e: f"Stream {e['stream']} does not run: {e['problem']}",
     "training_started": lambda e: f"Run {e['run']} started ({e['trigger']}), {count(e['new'], 'new label')}",
     "training_finished": _finished,
     "candidate_rejected": lambda e: f"Candidate from run {e['run']} rejected: {_brief(e['reasons'])}",

@@ -8,7 +8,7 @@ for once, after a step backwards the next one is computed anew.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,12 @@ class Scheduler:
             self._soon.add(action)
         self._wake.set()
 
+    def drop(self, actions: Collection[Callable[[], None]]) -> None:
+        """Do these no more; one that is being done goes on to its end."""
+        with self._lock:
+            self._entries = [entry for entry in self._entries if entry.action not in actions]
+            self._soon -= set(actions)
+
     def start(self) -> None:
         """Start the thread that runs due actions."""
         self._thread.start()
@@ -123,3 +129,39 @@ class Scheduler:
             self.turn()
             self._wake.wait(LOOK_SECONDS)
             self._wake.clear()
+
+
+class Timetable:
+    """The part of a scheduler that belongs to one of several owners, and goes with it.
+
+    Its actions are done on the thread of `scheduler`, which its owner neither starts nor stops.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._actions: set[Callable[[], None]] = set()
+        self._ended = False
+
+    def every(self, seconds: float, action: Callable[[], None]) -> None:
+        """See `Scheduler.every`."""
+        self._actions.add(action)
+        self._scheduler.every(seconds, action)
+
+    def cron(self, expression: str, action: Callable[[], None]) -> None:
+        """See `Scheduler.cron`."""
+        self._actions.add(action)
+        self._scheduler.cron(expression, action)
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """See `Scheduler.soon`; nothing once it has ended."""
+        if not self._ended:
+            self._actions.add(action)
+            self._scheduler.soon(action)
+
+    def start(self) -> None:
+        """Nothing: the thread runs."""
+
+    def stop(self, timeout: float = 5.0) -> None:  # noqa: ARG002  as the scheduler's
+        """Do none of its actions any more."""
+        self._ended = True
+        self._scheduler.drop(self._actions)

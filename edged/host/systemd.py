@@ -158,3 +158,31 @@ class Watchdog:
 
     def _is_due(self, now: float) -> bool:
         return self._interval is not None and not self._pending and now >= self._due
+
+
+class LoopWatch(Watchdog):
+    """The loops of one stream of several: notes when each last turned, and sends nothing itself.
+
+    A loop that waits for work need not turn; see `stuck`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Notifier({}), ("ingest", "serve"))
+        self._turned: dict[str, float] = {}
+
+    @property
+    def period(self) -> float | None:
+        """None: a loop without work may wait as long as it likes."""
+        return None
+
+    def beat(self, name: str) -> bool:
+        """Loop `name` has made a turn."""
+        self._turned[name] = self._clock.monotonic()
+        return False
+
+    def stuck(self, name: str, *, works: bool) -> bool:
+        """Whether loop `name` has work and has made no turn in the time that the service manager allows."""
+        now = self._clock.monotonic()
+        if not works:
+            self._turned[name] = now
+        return self._interval is not None and now - self._turned.setdefault(name, now) > self._interval

@@ -114,7 +114,7 @@ def test_a_configuration_is_checked_shown_and_described(tmp_path: Path) -> None:
     assert shown["training"]["min_new_samples"] == 40
     assert yaml.safe_load(edged("config", "show", path).out) == shown
     schema = strict_json(edged("config", "schema").out)
-    assert set(shown) == set(schema["properties"])
+    assert set(shown) | {"streams"} == set(schema["properties"])
 
 
 def test_what_is_shown_is_a_configuration_again(tmp_path: Path) -> None:

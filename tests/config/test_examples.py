@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edged.config import Config
-from edged.config.loader import load
+from edged.config.loader import load, load_all
 from edged.workbench.experiments.config import RecipeConfig, RecipeFile, SplitConfig
 from edged.workbench.experiments.loading import load_recipes
 from tests.commands import generated_page_is_current
@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 # fleet.yaml is no device's: see tests/fleet/coordinator/test_config.py.
 EXAMPLES = sorted(path for path in (ROOT / "configs").glob("*.yaml") if path.stem != "fleet")
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
+SEVERAL = ROOT / "configs" / "streams" / "plant.yaml"
 EVALUATIONS = sorted((ROOT / "configs" / "evaluate").glob("*.yaml"))
 TASKS = {
     "classifier": "classify",
@@ -46,7 +47,12 @@ def test_an_example_shows_every_section(example: Path) -> None:
     assert set(yaml.safe_load(example.read_text())) == set(Config.model_fields) - of_one
 
 
-@pytest.mark.parametrize("example", [*EXAMPLES, *EVALUATIONS, *RECIPES], ids=lambda path: path.stem)
+def test_several_streams_have_an_example() -> None:
+    tasks = {config.name: config.stream.resolved_task for config in load_all(SEVERAL, {})}
+    assert tasks == dict.fromkeys(("pump-1", "pump-2", "pump-3"), "classify") | {"fan": "reconstruct"}
+
+
+@pytest.mark.parametrize("example", [*EXAMPLES, *EVALUATIONS, *RECIPES, SEVERAL], ids=lambda path: path.stem)
 def test_every_line_of_an_example_is_explained(example: Path) -> None:
     settings = [line for line in example.read_text().splitlines() if line.startswith(" ")]
     assert [line for line in settings if " # " not in line] == []

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from edged.domain.commands.rules import Answer, Request, State
     from edged.domain.commands.running import RunningCommands
-    from edged.mqtt.client.command_connection import CommandConnection
     from edged.mqtt.client.session import Session
+    from edged.mqtt.client.side_connection import SideConnection
     from edged.mqtt.topics import Topics
 
 log = get_logger("edged.control")
@@ -75,7 +75,7 @@ class CommandAnswers:
         self,
         session: Session,
         topics: Topics,
-        connection: CommandConnection,
+        connection: SideConnection,
         running: RunningCommands,
         answer_to: Sequence[str] = (),
     ) -> None:

@@ -225,15 +225,17 @@ def command_authority(
     clock: Clock,
     *,
     root: str = "edged",
+    stream: str = "",
     makers: Sequence[Path] = (),
     trust: Trust | None = None,
 ) -> Authority | None:
     """Return what checks the signatures of commands; None without keys in the configuration.
 
-    `device`: id of this device, `root`: what is before it in topics. `config`: the trusted keys, and the
-    commands that must be signed. `makers`: `model.keys`, which count for weights that come in. `journal`
-    remembers which signed commands were accepted. `clock` judges the age of signatures. `trust` knows which
-    keys took the place of others; without it none did. Raises ConfigError when a key cannot be used.
+    `device`: id of this device, `root`: what is before it in topics, `stream`: what is behind it. `config`:
+    the trusted keys, and the commands that must be signed. `makers`: `model.keys`, which count for weights
+    that come in. `journal` remembers which signed commands were accepted. `clock` judges the age of
+    signatures. `trust` knows which keys took the place of others; without it none did. Raises ConfigError
+    when a key cannot be used.
     """
     if not (config.keys or makers):
         return None
@@ -253,4 +255,4 @@ def command_authority(
         config.signed_window,
     )
     spent = UsedTransactions(config.signed_window, journal)
-    return Authority(root, device, policy, clock=clock, spent=spent)
+    return Authority(root, f"{device}/{stream}" if stream else device, policy, clock=clock, spent=spent)

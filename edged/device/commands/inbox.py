@@ -74,12 +74,23 @@ class CommandInbox:
         self._changed = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._dispatcher: CommandDispatcher | None = None
         self._seen: collections.deque[tuple[int, int]] = collections.deque(maxlen=2 * MAX_WAITING)
 
     def start(self, dispatcher: CommandDispatcher) -> None:
-        """Start the thread that has `dispatcher` execute one command after the other."""
-        self._thread = threading.Thread(target=self._loop, args=(dispatcher,), name="control", daemon=True)
-        self._thread.start()
+        """Have `dispatcher` execute one command after the other, on a thread of its own."""
+        with self._changed:
+            self._dispatcher = dispatcher
+            if any(lane.waiting for lane in self._lanes.values()):
+                self._run()
+
+    def _run(self) -> None:
+        """Start the thread with the first command: of a hundred streams few get any."""
+        if self._thread is None and self._dispatcher is not None and not self._stopping:
+            self._thread = threading.Thread(
+                target=self._loop, args=(self._dispatcher,), name="control", daemon=True
+            )
+            self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """Stop after the commands that wait already."""
@@ -110,6 +121,7 @@ class CommandInbox:
             reason = lane.put(delivery, now)
             answered = bool(reason) and lane.refusals.try_acquire(now)
             self._changed.notify()
+            self._run()
         if reason:
             self._reject(delivery, reason, answered=answered)
 

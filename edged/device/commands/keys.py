@@ -61,6 +61,12 @@ class KeyCommands:
             )
         return self._replace(key, None)
 
+    def follow(self, old: str, new: str | None) -> None:
+        """Replace a key here, too, where it counts; None revokes it."""
+        key = parse_public(old, "old")[0] if old.startswith("-") else old
+        if key in self._ids(self._config.commands.keys) | self._ids(self._config.model.keys):
+            self._trust.replace_key(key, None if new is None else parse_public(new, "new"))
+
     def _replace(self, key: str, new: tuple[str, bytes] | None) -> Answer:
         before = counting(self._config, self._trust)
         self._trust.replace_key(key, new)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from edged.errors import RefusedError
+from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.device.commands.inbox import CommandInbox
     from edged.device.events import Events
+    from edged.device.ingest import Ingestor
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.pipeline import LivePipeline
     from edged.device.settings import PausedParts
     from edged.domain.commands.rules import Answer, Request
-    from edged.mqtt.client.command_connection import CommandConnection
+    from edged.mqtt.client.side_connection import SideConnection
+
+SETTLE_SECONDS = 10.0  # for the messages of a stream to be committed before they change connections
+
+log = get_logger("edged.control")
 
 
 class PauseCommands:
@@ -22,8 +29,9 @@ class PauseCommands:
     While `ingest` is paused, the broker keeps the messages; while `training` is paused, only commands start
     runs, and a run that was cut off waits; while `serving` is paused, no predictions are published.
 
-    Messages that are not acknowledged fill the main connection while ingest is paused, and commands would
-    wait behind them. Until ingest resumes, commands arrive over `connection`, which delivers them to `inbox`.
+    Messages that are not acknowledged fill the main connection while ingest is paused, and others would wait
+    behind them. Until ingest resumes, `connection` delivers to `receiver`: the inbox gets commands over it,
+    or one stream of several its own messages.
     """
 
     def __init__(
@@ -32,15 +40,15 @@ class PauseCommands:
         *,
         paused: PausedParts,
         outbound: OutboundRouter,
-        connection: CommandConnection,
-        inbox: CommandInbox,
+        connection: SideConnection,
+        receiver: CommandInbox | Ingestor,
         events: Events,
     ) -> None:
         self._pipeline = pipeline
         self._paused = paused
         self._outbound = outbound
         self._connection = connection
-        self._inbox = inbox
+        self._receiver = receiver
         self._events = events
 
     def start(self) -> None:
@@ -82,8 +90,18 @@ class PauseCommands:
         elif part == "serving":
             self._outbound.silent = paused
         elif paused:
-            self._connection.open(self._inbox.receive)
+            self._connection.open(self._receiver.receive)
+            self._settle()
             pipeline.ingestor.pause()
         else:
             pipeline.ingestor.resume()
-            self._connection.close(self._inbox.receive)
+            self._settle()
+            self._connection.close(self._receiver.receive)
+
+    def _settle(self) -> None:
+        """Have acknowledged what came over the connection that a stream's own messages leave."""
+        ingestor, until = self._pipeline.ingestor, time.monotonic() + SETTLE_SECONDS
+        if self._receiver is not ingestor:
+            return
+        while ingestor.flush() and ingestor.waiting and time.monotonic() < until:
+            log.debug("ingest_settles", waiting=ingestor.waiting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from edged.device.learning.trainer_client import StoppedRunError
+from edged.device.learning.trainer_slot import StoppedRunError
 from edged.errors import EdgedError
 
 if TYPE_CHECKING:

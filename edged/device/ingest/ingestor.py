@@ -103,6 +103,8 @@ class Ingestor:
         self._thread = threading.Thread(target=self._loop, name="ingest", daemon=True)
         self.received = 0
         self.overrun = 0
+        self.idle = IDLE_SECONDS
+        """Seconds between two turns without work; infinite where `look` is called regularly."""
 
     # ---- the network thread's side ---------------------------------------------------------
 
@@ -222,8 +224,18 @@ class Ingestor:
         self._restored = self._forgetting = False
         self.joiner.forget()
 
-    def _patience(self) -> float:
-        return min(IDLE_SECONDS, max(0.0, self._committer.due - time.monotonic()), self.joiner.due_in())
+    def look(self) -> None:
+        """Take a turn if something has come by another way than a message; call it regularly."""
+        if self._imports is not None and self._imports.waiting():
+            self._wake.set()
+
+    def wake(self) -> None:
+        """Take a turn; from any thread."""
+        self._wake.set()
+
+    def _patience(self) -> float | None:
+        patience = min(self.idle, max(0.0, self._committer.due - time.monotonic()), self.joiner.due_in())
+        return None if patience == float("inf") else patience
 
     def _gather(self) -> None:
         """Let a batch gather more messages while they keep coming, for a moment."""

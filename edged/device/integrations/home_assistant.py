@@ -17,6 +17,7 @@ from edged.domain.home_assistant import (
     BIRTH,
     AnnouncedDevice,
     announcement,
+    hub_announcement,
     key_announcement,
     labelling_state,
     prediction_state,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from edged.domain.judging.predictions import Predictions
     from edged.domain.stream.schema import Schema
     from edged.domain.training.message import Message
-    from edged.host.scheduler import Scheduler
+    from edged.host.scheduler import Scheduler, Timetable
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
 
@@ -101,7 +102,7 @@ class HomeAssistantDiscovery(Extension):
         session: Session,
         outbound: OutboundRouter,
         commands: Collection[str],
-        scheduler: Scheduler,
+        scheduler: Scheduler | Timetable,
     ) -> None:
         self._pipeline = pipeline
         self._session = session
@@ -130,8 +131,18 @@ class HomeAssistantDiscovery(Extension):
     def start(self) -> None:
         """Listen for the birth of Home Assistant, and look for states that have changed."""
         if self._enabled:
-            self._session.subscribe([f"{self._config.discovery.prefix}/status"], 1, self.receive)
+            self._session.subscribe([self.births], 1, self.receive, shared=True)
             self._scheduler.every(LOOK_SECONDS, self._look)
+
+    @property
+    def births(self) -> str:
+        """The topic on which Home Assistant says that it has started."""
+        return f"{self._config.discovery.prefix}/status"
+
+    def take_back(self) -> None:
+        """Have the broker forget what was announced: the stream is no more."""
+        for place in [*self._announced.devices, *self._announced.states]:
+            self._session.publish(place, b"", qos=1, retain=True)
 
     def online(self) -> None:
         """After each connection: announce, and take back what an earlier configuration had announced."""
@@ -271,8 +282,9 @@ def _device(
 ) -> AnnouncedDevice:
     return AnnouncedDevice(
         id=config.device.id,
-        name=config.discovery.name or config.device.id,
+        name=" ".join(filter(None, (config.discovery.name or config.device.id, config.name))),
         root=config.topic_root,
+        above=config.device_root if config.name else None,
         task=schema.task,
         version=__version__,
         commands=commands,
@@ -281,6 +293,20 @@ def _device(
         url=_url(config),
         predictions=config.serving.publish,
     )
+
+
+def hub_message(config: Config) -> tuple[str, bytes]:
+    """Return topic and payload of the discovery message of a device with several streams."""
+    device = AnnouncedDevice(
+        id=config.device.id,
+        name=config.discovery.name or config.device.id,
+        root=config.device_root,
+        task="classify",
+        version=__version__,
+        commands=(),
+        url=_url(config),
+    )
+    return topic(config.discovery.prefix, config.device_root), _json(hub_announcement(device))
 
 
 def _url(config: Config) -> str | None:

@@ -22,7 +22,7 @@ from edged.device.serving.key_answers import Share
 from edged.domain.events import DriftDetected, EventOfKey, KeyModelChanged
 from edged.domain.judging.outputs import errors
 from edged.domain.training.triggers import FEWEST
-from edged.domain.training.turns import Waiting, next_turn
+from edged.domain.training.turns import Gain, Waiting, next_turn
 from edged.errors import CorruptError, EdgedError, ModelError, RefusedError, StorageError, TrainingError
 from edged.logs import get_logger
 from edged.storage.files.atomic import sweep
@@ -364,15 +364,16 @@ class KeyModels:
             if not self._begun:
                 return None  # there is nothing yet that a key could start from
         waiting = [self._waiting(key, since) for key, since in list(self._ready.items())]
-        waiting = [one for one in waiting if now >= self._not_before.get(one.key or "", now)]
-        found = next_turn(waiting if common is None else [*waiting, common], now)
-        return None if found is None else found.key
+        waiting = [one for one in waiting if now >= self._not_before.get(one.name or "", now)]
+        if common is not None:
+            waiting.append(common)
+        return next_turn(waiting, now).name if waiting else None
 
     def _waiting(self, key: str, since: float) -> Waiting:
         own = self._loaded.get(key)
         triggers = None if own is None else own.scheduler.triggers
         urgent = triggers is not None and (triggers.drifted or triggers.fallen)
-        return Waiting(key, self._new[key], self._needed(key), urgent, since)
+        return Waiting(key, since, Gain(self._new[key] / max(1.0, self._needed(key)), urgent))
 
     def _needed(self, key: str) -> float:
         """New labels with which a key has its turn."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edged.device.learning.trainer_client import NothingNewError, StoppedRunError
+from edged.device.learning.trainer_client import NothingNewError
+from edged.device.learning.trainer_slot import StoppedRunError
 from edged.device.startup.restore import stored_budget
 from edged.domain import outcomes
 from edged.domain.drift.signals import Level
@@ -32,7 +33,7 @@ from edged.domain.training.trainer_messages import (
 )
 from edged.domain.training.training_run import RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers
-from edged.domain.training.turns import Waiting
+from edged.domain.training.turns import Gain, Waiting
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import get_logger
 
@@ -223,7 +224,8 @@ class TrainingScheduler:
         if not self.enabled or self.paused or triggers.wanted(new) is None:
             self._since = self._clock.monotonic()
             return None
-        return Waiting(None, new, triggers.needed, triggers.drifted or triggers.fallen, self._since)
+        drifted = triggers.drifted or triggers.fallen
+        return Waiting(None, self._since, Gain(new / max(1.0, triggers.needed), drifted))
 
     def _resumes_first(self, *, automatic: bool) -> bool:
         """Whether a run that was cut off continues before one that a command asked for."""
@@ -284,7 +286,29 @@ class TrainingScheduler:
         With `resumes` it continues a run that was cut off; None: unless a command starts it. `ended` says
         afterwards how it went; it is None when the disk did not let it begin.
         """
-        self.ended, began = None, self._samples.next_offset()
+        self.ended = None
+        try:
+            with self.client.turn(self._gain(trigger)):
+                return self._train(trigger, options, observer, asked_by, resumes)
+        except StoppedRunError:  # before its turn had come
+            self.triggers.interrupted = True
+            return None
+
+    def _gain(self, trigger: str) -> Gain:
+        """What a run would gain that a trigger starts now, as other streams may wait for the trainer, too."""
+        least = max(1, self.triggers.rules.new_labels or self.triggers.rules.min_new_samples)
+        drifted = trigger in ("drift", "quality")
+        return Gain(self.new() / least, drifted=drifted, asked=trigger == "command")
+
+    def _train(
+        self,
+        trigger: str,
+        options: RunOptions,
+        observer: RunObserver | None,
+        asked_by: Sequence[str],
+        resumes: bool | None,
+    ) -> RunResult | None:
+        began = self._samples.next_offset()
         resumes = trigger != "command" if resumes is None else resumes
         left = self.unfinished if resumes else None
         try:

@@ -14,6 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from edged.device.learning.trainer_slot import StoppedRunError, TrainerSlot
 from edged.domain.training.message import Message, decode, encode
 from edged.domain.training.trainer_messages import (
     NO_DATA,
@@ -28,6 +29,7 @@ from edged.domain.training.trainer_messages import (
     WriteCheckpoint,
 )
 from edged.domain.training.training_run import RunOptions
+from edged.domain.training.turns import Gain
 from edged.errors import (
     ConfigError,
     EdgedError,
@@ -42,6 +44,8 @@ from edged.host.vitals import written_bytes
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from edged.config import Config
     from edged.storage.models.active_bundle import ActiveBundle
 
@@ -62,10 +66,6 @@ class NothingNewError(NoDataError):
         super().__init__(what)
 
 
-class StoppedRunError(TrainingError):
-    """The run was asked to stop; the next one takes it up. No failure."""
-
-
 ERRORS: dict[str, type[EdgedError]] = {
     "UnavailableError": UnavailableError,
     "ConfigError": ConfigError,
@@ -77,6 +77,9 @@ ERRORS: dict[str, type[EdgedError]] = {
 """What an error of the trainer is here, by the name of its class; any other is a TrainingError."""
 
 
+_ASKED = Gain(asked=True)
+
+
 def _note(message: Message) -> None:
     log.debug("trainer", message=str(message))
 
@@ -86,7 +89,7 @@ class TrainerClient:
 
     `run` blocks until the run has ended; `cancel` may be called from any thread. If the bundle to train from
     has changed since the last order, the next order starts another process; without `bundles` it is always
-    `model.bundle`.
+    `model.bundle`. Where streams share a trainer, `slot` says whose turn it is.
 
     Attributes
     ----------
@@ -97,8 +100,16 @@ class TrainerClient:
         Whether what the next process writes must outlive a power cut.
     """
 
-    def __init__(self, config: Config, bundles: ActiveBundle | None = None, *, durable: bool = True) -> None:
+    def __init__(
+        self,
+        config: Config,
+        bundles: ActiveBundle | None = None,
+        *,
+        durable: bool = True,
+        slot: TrainerSlot | None = None,
+    ) -> None:
         self._config, self._bundles = config, bundles
+        self._slot = TrainerSlot() if slot is None else slot
         self._process: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._buffer = b""
@@ -155,6 +166,17 @@ class TrainerClient:
         TrainingError
             When the run failed, or made no progress for `training.timeout`.
         """
+        with self.turn():
+            return self._run_now(order, on_message)
+
+    def turn(self, gain: Gain = _ASKED) -> AbstractContextManager[None]:
+        """Wait until this stream may train, and hold the trainer within; `run` within does not wait again.
+
+        Raises StoppedRunError when `cancel` or `close` was called meanwhile.
+        """
+        return self._slot.turn(self, self._config.name, gain)
+
+    def _run_now(self, order: TrainingOrder[R], on_message: Callable[[Message], None]) -> R:
         self._cancelled = False
         self._special, self._key = RunOptions(), None
         if isinstance(order, RunRequest):
@@ -191,7 +213,8 @@ class TrainerClient:
             on_message(message)
 
     def cancel(self) -> None:
-        """Ask a run to stop after the present step and its checkpoint."""
+        """Ask a run to stop after the present step and its checkpoint, or before it has its turn."""
+        self._slot.withdraw(self)
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 self._cancelled = True
@@ -221,6 +244,7 @@ class TrainerClient:
 
     def close(self) -> None:
         """End the process permanently and release what belongs to it."""
+        self._slot.forget(self)
         self.stop()
         self._selector.close()
 

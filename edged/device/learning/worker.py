@@ -81,6 +81,9 @@ class TrainingWorker:
         self._events = events
         self.keys: KeyTurns | None = None
         self._kept_at = float("-inf")
+        self.idle: float | None = IDLE_SECONDS
+        """Seconds between two looks whether a run is due; None where `look` is called while one may be."""
+
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._orders = RunQueue(scheduler.triggers)
@@ -100,6 +103,17 @@ class TrainingWorker:
     def wake(self) -> None:
         """Look whether a run is due, such as when labels became durable; from any thread."""
         self._wake.set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to do that time alone brings about."""
+        return bool(self._between) or bool(self._scheduler.waiting_for) or self._scheduler.resumes
+
+    def look(self) -> None:
+        """Look whether a run is due, and make durable what a full disk has refused; from any thread."""
+        self.wake()
+        if self._changes.empty():
+            self.defer(self._catch_up)
 
     def defer(self, action: Callable[[], None]) -> None:
         """Call `action` soon on another thread: the serving thread must not wait for a change of champion."""
@@ -259,7 +273,7 @@ class TrainingWorker:
 
     def _loop(self) -> None:
         while not self._ending.is_set():
-            self._wake.wait(IDLE_SECONDS)
+            self._wake.wait(self.idle)
             self._wake.clear()
             try:
                 self._do_between_runs()
@@ -391,7 +405,7 @@ class TrainingWorker:
         """Carry out changes as they come, and make those durable that a full disk has refused."""
         while True:
             try:
-                action = self._changes.get(timeout=SETTLE_SECONDS)
+                action = self._changes.get(timeout=None if self.idle is None else SETTLE_SECONDS)
             except queue.Empty:
                 action = self._catch_up
             if action is None:

@@ -85,6 +85,21 @@ class OutboundRouter(Listener):
         except EdgedError as problem:
             log.warning("weights_not_published", problem=problem.line())
 
+    def rest(self) -> None:
+        """Let the forwarder sleep while nothing waits; `look` wakes it."""
+        if self._forwarder is not None:
+            self._forwarder.idle = None
+
+    def look(self) -> None:
+        """Forward what waits; call it regularly after `rest`."""
+        if self._forwarder is not None:
+            self._forwarder.look()
+
+    def shrink(self) -> None:
+        """Give back memory while nothing waits."""
+        if self._forwarder is not None:
+            self._forwarder.shrink()
+
     def connection_changed(self) -> None:
         """Try again what waits for the broker."""
         if self._forwarder is not None:

@@ -71,6 +71,13 @@ class Reporter(Listener):
         """Publish the status `offline`; call it before an orderly end."""
         self._status("offline")
 
+    def take_back(self) -> None:
+        """Have the broker forget the retained states: the stream is no more."""
+        with self._lock:
+            states, self._states = list(self._states), {}
+        for name in states:
+            self._outbound.now(self._topics.state(name), b"", qos=1, retain=True)
+
     def _status(self, state: str) -> None:
         values = {"state": state, "version": __version__, **self._stamp()}
         self._outbound.now(self._topics.status, _json(values), qos=1, retain=True)
@@ -105,6 +112,13 @@ class Reporter(Listener):
     def _stamp(self) -> dict[str, Any]:
         """When, and in which order: a receiver sorts by `boot` and `seq`."""
         return {"ts": self._clock.now(), "seq": self._number(), "boot": self._boot}
+
+
+class StreamReporter(Reporter):
+    """Reports of one stream of several: `status` and the last will are the device's."""
+
+    def _status(self, state: str) -> None:
+        """Nothing: one stream does not speak for the device."""
 
 
 class EventThrottle:

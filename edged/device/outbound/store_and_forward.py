@@ -83,6 +83,8 @@ class StoreAndForward:
         self._look()
         self._removed_at = self._tidied_at = self._refused_at = float("-inf")
         self._refused = False
+        self.idle: float | None = HOLD_SECONDS
+        """Seconds between two turns while nothing waits; None where `look` is called regularly."""
         self._erasures: SimpleQueue[Future[int]] = SimpleQueue()
         self._wake = threading.Event()
         self._ending = threading.Event()
@@ -93,6 +95,16 @@ class StoreAndForward:
     def start(self) -> None:
         """Begin to write down and to send what waits."""
         self._thread.start()
+
+    def look(self) -> None:
+        """Take a turn if anything waits; from any thread."""
+        if self._fresh_bytes or self._handed or self._writing or self._arrived or self._seen.pending:
+            self._wake.set()
+
+    def shrink(self) -> None:
+        """Give back memory of an outbox that rests; from any thread."""
+        if self._outbox is not None:
+            self._outbox.shrink()
 
     def wake(self) -> None:
         """The connection was made or lost."""
@@ -275,7 +287,7 @@ class StoreAndForward:
                         self._look()
         self._send_late()
 
-    def _pause(self) -> float:
+    def _pause(self) -> float | None:
         """Seconds until something may be due without being woken."""
         now = self._clock.monotonic()
         with self._lock:
@@ -284,7 +296,7 @@ class StoreAndForward:
             return GROUP_SECONDS / 2 if now - self._refused_at >= RETRY_SECONDS else HOLD_SECONDS
         if room and self._session.connected and self._outbox is not None and self._outbox.takeable:
             return self._pace.wait(now)
-        return HOLD_SECONDS
+        return self.idle
 
     def _refusal(self, problem: StorageError) -> None:
         """The disk does not take it: messages wait in memory for the next attempt."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.device.events import Listener
 from edged.device.startup.recovery import DATABASES
@@ -20,21 +20,27 @@ if TYPE_CHECKING:
     from edged.device.reporting.status import StatusCollector
     from edged.device.settings import Settings
     from edged.domain.events import Event
-    from edged.host.scheduler import Scheduler
+    from edged.host.scheduler import Scheduler, Timetable
     from edged.host.systemd import Notifier
-    from edged.host.wakeup_queue import WakeupQueue
     from edged.storage.sequence import Sequence
 
 log = get_logger("edged.daemon")
+
+
+class Endings(Protocol):
+    """Receives why something has to end."""
+
+    def put(self, what: str, /) -> None:
+        """The file name of a database that is damaged."""
 
 
 class PeriodicReporter(Listener):
     """Publishes states and metrics, and stores the status in the registry of `pipeline`.
 
     `settings` has the retained state `config`. `sequence`: numbers of messages, stored with each report.
-    `notifier` shows the state in `systemctl status`. `endings` receives the file name of a database that is
-    damaged: the daemon then stops. `timetable`: its thread publishes states after a change. `events` receives
-    the metrics.
+    `notifier` shows the state in `systemctl status`; None where that is of several streams. `endings`
+    receives the file name of a database that is damaged: the stream then stops. `timetable`: its thread
+    publishes states after a change. `events` receives the metrics.
     """
 
     def __init__(
@@ -45,9 +51,9 @@ class PeriodicReporter(Listener):
         settings: Settings,
         reporter: Reporter,
         sequence: Sequence,
-        notifier: Notifier,
-        endings: WakeupQueue,
-        timetable: Scheduler,
+        notifier: Notifier | None,
+        endings: Endings,
+        timetable: Scheduler | Timetable,
         events: Events,
     ) -> None:
         self._pipeline = pipeline
@@ -77,6 +83,8 @@ class PeriodicReporter(Listener):
         damage = self._pipeline.samples.damage
         if damage is not None:
             self._stop_for_repair(damage)
+        if self._notifier is None:
+            return
         serving = f"serving model {self._pipeline.predictor.champion.version}"
         problem = self._status.problem
         self._notifier.status(f"{serving}; {problem}" if problem else serving)

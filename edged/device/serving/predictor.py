@@ -274,6 +274,11 @@ class Predictor:
             else None
         )
 
+    @property
+    def on_probation(self) -> bool:
+        """Whether the champion is compared with its predecessor."""
+        return self._probation is not None
+
     def expire_probation(self, monotonic: float) -> None:
         """End a probation without labels in time; call this regularly, with monotonic seconds."""
         probation = self._probation

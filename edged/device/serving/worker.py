@@ -34,6 +34,7 @@ log = get_logger("edged.serve")
 IDLE_SECONDS = 0.5
 MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
 CALL = "requests"  # in the queue of the serving thread: inference requests wait
+LOOK = "look"  # in the queue: a turn without a sample
 SHORT_SECONDS = 0.002  # a run that takes less is shorter than what two changes of threads cost
 
 
@@ -82,6 +83,8 @@ class ServingWorker:
         self._took = float("inf")  # seconds that the last answers took
         self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
         self.errors = 0
+        self.idle: float | None = IDLE_SECONDS
+        """Seconds between two turns without work; None where `look` is called while there may be some."""
 
     def start(self) -> None:
         """Start the prediction thread."""
@@ -91,6 +94,11 @@ class ServingWorker:
         """Answer the queued samples, then stop the thread."""
         self._queue.put(None)
         self._thread.join(timeout)
+
+    @property
+    def waiting(self) -> int:
+        """Batches and labels that wait for the prediction thread."""
+        return self._queue.qsize()
 
     def submit(self, batch: Batch, received: NDArray[np.float64]) -> None:
         """Hand over a batch; `received` `(n,)` monotonic seconds."""
@@ -130,17 +138,26 @@ class ServingWorker:
             with suppress(queue.Full):
                 self._queue.put_nowait(CALL)
 
+    def look(self) -> None:
+        """Have a turn taken that needs no sample: labels that were changed, a probation that ends."""
+        if self._queue.empty():
+            with suppress(queue.Full):
+                self._queue.put_nowait(LOOK)
+
     def _loop(self) -> None:
         while True:
             self._predictor.expire_probation(time.monotonic())
             try:
-                item = self._queue.get(timeout=IDLE_SECONDS)
+                item = self._queue.get(timeout=self.idle)
             except queue.Empty:
                 self._refresh_head()
                 self._watchdog.beat("serve")
                 continue
             if item is None:
                 return
+            if item == LOOK:
+                self._refresh_head()
+                continue
             with self._turn:
                 self._serve(item)
             self._watchdog.beat("serve")

@@ -6,16 +6,19 @@ a child process, `python -m edged.bundles`.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.model_files import INT8
 from edged.domain.standard_bundle import CONTEXT, StandardBundleOrder, StandardNetwork
-from edged.errors import BundleError, StorageError, UnavailableError
+from edged.errors import BundleError, CorruptError, StorageError, UnavailableError
 from edged.host.child_process import run_module
 from edged.logs import get_logger
-from edged.storage.files.atomic import publish_file
+from edged.storage.files.atomic import disk_errors, fsync_directory, publish_file, staging_path
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.trust import KEYS
 from edged.storage.samples.log import SampleLog
@@ -212,14 +215,44 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         None if statistics is None else {name: tuple(values) for name, values in statistics.items()},
         int8=config.serving.quantise == INT8,
     )
-    log.info("building_bundle", out=str(out), task=schema.task, features=schema.width)
     out.parent.mkdir(parents=True, exist_ok=True)
+    kept: dict[str, Any] = {"network": network, "hidden": hidden}
+    if config.name:
+        kept["order"] = hashlib.sha256(repr(replace(order, out=Path())).encode()).hexdigest()
+        if not out.exists() and _copied(kept, out):
+            return
+    log.info("building_bundle", out=str(out), task=schema.task, features=schema.width)
     answer = run_module("edged.bundles", order.to_json(), BUILD_SECONDS)
     if answer is None:
         raise BundleError(f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out))
     if answer.code == 0:
-        publish_file(out.with_name(ORDER_FILE), json.dumps({"network": network, "hidden": hidden}).encode())
+        publish_file(out.with_name(ORDER_FILE), json.dumps(kept).encode())
         return
     if answer.code == UnavailableError.exit_code:
         raise UnavailableError(answer.problem, where="model.bundle")
     raise BundleError(answer.problem, where="model.bundle")
+
+
+def _copied(kept: dict[str, Any], out: Path) -> bool:
+    """Copy the bundle that was built to the same order for another stream; False where there is none."""
+    for file in sorted(out.parent.parent.glob(f"*/{ORDER_FILE}")):
+        source = file.with_name("bundle")
+        if _ordered(file).get("order") != kept["order"]:
+            continue
+        staging = staging_path(out.parent, out.name)
+        try:
+            Bundle.open(source)
+            with disk_errors("copying a bundle", out):
+                shutil.copytree(source, staging)
+                for path in (*staging.rglob("*"), staging):
+                    fsync_directory(path)
+                staging.rename(out)
+            fsync_directory(out.parent)
+            publish_file(out.with_name(ORDER_FILE), json.dumps(kept).encode())
+        except (BundleError, CorruptError, StorageError) as problem:
+            log.warning("bundle_not_copied", problem=problem.line(), action="building it")
+            shutil.rmtree(staging, ignore_errors=True)
+            continue
+        log.info("bundle_copied", out=str(out), source=str(source))
+        return True
+    return False

@@ -42,11 +42,15 @@ class FirstOpenings:
     """Opens bundles and models for the first time, in a child process with limits.
 
     `config`: section `install` has the limits; `model.keys` must have signed a bundle. `trust` remembers what
-    was opened, and how new it was. `clock` judges when a bundle expires.
+    was opened, and how new it was. `clock` judges when a bundle expires. `shared`: what this process has
+    opened for other streams, which adds to it; what is the same for this one is not opened again.
     """
 
-    def __init__(self, config: Config, trust: Trust, clock: Clock) -> None:
+    def __init__(
+        self, config: Config, trust: Trust, clock: Clock, shared: dict[object, Opened] | None = None
+    ) -> None:
         self._config, self.trust, self._clock = config, trust, clock
+        self._shared = {} if shared is None else shared
 
     def open_configured(self) -> None:
         """Open the configured bundle, unless that was done before.
@@ -67,7 +71,12 @@ class FirstOpenings:
         if version is not None and (version >= least or not self._config.model.keys):
             return
         known = self.trust.new and present_reign(self._config.storage.dir) is not None
-        opened = Opened() if known else self._open("configured", [path], least=least)
+        same = (sha256, least, repr(self._config.stream.to_schema().fixed()), self._config.serving.quantise)
+        if known:
+            opened = Opened()
+        else:
+            opened = self._shared.get(same) or self._open("configured", [path], least=least)
+            self._shared[same] = opened
         self.trust.record_opened(sha256, opened.version, opened.signer)
 
     def open_model(self, chunks: Sequence[Path], bundle: Path) -> None:

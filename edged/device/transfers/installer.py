@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edged.device.learning.trainer_client import StoppedRunError, TrainerClient
+from edged.device.learning.trainer_client import TrainerClient
+from edged.device.learning.trainer_slot import StoppedRunError
 from edged.device.transfers.admission import Admission
 from edged.domain.events import TransferInstalled, TransferOutcome
 from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights

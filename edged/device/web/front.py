@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from edged.device.events import Extension
+from edged.device.events import Extension, Listener
 from edged.device.web.http.authentication import Tokens
 from edged.device.web.http.own_certificate import fingerprint
 from edged.device.web.http.sockets import Sockets
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edged.device.learning.label_reviews import LabelReviews
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
-    from edged.device.web.service import Web
+    from edged.device.web.service import Site, Web
     from edged.domain.judging.predictions import Predictions
 
 PACKAGES = ("starlette", "uvicorn", "httptools")
@@ -73,16 +73,20 @@ class WebParts:
 class WebServer(Extension):
     """The web server as an extension with a thread of its own.
 
+    `parts` are those of each stream, by its name; "" is the only one of a device, whose extension it is.
+
     Raises EdgedError when a package is missing, or a token or certificate cannot be used.
     """
 
-    def __init__(self, parts: WebParts) -> None:
+    def __init__(self, parts: Mapping[str, WebParts]) -> None:
         require_packages()
-        self._parts = parts
-        self._tokens = Tokens(parts.config.tokens.given)
-        self._sockets = Sockets(parts.config, parts.pipeline.config.storage.dir)
+        self._parts = dict(parts)
+        one = next(iter(parts.values()))
+        self._config = one.config
+        self._tokens = Tokens(one.config.tokens.given)
+        self._sockets = Sockets(one.config, one.pipeline.config.device_dir)
         self._web: Web | None = None
-        self._early: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=EARLY)
+        self._early: deque[tuple[str, str, Mapping[str, Any]]] = deque(maxlen=EARLY)
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._problem: str | None = None
@@ -117,29 +121,49 @@ class WebServer(Extension):
         self._sockets.close()
 
     def reported(self, topic: str, values: Mapping[str, Any]) -> None:
-        """Pass on a report of the daemon; from any thread."""
-        with self._lock:
-            web = self._web
-            if web is None:
-                self._early.append((topic, values))
-        if web is not None:
-            web.reported(topic, values)
+        """Pass on a report of the only stream; from any thread."""
+        self.told("", topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions as they are published; on the serving thread."""
-        web = self._web  # once: its thread forgets an application that has failed
-        if web is not None:
-            web.predicted(payloads)
+        site = self.site("")
+        if site is not None:
+            site.predicted(payloads)
 
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
         """Pass on the predictions of samples `(n,)`; on the serving thread."""
-        web = self._web
+        site = self.site("")
+        if site is not None:
+            site.answered(made, ids, keys, ts)
+
+    def told(self, name: str, topic: str, values: Mapping[str, Any]) -> None:
+        """Pass on a report of a stream; from any thread."""
+        with self._lock:
+            site = self.site(name)
+            if self._web is None:
+                self._early.append((name, topic, values))
+        if site is not None:
+            site.reported(topic, values)
+
+    def site(self, name: str) -> Site | None:
+        """What the application knows of a stream; None before it runs."""
+        web = self._web  # once: its thread forgets an application that has failed
+        return None if web is None else web.sites.get(name)
+
+    def replace(self, name: str, parts: WebParts | None) -> None:
+        """Serve a stream that was added or started again; None: it has ended."""
+        with self._lock:
+            if parts is None:
+                self._parts.pop(name, None)
+            else:
+                self._parts[name] = parts
+            web = self._web
         if web is not None:
-            web.answered(made, ids, keys, ts)
+            web.replace(name, parts)
 
     def _open(self) -> None:
         self._sockets.open()
-        path = self._parts.config.unix_socket
+        path = self._config.unix_socket
         log.info("web_listens", port=self._sockets.port, unix_socket=str(path or ""))
         if self._sockets.certificate is not None:
             log.info(
@@ -182,8 +206,9 @@ class WebServer(Extension):
 
         web = Web(self._parts, self._tokens, self._sockets)
         with self._lock:
-            for topic, values in self._early:
-                web.reported(topic, values)
+            for name, topic, values in self._early:
+                if name in web.sites:
+                    web.sites[name].reported(topic, values)
             self._early.clear()
             self._web = web
             if self._ending.is_set():
@@ -198,3 +223,26 @@ class WebServer(Extension):
         await web.start()
         self._problem, self._pause = None, FIRST_PAUSE
         await web.run()
+
+
+class WebRelay(Listener):
+    """Passes the news of one stream of several to the web server."""
+
+    def __init__(self, server: WebServer, name: str) -> None:
+        self._server, self._name = server, name
+
+    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
+        """Pass on a report; from any thread."""
+        self._server.told(self._name, topic, values)
+
+    def predicted(self, payloads: list[bytes]) -> None:
+        """Stream predictions; on the serving thread."""
+        site = self._server.site(self._name)
+        if site is not None:
+            site.predicted(payloads)
+
+    def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
+        """Pass on the predictions of samples `(n,)`; on the serving thread."""
+        site = self._server.site(self._name)
+        if site is not None:
+            site.answered(made, ids, keys, ts)

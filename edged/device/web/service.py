@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from edged.device.web.http.listener import HttpListener
 from edged.device.web.http.own_certificate import names_of
 from edged.device.web.page.history import PageState
 from edged.device.web.page.page import Page
+from edged.device.web.switch import Switch
 from edged.errors import StorageError
 from edged.host.vitals import VitalsReader
 from edged.logs import get_logger
@@ -44,90 +45,77 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 END_SECONDS = 1.0  # for requests that are in progress when the device stops
 HELPERS = 2  # threads for calls that might wait for the disk
 HISTORY = "page_history"  # in the registry: quality over time, for the next start
+REPLACE_SECONDS = 10.0  # for a stream to end or begin while the others are served
 KEEP_SECONDS = 3600.0  # between two times that it is stored
 
 log = get_logger("edged.web")
 
 
-class Web:
-    """The application behind the sockets; `WebServer` starts and stops it, and passes news to it."""
+class Site:
+    """What the web server knows of one stream: its endpoints, behind the guard in `app`.
 
-    def __init__(self, parts: WebParts, tokens: Tokens, sockets: Sockets) -> None:
+    `streams` are the names of all streams of the device, if it has several.
+    """
+
+    def __init__(self, parts: WebParts, access: Access, streams: Collection[str]) -> None:
         config, pipeline, status = parts.config, parts.pipeline, parts.status
         device = pipeline.config
-        access = Access(
-            tokens,
-            closed=not config.is_local,
-            clock=pipeline.clock,
-            signed="label" not in device.commands.unsigned(),
-            pairing=Pairing(device.storage.dir, pipeline.clock),
-        )
         self._pipeline = pipeline
-        self._feed = EventStream(config.limits.streams)
-        self._bridge = ServingBridge(
+        self.feed = EventStream(config.limits.streams)
+        self.bridge = ServingBridge(
             pipeline.serving, pipeline.ingestor, most=config.limits.requests, timeout=config.timeout
         )
-        self._inference = Inference(
+        self.inference = Inference(
             config,
-            model=config.model_name or device.device.id,
+            model=device.name or config.model_name or device.device.id,
             schema=pipeline.schema,
             predictor=pipeline.predictor,
-            bridge=self._bridge,
+            bridge=self.bridge,
         )
         refused: Counter[str] = Counter()
-        self._metrics = Metrics(
-            pipeline, status, inference=self._inference, bridge=self._bridge, feed=self._feed, refused=refused
+        self.metrics = Metrics(
+            pipeline, status, inference=self.inference, bridge=self.bridge, feed=self.feed, refused=refused
         )
         self._page = PageState(pipeline.registry.get_value(HISTORY))
         self._timeline = TimelineEndpoints(pipeline, self._page)
         self._baseline: Baseline | None = None
         self._kept = pipeline.clock.monotonic()
-        app = application(
+        vitals = VitalsReader(device.storage.dir)
+        self.app = application(
             access=access,
             hosts=_hosts(config),
             addresses=not config.is_local,
             refused=refused,
-            inference=self._inference,
-            metrics=self._metrics,
-            commands=Commands(parts.inbox, device.topic_root, self._feed, self._page, config.timeout),
-            ingest=IngestEndpoints(config, device.stream, self._bridge),
+            inference=self.inference,
+            metrics=self.metrics,
+            commands=Commands(parts.inbox, device.topic_root, self.feed, self._page, config.timeout),
+            ingest=IngestEndpoints(config, device.stream, self.bridge),
             reviews=LabelEndpoints(parts.reviews),
-            feed=self._feed,
-            page=Page(pipeline, status, self._page, VitalsReader(device.storage.dir), parts.reviews),
+            feed=self.feed,
+            page=Page(pipeline, status, self._page, vitals, parts.reviews, streams),
             timeline=self._timeline,
             more=_round_routes(parts.transport, device.fleet, access),
         )
-        self._listener = HttpListener(app, config, sockets)
-        self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = False
 
     # ---- on any thread -----------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """End `run`: event streams at once, requests within a second."""
-        self._inference.ready = False
-        self._ended = True
-        loop = self._loop
-        if loop is not None:
-            soon(loop, self._stop.set)
-
     def reported(self, topic: str, values: Mapping[str, Any]) -> None:
         """Pass on a report of the daemon; from any thread."""
-        self._metrics.reported(topic, values)
+        self.metrics.reported(topic, values)
         if topic == "events":
             self._page.happened(values)
         elif topic == "metrics":
             self._record_quality(values)
-        self._feed.publish(topic, values)
+        self.feed.publish(topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions as they are published; on the serving thread."""
-        self._feed.predicted(payloads)
+        self.feed.predicted(payloads)
 
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
         """Pass on the predictions of samples `(n,)`; on the serving thread."""
-        self._bridge.answered(made, ids)
+        self.bridge.answered(made, ids)
         self._page.answered(keys, ts, made, self._pipeline.clock.monotonic())
 
     # ---- the history of the page -------------------------------------------------------------
@@ -161,15 +149,86 @@ class Web:
         except StorageError as problem:
             log.warning("history_not_kept", problem=problem.line())
 
+    # ---- on the thread of the server ---------------------------------------------------------
+
+    def start(self) -> None:
+        """Answer requests from now on; within the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.bridge.start()
+        self.feed.start()
+
+    def end(self) -> None:
+        """End event streams, and keep the history of the page."""
+        self._store_history()
+        self.feed.stop()
+
+    async def close(self) -> None:
+        """Release what requests have opened, after the last of them."""
+        await self._timeline.close()
+
+
+class Web:
+    """The applications behind the sockets; `WebServer` starts and stops them, and passes news to them.
+
+    `parts` are those of each stream, by its name; without names there is one.
+    """
+
+    def __init__(self, parts: Mapping[str, WebParts], tokens: Tokens, sockets: Sockets) -> None:
+        one = next(iter(parts.values()))
+        config, device, clock = one.config, one.pipeline.config, one.pipeline.clock
+        self._access = Access(
+            tokens,
+            closed=not config.is_local,
+            clock=clock,
+            signed="label" not in device.commands.unsigned(),
+            pairing=Pairing(device.device_dir, clock),
+        )
+        self.sites: dict[str, Site] = {}
+        for name, own in parts.items():
+            self.sites[name] = Site(own, self._access, self.sites if name else ())
+        app = Switch(self.sites) if device.name else self.sites[""].app
+        self._listener = HttpListener(app, config, sockets)
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = False
+
+    # ---- on any thread -----------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End `run`: event streams at once, requests within a second."""
+        for site in list(self.sites.values()):
+            site.inference.ready = False
+        self._ended = True
+        loop = self._loop
+        if loop is not None:
+            soon(loop, self._stop.set)
+
+    def replace(self, name: str, parts: WebParts | None) -> None:
+        """Serve a stream that was added or started again; None: it has ended."""
+        loop = self._loop
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._replace(name, parts), loop).result(REPLACE_SECONDS)
+
+    async def _replace(self, name: str, parts: WebParts | None) -> None:
+        gone = self.sites.pop(name, None)
+        if gone is not None:
+            gone.inference.ready = False
+            gone.end()
+            await gone.close()
+        if parts is not None:
+            site = Site(parts, self._access, self.sites)
+            site.start()
+            self.sites[name] = site
+
     # ---- on its own thread -------------------------------------------------------------------
 
     async def start(self) -> None:
         """Accept connections and answer requests."""
         loop = asyncio.get_running_loop()
-        self._loop = loop
         loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
-        self._bridge.start()
-        self._feed.start()
+        for site in self.sites.values():
+            site.start()
+        self._loop = loop
         await self._listener.start()
 
     async def run(self) -> None:
@@ -178,10 +237,12 @@ class Web:
             if not self._ended:
                 await self._stop.wait()
         finally:
-            self._store_history()
-        self._feed.stop()
+            sites = list(self.sites.values())
+            for site in sites:
+                site.end()
         await self._listener.stop(END_SECONDS)
-        await self._timeline.close()
+        for site in sites:
+            await site.close()
 
 
 def _hosts(config: WebConfig) -> set[str]:

@@ -29,15 +29,18 @@ class Redelivery:
 
     def __init__(self, recent: Sequence[Packet], window: int) -> None:
         self._checksums = np.zeros(1 << 16, np.uint32)
-        self._positions = np.full(1 << 16, -(1 << 62), np.int64)
-        self._count = 0
+        # Counted from 1: pages of zeros that nobody has written to take no memory.
+        self._positions = np.zeros(1 << 16, np.int64)
+        self._count = 1
         self._window = window
         self.stored(recent)
 
     def seen(self, packet: Packet) -> bool:
         """Whether a message with the DUP flag has been stored already."""
         mid, content = packet
-        return self._count - self._positions[mid] <= self._window and bool(self._checksums[mid] == content)
+        position = self._positions[mid]
+        known = position > 0 and self._count - position <= self._window
+        return bool(known and self._checksums[mid] == content)
 
     def stored(self, packets: Sequence[Packet | None]) -> None:
         """These are durable now, oldest first."""

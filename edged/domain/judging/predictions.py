@@ -89,31 +89,30 @@ class RecentAnswers:
         width = 1 if schema.task == "classify" else schema.targets
         self._schema = schema
         self._size = size
-        self._offsets = np.full(size, -1, np.int64)
-        self._versions = np.zeros(size, np.int32)
-        self._answers = np.zeros((size, width), np.float32)
-        self._shadows = np.zeros((size, width), np.float32)
-        self._shadow_of = np.full(size, -1, np.int64)
-        self._repeated = np.full((size, width), np.nan, np.float32)
+        # Offsets are kept plus 1, as those of none are 0: pages that nobody has written to take no memory.
+        self._offsets = np.zeros(size, np.int64)
+        self._versions = np.zeros(size, np.int64)
+        self._answers, self._shadows, self._repeated = np.zeros((3, size, width), np.float32)
+        self._shadow_of = np.zeros(size, np.int64)
         self._experts: NDArray[np.float32] | None = None
-        self._experts_of = np.full(size, -1, np.int64)
+        self._experts_of = np.zeros(size, np.int64)
         self._promise: Promise | None = None
 
     def remember(self, made: Predictions, repeated: NDArray[np.float32] | float = np.nan) -> None:
         """Keep the answers of a batch, and the last values known then: `(n, w)`, `(w,)`, NaN for none."""
         place = made.offsets % self._size
-        self._offsets[place] = made.offsets
+        self._offsets[place] = made.offsets + 1
         self._versions[place] = made.version
         self._answers[place] = made.answers
         self._repeated[place] = repeated
-        self._shadow_of[place] = -1
+        self._shadow_of[place] = 0
         if made.experts is not None:
             shape = (self._size, *made.experts.shape[1:])
             if self._experts is None or self._experts.shape != shape:
                 self._experts = np.zeros(shape, np.float32)
-                self._experts_of.fill(-1)
+                self._experts_of.fill(0)
             self._experts[place] = made.experts
-            self._experts_of[place] = made.offsets
+            self._experts_of[place] = made.offsets + 1
         if made.promise is not None:
             self._remember_promise(place, made.promise)
 
@@ -128,13 +127,13 @@ class RecentAnswers:
     def forget(self, offsets: NDArray[np.int64]) -> None:
         """Forget the answers of these samples."""
         place = offsets % self._size
-        self._offsets[place[self._offsets[place] == offsets]] = -1
+        self._offsets[place[self._offsets[place] == offsets + 1]] = 0
 
     def remember_shadow(self, offsets: NDArray[np.int64], answers: NDArray[np.float32]) -> None:
         """Keep what the predecessor would have answered."""
         place = offsets % self._size
         self._shadows[place] = answers
-        self._shadow_of[place] = offsets
+        self._shadow_of[place] = offsets + 1
 
     def join(
         self,
@@ -150,17 +149,17 @@ class RecentAnswers:
         belong to an earlier pair of models.
         """
         place = offsets % self._size
-        known = (self._offsets[place] == offsets) & np.isfinite(self._answers[place]).all(axis=1)
+        known = (self._offsets[place] == offsets + 1) & np.isfinite(self._answers[place]).all(axis=1)
         place, y, offsets = place[known], y[known], offsets[known]
         wrong = errors(self._schema, self._answers[place], y, scale)
-        both = (self._shadow_of[place] == offsets) & np.isfinite(self._shadows[place]).all(axis=1)
+        both = (self._shadow_of[place] == offsets + 1) & np.isfinite(self._shadows[place]).all(axis=1)
         if watched is not None:
             both &= self._versions[place] == watched
         shadow = errors(self._schema, self._shadows[place][both], y[both], scale)
         known_then = self._repeated[place]
         repeated = errors(self._schema, known_then, y, scale) + 0 * known_then.sum(axis=1)
-        self._offsets[place] = -1
-        said = self._experts_of[place] == offsets
+        self._offsets[place] = 0
+        said = self._experts_of[place] == offsets + 1
         experts = None if self._experts is None else self._experts[place[said]]
         labels = y[said] if experts is not None else y[:0]
         labels = labels[:, 0].astype(np.int64) if self._schema.task == "classify" else labels

@@ -101,10 +101,9 @@ class LabelWatch:
 
     def __init__(self, classes: int, size: int) -> None:
         self._size = size
-        self._offsets = np.full(size, -1, np.int64)
-        self._keys = np.zeros(size, np.uint32)
-        self._predicted = np.zeros(size, np.int32)
-        self._sure = np.zeros(size, np.float32)
+        self._offsets = np.zeros(size, np.int64)  # plus 1: what nobody has written to takes no memory
+        self._keys, predicted, sure = np.zeros((3, size), np.uint32)
+        self._predicted, self._sure = predicted.view(np.int32), sure.view(np.float32)
         self._score = np.zeros((classes, classes))
         self._usual = np.full((classes, classes), USUAL)
         self._count = np.full(classes, KNOWN)
@@ -130,7 +129,7 @@ class LabelWatch:
             return
         place = made.offsets % self._size
         answered = np.isfinite(made.confidence) & np.isfinite(made.answers[:, 0])
-        self._offsets[place] = np.where(answered, made.offsets, -1)
+        self._offsets[place] = np.where(answered, made.offsets + 1, 0)
         self._predicted[place] = np.where(answered, made.answers[:, 0], 0)
         self._sure[place] = made.confidence
         self._keys[place] = [crc32(key.encode()) for key in keys]
@@ -138,7 +137,7 @@ class LabelWatch:
     def forget(self, offsets: NDArray[np.int64]) -> None:
         """Forget the answers of these samples."""
         place = offsets % self._size
-        self._offsets[place[self._offsets[place] == offsets]] = -1
+        self._offsets[place[self._offsets[place] == offsets + 1]] = 0
 
     def judge(
         self, offsets: NDArray[np.int64], y: NDArray[np.float32], sources: Sequence[str]
@@ -152,7 +151,7 @@ class LabelWatch:
         if not source:
             return False
         place = offset % self._size
-        known = self._offsets[place] == offset
+        known = self._offsets[place] == offset + 1
         predicted = int(self._predicted[place]) if known else -1
         label = _Label(offset, predicted, said, source, int(self._keys[place]))
         if any(dispute.covers(label) for dispute in self._disputes):

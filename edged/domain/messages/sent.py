@@ -204,6 +204,9 @@ PUBLISHED: dict[str, Schema] = {
         **each(COUNT, "samples", "rows", "bytes", "evicted"),
         problem=or_null(TEXT), on_hold=ON_HOLD, windows=WINDOWS, outbox=OUTBOX,
     ),
+    "state/streams": every(
+        streams=about("with several streams, at the topic of the device: of each, by its name", OBJECT)
+    ),
     "state/config": every(
         {"page": about("where other machines find the device page; null if they cannot", or_null(TEXT))},
         **each(OBJECT, "stream", "training", "gate", "serving", "storage", "commands", "report"),
@@ -249,6 +252,7 @@ PUBLISHED: dict[str, Schema] = {
 
 INSTALLED = every(transfer=TEXT, state=one_of("promoted", "refused"), reasons=listed(TEXT))
 EVENTS: dict[str, Schema] = {
+    "stream_failed": every(stream=TEXT, problem=TEXT),
     "started": every(version=TEXT, model=VERSION, boot_reason=TEXT, repaired=listed(TEXT)),
     "training_started": every(run=COUNT, trigger=TEXT, new=COUNT),
     "training_finished": every(SUMMED_UP, run=COUNT, outcome=one_of("done", "failed", "no_data", "stopped")),

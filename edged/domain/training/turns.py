@@ -1,43 +1,61 @@
-"""Whose turn it is where learners share one trainer: the one that gains most and has waited longest."""
+"""Whose turn it is where several learners share one trainer: a rule over what each would gain.
+
+>>> waiting = [Waiting("a", 0.0, Gain(1.0)), Waiting("b", 5.0, Gain(3.0))]
+>>> next_turn(waiting, now=10.0).name
+'b'
+>>> next_turn([*waiting, Waiting("c", 10.0, Gain(1.0, asked=True))], now=10.0).name
+'c'
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-URGENT = 2.0  # what a drift counts, in runs' worth of labels
-PATIENCE = 60.0  # seconds of waiting that count as much as the labels of a run
-MOST_RUNS = 4.0  # runs' worth of labels beyond which more of them give no further claim
+ENOUGH = 10.0  # times the labels that start a run: more make it no more urgent
+DRIFTED = 10.0  # what a drift, or quality that has fallen, adds: the model is wrong now
+ASKED = 20.0  # what a command adds: somebody waits for the answer
+PATIENCE = 60.0  # seconds of waiting that count as much as the labels of one run
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a run would gain.
+
+    `labels` are those not yet learned, in times of what starts a run. `drifted`: a drift was signalled, or
+    live quality has fallen. `asked`: a command has asked for it.
+    """
+
+    labels: float = 1.0
+    drifted: bool = False
+    asked: bool = False
+
+    @property
+    def urgency(self) -> float:
+        """How urgent a run is when it begins to wait; bounded, so that waiting longer always wins."""
+        return min(self.labels, ENOUGH) + DRIFTED * self.drifted + ASKED * self.asked
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A learner that may train: `key` None is the stream's own model.
+    """A learner that waits for the trainer since `since` (monotonic seconds).
 
-    `new` labels were not learned yet, and `needed` start a run. `urgent` after a drift or a fall of quality.
-    `since` is the monotonic time at which it came to wait.
+    `name` is that of a stream, or a key with a model of its own; None is the stream beside its keys.
     """
 
-    key: str | None
-    new: int
-    needed: float
-    urgent: bool = False
-    since: float = 0.0
-
-    def claim(self, now: float) -> float:
-        """How strong its claim is at the monotonic time `now`: runs' worth of labels, drift, and waiting."""
-        gain = min(MOST_RUNS, self.new / max(1.0, self.needed))
-        return gain + URGENT * self.urgent + max(0.0, now - self.since) / PATIENCE
+    name: str | None
+    since: float
+    gain: Gain = Gain()
 
 
-def next_turn(waiting: Iterable[Waiting], now: float) -> Waiting | None:
-    """The learner whose turn it is; None where nobody waits.
+LONGEST_AHEAD = (ENOUGH + DRIFTED + ASKED) * PATIENCE
+"""Seconds after which a learner that waits is before all that come later, whatever they would gain."""
 
-    Labels count up to `MOST_RUNS` alone and waiting counts without limit, so that no flood of one key starves
-    the others. Of equal claims the one that has waited longest goes first.
 
-    >>> flood, quiet = Waiting("a", 4000, 40, since=590.0), Waiting("b", 40, 40, since=0.0)
-    >>> next_turn([flood, quiet], now=600.0).key, next_turn([flood, quiet], now=60.0).key
-    ('b', 'a')
+def next_turn(waiting: Sequence[Waiting], now: float) -> Waiting:
+    """Return whose turn is next at `now` (monotonic seconds); of equals the one that came first.
+
+    Urgency is bounded and waiting is not: who has waited `LONGEST_AHEAD` seconds longer than another goes
+    first, so none waits for ever.
     """
-    return max(waiting, key=lambda one: (one.claim(now), -one.since, one.key is None), default=None)
+    return max(waiting, key=lambda one: (one.gain.urgency + (now - one.since) / PATIENCE, -one.since))

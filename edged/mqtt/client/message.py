@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -46,12 +47,26 @@ class MessageProperties(NamedTuple):
 _PAHO_NAMES = ("ResponseTopic", "CorrelationData", "MessageExpiryInterval")
 
 
+class SharedAcknowledgement:
+    """The acknowledgement of a message that several receive: it is due once all have given theirs."""
+
+    def __init__(self, receivers: int) -> None:
+        self._left = receivers
+        self._lock = threading.Lock()
+
+    def give(self) -> bool:
+        """Give one; True for the last of them. Safe from any thread."""
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+
 @dataclass(slots=True)
 class ReceivedMessage:
     """One message as the broker delivered it.
 
     `mid` is the packet id (0 at QoS 0), valid within its connection `epoch` only; `received` is
-    monotonic seconds; `properties` is None when the message carries none.
+    monotonic seconds; `properties` is None when the message carries none, `shared` when it has one receiver.
     """
 
     topic: str
@@ -63,6 +78,7 @@ class ReceivedMessage:
     epoch: int
     received: float
     properties: MessageProperties | None = None
+    shared: SharedAcknowledgement | None = None
 
     @property
     def response_topic(self) -> str | None:

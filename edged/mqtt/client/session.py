@@ -47,6 +47,7 @@ class Session(NetworkThread):
         *,
         as_published: bool = False,
         kept_again: bool = False,
+        shared: bool = False,
     ) -> None:
         """Have messages on these filters delivered to `sink`, on the network thread.
 
@@ -56,16 +57,21 @@ class Session(NetworkThread):
         Messages of QoS 1 come again after each reconnect until `ack` was called for them. With `as_published`
         `retain` says how a message was published (MQTT 5), else only that it was kept. With `kept_again`
         what the broker has kept comes with the first connection of each process, also where it still knows
-        our session.
+        our session. Messages on `shared` filters go to the sinks of all of them that match.
 
         Raises ConfigError when a filter is not valid.
         """
-        self._subscriptions.add(filters, qos, sink, as_published=as_published, kept_again=kept_again)
+        self._subscriptions.add(
+            filters, qos, sink, as_published=as_published, kept_again=kept_again, shared=shared
+        )
         self._waker.wake()
 
-    def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Have no more messages delivered on these filters, which were subscribed to as they are."""
-        self._subscriptions.remove(filters)
+    def unsubscribe(self, filters: Sequence[str], sink: Sink | None = None) -> None:
+        """Have no more messages delivered on these filters, which were subscribed to as they are.
+
+        With `sink` others still receive theirs.
+        """
+        self._subscriptions.remove(filters, sink)
         self._waker.wake()
 
     def wait_ready(self, timeout: float) -> bool:
@@ -75,7 +81,13 @@ class Session(NetworkThread):
     def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
         """Acknowledge, in the order of delivery; those of an earlier connection are skipped."""
         epoch = self.epoch
-        mids = [delivery.mid for delivery in deliveries if delivery.epoch == epoch and delivery.qos]
+        mids = [
+            delivery.mid
+            for delivery in deliveries
+            if delivery.epoch == epoch
+            and delivery.qos
+            and (delivery.shared is None or delivery.shared.give())
+        ]
         if mids:
             self._acks.append((epoch, mids))
             self._waker.wake()

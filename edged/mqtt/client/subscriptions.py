@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from edged.mqtt.client.message import ReceivedMessage
+from edged.mqtt.client.message import ReceivedMessage, SharedAcknowledgement
 from edged.mqtt.topics import check_filter, matches, specificity
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class _Subscription(NamedTuple):
     sink: Sink
     as_published: bool
     kept_again: bool
+    shared: bool = False
 
 
 class Subscriptions:
@@ -51,6 +54,7 @@ class Subscriptions:
         *,
         as_published: bool = False,
         kept_again: bool = False,
+        shared: bool = False,
     ) -> None:
         """Register; the next `extend` tells the broker."""
         for pattern in filters:
@@ -59,17 +63,25 @@ class Subscriptions:
             self.confirmed.clear()
             self._gone = [pattern for pattern in self._gone if pattern not in filters]
             self._all += tuple(
-                _Subscription(pattern, qos, sink, as_published, kept_again) for pattern in filters
+                _Subscription(pattern, qos, sink, as_published, kept_again, shared) for pattern in filters
             )
             self._routes = {}
 
-    def remove(self, filters: Sequence[str]) -> None:
-        """Forget filters; the next `extend` tells the broker. What still comes on them has no sink."""
+    def remove(self, filters: Sequence[str], sink: Sink | None = None) -> None:
+        """Forget filters, with `sink` only for it; the next `extend` tells the broker of those left by all.
+
+        What still comes on them has no sink.
+        """
+
+        def goes(entry: _Subscription) -> bool:
+            return entry.pattern in filters and sink in (None, entry.sink)
+
         with self._lock:
             told = self._all[: self._sent]
-            self._sent -= sum(entry.pattern in filters for entry in told)
-            self._all = tuple(entry for entry in self._all if entry.pattern not in filters)
-            self._gone += filters
+            self._sent -= sum(map(goes, told))
+            self._all = tuple(entry for entry in self._all if not goes(entry))
+            left = {entry.pattern for entry in self._all}
+            self._gone += [pattern for pattern in filters if pattern not in left]
             self._routes = {}
 
     def session_present(self, *, present: bool) -> None:
@@ -123,13 +135,24 @@ class Subscriptions:
         best = min(found, key=lambda entry: specificity(entry.pattern), default=None)
         if len(routes) >= ROUTES:
             routes.clear()
-        routes[topic] = None if best is None else best.sink
-        return routes[topic]
+        sink = None if best is None else best.sink
+        if best is not None and best.shared:
+            sinks = list({entry.sink: None for entry in found if entry.shared})
+            sink = best.sink if len(sinks) == 1 else partial(_to_all, sinks)
+        routes[topic] = sink
+        return sink
 
     def _confirm(self) -> None:
         with self._lock:
             if not self._waiting and self._sent == len(self._all):
                 self.confirmed.set()
+
+
+def _to_all(sinks: Sequence[Sink], delivery: ReceivedMessage) -> None:
+    """Hand a message to several sinks; it is acknowledged once all of them have done so."""
+    shared = SharedAcknowledgement(len(sinks))
+    for sink in sinks:
+        sink(replace(delivery, shared=shared))
 
 
 def _options(client: Client, entry: _Subscription) -> Any:

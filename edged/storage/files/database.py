@@ -138,6 +138,11 @@ def require_version(db: sqlite3.Connection, path: Path, known: int) -> None:
                            remedy="start `edged run` once: it brings it up to date")  # fmt: skip
 
 
+def shrink(db: sqlite3.Connection) -> None:
+    """Give back the memory of pages and statements that a connection keeps; the next use reads them anew."""
+    db.execute("PRAGMA shrink_memory")
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into StorageError or CorruptError, with the file and a remedy."""

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from edged.domain.commands.rules import OPEN
 from edged.errors import StorageError
 from edged.storage.files.checked_table import CheckedTable
-from edged.storage.files.database import connect, migrate, require_version, snapshot, transaction
+from edged.storage.files.database import (
+    connect,
+    migrate,
+    require_version,
+    shrink,
+    snapshot,
+    transaction,
+    translated,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -130,6 +138,11 @@ class Journal:
         self._db = db
         self._path = path
         self._lock = threading.RLock()
+
+    def shrink(self) -> None:
+        """Give back memory that is kept for the next use; from any thread."""
+        with self._lock, translated(self._path):
+            shrink(self._db)
 
     @staticmethod
     def _connect(state_dir: Path, *, readonly: bool) -> tuple[sqlite3.Connection, Path]:

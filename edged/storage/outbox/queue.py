@@ -13,7 +13,15 @@ from edged.domain.commands.delivery_policy import MessageKind
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
 from edged.storage.files.damaged_database import database_files
-from edged.storage.files.database import PAGE_SIZE, connect, file_pages, migrate, transaction, translated
+from edged.storage.files.database import (
+    PAGE_SIZE,
+    connect,
+    file_pages,
+    migrate,
+    shrink,
+    transaction,
+    translated,
+)
 from edged.storage.files.database import used_pages as used
 from edged.storage.outbox import tables
 from edged.storage.outbox.space import OutboxSpace, fold_wal, pages_of, reserve_wal
@@ -116,6 +124,11 @@ class Outbox:
                 self._held.clear()
                 self._adopt(_connected(self._path, self._space))
         return count
+
+    def shrink(self) -> None:
+        """Give back memory that is kept for the next use; from any thread."""
+        with self._lock, translated(self._path):
+            shrink(self._db)
 
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""

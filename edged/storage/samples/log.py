@@ -190,6 +190,11 @@ class SampleLog(JoiningReader):
         if not readonly:
             index_keys(db, path, wanted=by_key)
 
+    def shrink(self) -> None:
+        """Give back memory that is kept for the next use; from any thread."""
+        with self._lock, database.translated(self._path):
+            database.shrink(self._db)
+
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""
         try:

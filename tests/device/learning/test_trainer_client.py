@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.device.learning.trainer_client import StoppedRunError
+from edged.device.learning.trainer_slot import StoppedRunError
 from edged.domain.training.message import decode, encode
 from edged.domain.training.trainer_messages import CheckpointWritten, OrderFailed, RunRequest
 from edged.errors import StorageError, TrainingError

@@ -55,7 +55,7 @@ class Checker(HTMLParser):
             elif name in ("aria-labelledby", "aria-describedby", "for"):
                 self.labelled.append(value or "")
             elif name in ("src", "href"):
-                assert str(value).startswith("/"), value
+                assert str(value).startswith(("/", "api/")), value
         if tag == "script":
             assert dict(attrs).get("src"), "a script within the page"
         if tag not in VOID:

@@ -1,45 +1,48 @@
-"""Whose turn it is at the trainer."""
+"""Whose turn it is at the one trainer: what is gained counts, and so does waiting."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.training.turns import Waiting, next_turn
+from edged.domain.training.turns import ASKED, DRIFTED, ENOUGH, LONGEST_AHEAD, Gain, Waiting, next_turn
+
+GAINS = st.builds(Gain, st.floats(0, 1e6), st.booleans(), st.booleans())
 
 
-def test_nobody_waits() -> None:
-    assert next_turn([], 0.0) is None
+def test_more_new_labels_go_first() -> None:
+    assert next_turn([Waiting("few", 0.0, Gain(1.0)), Waiting("many", 0.0, Gain(4.0))], 1.0).name == "many"
 
 
-def test_the_one_with_most_to_learn_goes_first() -> None:
-    assert next_turn([Waiting("a", 50, 40), Waiting("b", 90, 40), Waiting(None, 60, 40)], 0.0) == Waiting(
-        "b", 90, 40
-    )
+def test_a_drift_goes_before_labels_and_a_command_before_both() -> None:
+    labels, drift = Waiting("labels", 0.0, Gain(1e9)), Waiting("drift", 0.0, Gain(1.0, drifted=True))
+    asked = Waiting("asked", 0.0, Gain(0.0, asked=True))
+    assert next_turn([labels, drift], 0.0).name == "drift"
+    assert next_turn([labels, drift, asked], 0.0).name == "asked"
 
 
-def test_a_drift_goes_before_labels() -> None:
-    drifted = Waiting("a", 20, 40, urgent=True)
-    assert next_turn([drifted, Waiting(None, 60, 40)], 0.0) is drifted
+def test_of_equals_the_first_that_came_goes_first() -> None:
+    assert next_turn([Waiting("b", 2.0), Waiting("a", 1.0), Waiting("c", 3.0)], 3.0).name == "a"
 
 
-def test_of_equal_claims_the_oldest_goes_first() -> None:
-    old = Waiting("b", 400, 40, since=1.0)
-    assert next_turn([Waiting("a", 800, 40, since=1.0 + 1e-9), old], 5.0) is old
+@given(GAINS, GAINS)
+def test_whoever_waits_long_enough_goes_before_all_that_come_later(early: Gain, late: Gain) -> None:
+    first = Waiting("first", 0.0, early)
+    assert next_turn([Waiting("late", LONGEST_AHEAD + 1.0, late), first], LONGEST_AHEAD + 1.0) == first
 
 
-@given(st.integers(2, 60), st.floats(1.0, 30.0))
-def test_no_flood_starves_a_key(floods: int, run_seconds: float) -> None:
-    """Keys with endless labels, each of which waits again at once; one key with a single run's worth."""
-    now, since = 0.0, {f"flood{i}": 0.0 for i in range(floods)}
-    quiet = Waiting("quiet", 40, 40, since=0.0)
-    turns, found = 0, None
-    while found is not quiet:
-        turns += 1
-        waiting = [Waiting(key, 10**6, 40, since=start) for key, start in since.items()]
-        found = next_turn([*waiting, quiet], now)
-        assert found is not None
-        now += run_seconds
-        since[str(found.key)] = now
-    # Waiting makes up for four runs' worth of labels, and then every flood had one turn at most.
-    assert turns <= 4 * 60.0 / run_seconds + floods + 2
+@given(st.lists(GAINS, min_size=1, max_size=8), st.integers(0, 60))
+def test_none_starves_while_others_come_again_and_again(gains: list[Gain], seconds: int) -> None:
+    """A stream with the least to gain gets its turn though the others queue again as soon as they ran."""
+    run = 1.0 + seconds
+    waiting = [Waiting("poor", 0.0, Gain(0.0))]
+    waiting += [Waiting(str(i), 0.0, gain) for i, gain in enumerate(gains)]
+    now, turns = 0.0, 0
+    while (one := next_turn(waiting, now)).name != "poor":
+        now, turns = now + run, turns + 1
+        waiting = [other for other in waiting if other.name != one.name] + [Waiting(one.name, now, one.gain)]
+        assert now <= LONGEST_AHEAD + run * (len(gains) + 1)
+
+
+def test_urgency_is_bounded() -> None:
+    assert Gain(1e12, drifted=True, asked=True).urgency == ENOUGH + DRIFTED + ASKED

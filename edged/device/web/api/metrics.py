@@ -79,7 +79,21 @@ class Metrics:
 
     def page(self) -> str:
         """Write all figures as Prometheus text."""
-        page, counters = PrometheusText(), self._pipeline.samples.counters()
+        page = self.of_stream(PrometheusText())
+        self.of_device(page)
+        return page.text()
+
+    def of_device(self, page: PrometheusText) -> None:
+        """Add what the streams of a device share."""
+        build = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
+        page.many("gauge", "edged_build_info", "What is running; always 1.", [(build, 1)])
+        connected = int(self._status.session.connected)
+        page.gauge("edged_mqtt_connected", "Whether the broker is connected.", connected)
+        self._host(page)
+
+    def of_stream(self, page: PrometheusText) -> PrometheusText:
+        """Add what is the stream's own; return the page."""
+        counters = self._pipeline.samples.counters()
         self._about(page)
         self._stream(page, counters)
         self._labels(page, counters)
@@ -88,19 +102,14 @@ class Metrics:
         self._learning(page)
         self._keeping(page, counters)
         self._http(page)
-        self._host(page)
-        return page.text()
+        return page
 
     # ---- one subject each --------------------------------------------------------------------
 
     def _about(self, page: PrometheusText) -> None:
-        build = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
-        page.many("gauge", "edged_build_info", "What is running; always 1.", [(build, 1)])
         page.gauge("edged_uptime_seconds", "Since the start of the daemon.", self._status.uptime)
         healthy = self._status.problem is None
         page.gauge("edged_healthy", "Whether nothing keeps the daemon from its work.", int(healthy))
-        connected = int(self._status.session.connected)
-        page.gauge("edged_mqtt_connected", "Whether the broker is connected.", connected)
         names = self._status.paused.names
         paused = [({"part": part}, int(part in names)) for part in ("ingest", "serving", "training")]
         page.many("gauge", "edged_paused", "Parts that rest by command.", paused)

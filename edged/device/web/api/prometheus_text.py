@@ -56,8 +56,9 @@ class PrometheusText:
     '# HELP edged_rows Rows.\n# TYPE edged_rows gauge\nedged_rows 3\n'
     """
 
-    def __init__(self) -> None:
-        self._lines: list[str] = []
+    def __init__(self, **labels: str) -> None:
+        self._labels = labels  # of all of them
+        self._families: dict[str, list[str]] = {}
 
     def counter(self, name: str, about: str, value: float | None) -> None:
         """Add a counter without labels."""
@@ -71,27 +72,36 @@ class PrometheusText:
         self, kind: Kind, name: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]]
     ) -> None:
         """Add a family of numbers with labels."""
-        lines = [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]
-        if lines:
-            self._lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *lines]
+        lines = [f"{name}{_labels({**self._labels, **own})} {_number(value)}" for own, value in samples]
+        self._add(name, about, kind, lines)
 
     def histograms(
         self, name: str, about: str, samples: Iterable[tuple[Mapping[str, str], Histogram]]
     ) -> None:
         """Add a family of histograms with labels."""
         lines: list[str] = []
-        for labels, histogram in samples:
+        for own, histogram in samples:
+            labels = {**self._labels, **own}
             counts = histogram.cumulative()
             for bound, count in zip((*histogram.bounds, math.inf), counts, strict=True):
                 lines.append(f"{name}_bucket{_labels({**labels, 'le': _number(bound)})} {count}")
             lines.append(f"{name}_sum{_labels(labels)} {_number(histogram.total)}")
             lines.append(f"{name}_count{_labels(labels)} {counts[-1]}")
+        self._add(name, about, "histogram", lines)
+
+    def _add(self, name: str, about: str, kind: str, lines: Sequence[str]) -> None:
         if lines:
-            self._lines += [f"# HELP {name} {about}", f"# TYPE {name} histogram", *lines]
+            heads = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+            self._families.setdefault(name, heads).extend(lines)
+
+    def add(self, page: PrometheusText) -> None:
+        """Add the families of another page, to those of the same name."""
+        for name, lines in page._families.items():
+            self._families.setdefault(name, lines[:2]).extend(lines[2:])
 
     def text(self) -> str:
         """Return all families as one text."""
-        return "\n".join([*self._lines, ""])
+        return "\n".join([*(line for lines in self._families.values() for line in lines), ""])
 
 
 def _labels(labels: Mapping[str, str]) -> str:

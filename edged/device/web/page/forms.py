@@ -22,7 +22,7 @@ NAMES = {"training": "training", "serving": "publishing predictions", "ingest": 
 
 def actions(view: Snapshot) -> str:
     """Return the buttons to train, pause, roll back and evaluate."""
-    report = '<a class="button" href="/api/report" download>Download report</a>'
+    report = '<a class="button" href="api/report" download>Download report</a>'
     if not view.may_control:
         return (
             "<p>Read-only. To train, pause or roll back, log in with a code from <code>edged web pair"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +43,9 @@ class Page:
         state: PageState,
         vitals: VitalsReader,
         reviews: LabelReviews,
+        streams: Collection[str] = (),
     ) -> None:
+        self._streams = streams
         self._pipeline = pipeline
         self._status = status
         self._state = state
@@ -106,12 +108,27 @@ class Page:
             )
         if shown.csrf is None and "control" not in shown.scopes:
             parts.insert(3, _login("Log in for control"))
-        return _document(self._pipeline.config.device.id, f'<div class="grid">{"".join(parts)}</div>', shown)
+        config = self._pipeline.config
+        title = f"{config.device.id} {config.name}" if config.name else config.device.id
+        body = f'{_switch(self._streams, config.name)}<div class="grid">{"".join(parts)}</div>'
+        return _document(title, body, shown)
 
     def _report(self, shown: Pass) -> str:
         from edged.device.web.page.sections import report
 
         return report(self._view(shown))
+
+
+def _switch(streams: Collection[str], here: str) -> str:
+    """Return the links to the streams of the device; nothing where it has one."""
+    if not streams:
+        return ""
+    marks = {here: ' aria-current="page"'}
+    links = (
+        f'<a href="/streams/{escape(name)}/"{marks.get(name, "")}>{escape(name)}</a>'
+        for name in sorted(streams)
+    )
+    return f'<nav id="streams" aria-label="Streams">{" ".join(links)}</nav>'
 
 
 def _login(head: str) -> str:

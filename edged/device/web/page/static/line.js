@@ -8,7 +8,7 @@ const COMMANDS = ["evaluate", "train"]; // answered twice: the second time here
 
 /** Calls `heard(name, values)` for each event, and `line(state)` with live, lost or rest when that changes. */
 export function listen(path, heard, line) {
-  const shared = new BroadcastChannel("edged-events");
+  const shared = new BroadcastChannel(`edged-events${location.pathname}`);
   let source = null; // the stream, where this tab has it
   let release = null; // gives the lock back
   let waiting = null; // for the lock
@@ -51,7 +51,7 @@ export function listen(path, heard, line) {
       return open();
     }
     const giving = waiting = new AbortController();
-    navigator.locks.request("edged-events", { signal: giving.signal }, () => {
+    navigator.locks.request(`edged-events${location.pathname}`, { signal: giving.signal }, () => {
       waiting = null;
       open();
       return new Promise((resolve) => { release = resolve; });

@@ -113,7 +113,7 @@ function key(event) {
 async function inspect(i) {
   go(i);
   voice.textContent = "";
-  const answer = await fetch(`/api/labels/samples/${data.points.offset[i]}`).catch(() => null);
+  const answer = await fetch(`api/labels/samples/${data.points.offset[i]}`).catch(() => null);
   if (!answer?.ok) {
     card.replaceChildren(element("p", {}, "This sample is not stored any more."));
     return;
@@ -159,7 +159,7 @@ function settled(text) {
 }
 
 async function load() {
-  const answer = await fetch("/api/labels/map").catch(() => null);
+  const answer = await fetch("api/labels/map").catch(() => null);
   if (!answer?.ok || !place.isConnected) return;
   data = await answer.json();
   active = -1;

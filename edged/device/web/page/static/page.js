@@ -45,7 +45,7 @@ async function look() {
   due = null;
   wanted = [];
   asked = performance.now();
-  const answer = await fetch("/api/page" + (only === null ? "" : `?only=${only.join(",")}`)).catch(() => null);
+  const answer = await fetch("api/page" + (only === null ? "" : `?only=${only.join(",")}`)).catch(() => null);
   if (answer === null) return;
   if (answer.status === 401) return location.reload();
   if (!answer.ok) return;
@@ -101,7 +101,7 @@ export async function post(path, values) {
 async function send(command, fields) {
   say(`${command} …`);
   try {
-    const answer = await post(`/api/commands/${command}`, fields);
+    const answer = await post(`api/commands/${command}`, fields);
     say(told(command, await answer.json()));
   } catch {
     say(`${command}: no response from device`);
@@ -130,14 +130,14 @@ document.addEventListener("submit", async (event) => {
 
 at("login")?.addEventListener("submit", async (event) => {
   event.preventDefault();
-  const answer = await post("/api/login", { token: at("token").value });
+  const answer = await post("api/login", { token: at("token").value });
   at("token").value = "";
   if (answer.ok) location.reload();
   else say((await answer.json()).error);
 });
 
 at("leave")?.addEventListener("click", async () => {
-  await post("/api/logout", {});
+  await post("api/logout", {});
   location.reload();
 });
 
@@ -159,6 +159,6 @@ function line(state) {
 
 localise(document);
 if ("live" in document.body.dataset) {
-  listen("/api/events?topics=events,state,metrics,predictions,response", heard, line);
+  listen("api/events?topics=events,state,metrics,predictions,response", heard, line);
   setInterval(() => { if (!document.hidden) refresh(null); }, 15000); // ages grow without any event
 }

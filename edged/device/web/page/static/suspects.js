@@ -34,7 +34,7 @@ function show() {
 export async function carryOut(...commands) {
   const found = [];
   for (const [name, fields] of commands) {
-    const answer = await post(`/api/commands/${name}`, fields).then((one) => one.json()).catch(() => null);
+    const answer = await post(`api/commands/${name}`, fields).then((one) => one.json()).catch(() => null);
     if (answer?.status !== "ok") {
       say(`${name}: ${answer?.error ?? "the device does not answer"}`);
       return null;

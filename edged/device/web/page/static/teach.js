@@ -70,7 +70,7 @@ async function load() {
   const fields = view && view.whole !== true ? { from: view.from, to: view.to, width } : { width };
   const began = performance.now();
   try {
-    const answer = await fetch(url("/api/timeline", fields), { signal: mine.signal });
+    const answer = await fetch(url("api/timeline", fields), { signal: mine.signal });
     const found = await answer.json();
     if (mine !== under) return;
     took = performance.now() - began;
@@ -239,7 +239,7 @@ function pick(from, to) {
 
 async function count() {
   const [from, to] = chosen;
-  const answer = await fetch(url("/api/timeline/count", { from, to })).catch(() => null);
+  const answer = await fetch(url("api/timeline/count", { from, to })).catch(() => null);
   if (!answer?.ok || !chosen || chosen[0] !== from || chosen[1] !== to) return;
   const { samples } = await answer.json();
   at("chosen").textContent = `${many(samples)} from ${clock(from)} to ${clock(to)}. What was it?`;
@@ -316,7 +316,7 @@ function tell(text, number = null) {
 
 async function command(name, fields) {
   try {
-    const answer = await (await post(`/api/commands/${name}`, fields)).json();
+    const answer = await (await post(`api/commands/${name}`, fields)).json();
     if (answer.error) tell(`That did not work: ${answer.error}`);
     return answer.error ? null : answer;
   } catch {

@@ -1,0 +1,12 @@
+"""The option `--stream`: which of several streams a command is about."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Option
+
+Stream = Annotated[
+    str | None,
+    Option("--stream", metavar="NAME", help="which of several streams"),
+]

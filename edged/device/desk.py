@@ -1,0 +1,304 @@
+"""What a device with several streams says for itself: its status, and the commands at its own topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from edged import __version__, logs
+from edged.config import loader
+from edged.device.commands.answers import CommandAnswers
+from edged.device.commands.dispatcher import CommandDispatcher, command_authority
+from edged.device.commands.inbox import CommandInbox
+from edged.device.commands.keys import KeyCommands
+from edged.device.commands.settings import SHOWN
+from edged.device.integrations.home_assistant import ANNOUNCED, hub_message
+from edged.device.outbound.reporter import Reporter
+from edged.device.reporting.audit import AuditTrail
+from edged.device.reporting.status import health
+from edged.device.settings import checked_request, value_of, values_of
+from edged.domain.commands.delivery_policy import MessageKind
+from edged.domain.commands.running import RunningCommands
+from edged.domain.commands.tasks import Handler
+from edged.mqtt.client.side_connection import SideConnection
+from edged.storage.files.atomic import publish_file
+from edged.storage.models.trust import Trust
+from edged.storage.sequence import Sequence
+
+if TYPE_CHECKING:
+    from edged.device.device_parts import DeviceParts
+    from edged.device.one_stream import RunningStream
+    from edged.mqtt.client.session import Session
+    from edged.storage.models.registry import Registry
+
+log = logs.get_logger("edged.device")
+
+
+class DirectOutbound:
+    """Publishes at once over `session`; what the broker does not get is lost."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def now(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
+        """What is said again at each connection."""
+        return self._session.connected and self._session.publish(topic, payload, qos=qos, retain=retain)
+
+    def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
+        """News; QoS 1 for all but metrics."""
+        self._session.publish(topic, payload, qos=0 if kind is MessageKind.METRICS else 1)
+
+
+class Desk:
+    """Status, events and commands of the device itself.
+
+    `registry` keeps its journal. `streams` are those that run, `failed` those that do not, with what is
+    wrong; both change while the daemon runs.
+    """
+
+    def __init__(
+        self,
+        parts: DeviceParts,
+        registry: Registry,
+        streams: Mapping[str, RunningStream],
+        failed: Mapping[str, str],
+    ) -> None:
+        self._parts, self._registry = parts, registry
+        self._streams, self._failed = streams, failed
+        self._started = parts.clock.monotonic()
+        self._sequence = Sequence(registry)
+        self.reporter = Reporter(
+            topics=parts.topics,
+            outbound=DirectOutbound(parts.session),
+            number=self._sequence,
+            clock=parts.clock,
+            boot=parts.boot,
+            events=parts.events,
+        )
+        parts.events.add(self.reporter)
+        self._trust = Trust(parts.config.device_dir)
+        self._audit = AuditTrail(registry, parts.config.device_dir)
+        self._running = RunningCommands()
+        self._take_commands()
+
+    def _take_commands(self) -> None:
+        parts, config = self._parts, self._parts.config
+        connection = SideConnection(
+            config.mqtt,
+            parts.session,
+            (parts.topics.requests, parts.topics.slashed_requests),
+            client_id=f"{config.client_id}-commands",
+            commands=True,
+            peers=[],
+        )
+        answers = CommandAnswers(
+            parts.session, parts.topics, connection, self._running, config.commands.answer_to
+        )
+        authority = command_authority(
+            config.device.id,
+            config.commands,
+            self._registry,
+            parts.clock,
+            root=config.mqtt.root,
+            makers=config.model.keys,
+            trust=self._trust,
+        )
+        self.inbox = CommandInbox(config.commands, parts.clock, answers, self._running, authority)
+        self.dispatcher = CommandDispatcher(
+            self._handlers(),
+            config=config.commands,
+            clock=parts.clock,
+            journal=self._registry,
+            answers=answers,
+            authority=authority,
+            running=self._running,
+        )
+
+    def _handlers(self) -> dict[str, Handler]:
+        handlers: dict[str, Handler] = {
+            "ping": Handler(self._ping),
+            "status": Handler(lambda _: self.status()),
+            "capabilities": Handler(lambda _: self._capabilities(handlers)),
+            "logs.level": Handler(self._level),
+            "config.get": Handler(self._get),
+            "config.set": Handler(self._set),
+            "keys.rotate": Handler(self._rotate),
+            "keys.revoke": Handler(self._revoke),
+        }
+        return handlers
+
+    # ---- life ------------------------------------------------------------------------------
+
+    def online(self) -> None:
+        """Announce the device to Home Assistant, or take that back."""
+        config = self._parts.config
+        place, message = hub_message(config)
+        announced = self._registry.get_value(ANNOUNCED)
+        if config.discovery.enabled:
+            self._parts.session.publish(place, message, qos=1, retain=True)
+        elif announced:
+            self._parts.session.publish(announced, b"", qos=1, retain=True)
+        wanted = place if config.discovery.enabled else None
+        if announced != wanted:
+            self._registry.set_value(ANNOUNCED, wanted)
+
+    def start(self) -> None:
+        """Take commands."""
+        self._audit.record_configuration(self._parts.config, self._parts.clock.now())
+        self.dispatcher.resume()
+        self.inbox.start(self.dispatcher)
+        topics = self._parts.topics
+        self._parts.session.subscribe(
+            (topics.requests, topics.slashed_requests), 1, self.inbox.receive, as_published=True
+        )
+        self._parts.timetable.every(1.0, self._audit.drain)
+        self._parts.timetable.every(self._parts.config.report.every, self.tell)
+
+    def tell(self) -> None:
+        """Publish which streams there are and how they do, where that has changed."""
+        self.reporter.state("streams", {"streams": self.lines()})
+        state = f"{len(self._streams)} streams"
+        problem = self.problem
+        self._parts.notifier.status(f"{state}; {problem}" if problem else state)
+        self._sequence.reserve()
+
+    def stop(self) -> None:
+        """Take no more commands."""
+        self.inbox.stop()
+        self.dispatcher.stop()
+
+    def farewell(self) -> None:
+        """Before an orderly end."""
+        self.reporter.farewell()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._sequence.close()
+        self._audit.drain()
+        self._registry.close()
+
+    # ---- how it does -----------------------------------------------------------------------
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps the device from its work, in one line: the connection, or the first such stream."""
+        if self._parts.session.problem is not None:
+            return self._parts.session.problem
+        lines = self.lines()
+        return next((f"{name}: {line['problem']}" for name, line in lines.items() if line["problem"]), None)
+
+    def lines(self) -> dict[str, dict[str, Any]]:
+        """Return of each stream, by name, whether it runs and what its problem is."""
+        problems = {name: stream.status.problem for name, stream in list(self._streams.items())}
+        lines: dict[str, dict[str, Any]] = {
+            name: {"state": "degraded" if problem else "online", "problem": problem}
+            for name, problem in problems.items()
+        }
+        lines |= {name: {"state": "failed", "problem": told} for name, told in list(self._failed.items())}
+        return dict(sorted(lines.items()))
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of the device, with a line for each stream."""
+        problem, lines = self.problem, self.lines()
+        for name, stream in list(self._streams.items()):
+            told = stream.status.status()
+            lines[name] |= {
+                "samples": told["samples"],
+                "labels": told["labels"],
+                "model": told["model"]["version"],
+                "quality": told["model"]["quality"],
+                "runs": told["training"]["runs"],
+                "on_hold": told["on_hold"],
+            }
+        state = "degraded" if problem else "online"
+        return {
+            "state": state,
+            "problem": problem,
+            "health": health(state, problem),
+            "ts": self._parts.clock.now(),
+            "uptime_s": round(self._parts.clock.monotonic() - self._started, 1),
+            "version": __version__,
+            "boot": self._parts.boot,
+            "streams": lines,
+        }
+
+    # ---- commands --------------------------------------------------------------------------
+
+    def _ping(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"pong": True, "ts": self._parts.clock.now(), "version": __version__}
+
+    def _capabilities(self, names: Iterable[str]) -> dict[str, Any]:
+        from edged.domain.messages.requests import REQUESTS, whole
+
+        return {
+            "device": self._parts.config.device.id,
+            "version": __version__,
+            "protocol": self._parts.session.protocol,
+            "root": self._parts.config.device_root,
+            "streams": sorted([*self._streams, *self._failed]),
+            "commands": {
+                name: {
+                    "description": REQUESTS.get(name, {}).get("description", ""),
+                    "request": whole(name),
+                    "answer": {"type": "object"},
+                }
+                for name in sorted(names)
+            },
+        }
+
+    def _level(self, request: dict[str, Any]) -> dict[str, Any]:
+        before = {"level": logs.level()}
+        logs.configure(request["level"], self._parts.config.log.format)
+        after = {"level": request["level"]}
+        return after | {"before": before, "after": after}
+
+    def _get(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the sections at the top of the file, with what was set for the device."""
+        values: dict[str, Any] = {"streams": {}}
+        for name, stream in list(self._streams.items()):
+            values["streams"][name] = stream.settings.config.model_dump(mode="json", include=SHOWN)
+        desired = loader.read_overlay(self._parts.config.device_dir / loader.OVERLAY)
+        told = {"desired": desired, "reported": desired, "needs_restart": []}
+        keys = request.get("keys")
+        return {"values": values if keys is None else {key: value_of(values, key) for key in keys}, **told}
+
+    def _set(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Set keys for all streams, permanently; those that a stream has set itself stay."""
+        checked_request(request)
+        path = self._parts.config.device_dir / loader.OVERLAY
+        desired = {k: v for k, v in (loader.read_overlay(path) | request).items() if v is not None}
+        before = values_of(self._any(), request)
+        loader.load_device(self._parts.path, desired)
+        publish_file(path, json.dumps(desired).encode())
+        waiting: set[str] = set()
+        for stream in list(self._streams.values()):
+            stream.settings.renew()
+            stream.events.states_changed()
+            waiting |= set(stream.settings.report()["needs_restart"])
+        after = values_of(self._any(), request)
+        return {
+            "desired": desired,
+            "reported": values_of(self._any(), desired),
+            "needs_restart": sorted(waiting),
+            "before": before,
+            "after": after,
+        }
+
+    def _any(self) -> Any:
+        stream = next(iter(self._streams.values()), None)
+        return self._parts.config if stream is None else stream.settings.config
+
+    def _rotate(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Replace a key of the device, and of every stream for which it counts."""
+        told = KeyCommands(self._parts.config, self._trust).rotate(request)
+        for stream in list(self._streams.values()):
+            KeyCommands(stream.config, stream.first.trust).follow(request["old"], request["new"])
+        return told
+
+    def _revoke(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Revoke a key of the device, and of every stream for which it counts."""
+        told = KeyCommands(self._parts.config, self._trust).revoke(request)
+        for stream in list(self._streams.values()):
+            KeyCommands(stream.config, stream.first.trust).follow(request["key"], None)
+        return told

@@ -1,0 +1,55 @@
+"""What a device has once, however many streams it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edged.clock import SystemClock
+from edged.device.events import Events
+from edged.device.learning.conditions import BoardWatch, ClockWatch
+from edged.device.learning.trainer_slot import TrainerSlot
+from edged.device.outbound.reporter import will_payload
+from edged.host.board import BoardReader
+from edged.host.scheduler import Scheduler
+from edged.host.systemd import Watchdog
+from edged.mqtt.client.session import Session
+from edged.mqtt.topics import Topics
+
+if TYPE_CHECKING:
+    from edged.config import Config
+    from edged.host.systemd import Notifier
+    from edged.host.wakeup_queue import WakeupQueue
+    from edged.mqtt.client.side_connection import SideConnection
+
+SEVERAL = "streams"  # the one loop that the watchdog knows where several streams watch their own
+
+
+class DeviceParts:
+    """The parts of a device that all of its streams share.
+
+    `config` is that of any stream: the sections of the device are the same in all. `path`: the configuration
+    file. `endings` receives why the daemon, or one of several streams, has to end. `boot` is the number of
+    the daemon's start. Without a name `config` is that of the only stream, and `events` are its own.
+    """
+
+    def __init__(
+        self, config: Config, path: Path, notifier: Notifier, endings: WakeupQueue, boot: int
+    ) -> None:
+        self.config, self.path, self.boot = config, path, boot
+        self.notifier, self.endings = notifier, endings
+        self.clock = SystemClock()
+        self.events = Events()
+        self.timetable = Scheduler(self.clock)
+        self.watchdog = Watchdog(notifier, (SEVERAL,) if config.name else ("ingest", "serve"))
+        self.topics = Topics(config.device_root)
+        self.session = Session(
+            config.mqtt,
+            client_id=config.client_id,
+            will=(self.topics.status, will_payload(boot), True),
+            listener=self.events,
+        )
+        self.slot = TrainerSlot()
+        self.connections: list[SideConnection] = []
+        self.board_watch = BoardWatch(self.clock, BoardReader(), self.events)
+        self.clock_watch = ClockWatch(self.clock, self.events)

@@ -1,0 +1,93 @@
+"""One trainer process at a time, however many streams a device has."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from edged.domain.training.turns import Gain, Waiting, next_turn
+from edged.errors import TrainingError
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.device.learning.trainer_client import TrainerClient
+
+log = get_logger("edged.trainer_process")
+
+
+class StoppedRunError(TrainingError):
+    """The run was asked to stop; the next one takes it up. No failure."""
+
+
+class TrainerSlot:
+    """Lets one stream at a time have a trainer; whose turn is next, `next_turn` says.
+
+    The process of the stream that had the last turn stays until another one gets its turn.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._holder: TrainerClient | None = None
+        self._depth = 0
+        self._last: TrainerClient | None = None
+        self._waiting: dict[TrainerClient, Waiting] = {}
+
+    @contextmanager
+    def turn(self, client: TrainerClient, name: str, gain: Gain) -> Iterator[None]:
+        """Wait for the turn of `client`, the trainer of the stream `name`, and hold it; may be nested.
+
+        Raises StoppedRunError when it was withdrawn meanwhile.
+        """
+        self._take(client, Waiting(name, time.monotonic(), gain))
+        try:
+            yield
+        finally:
+            self._give()
+
+    def withdraw(self, client: TrainerClient) -> None:
+        """Let a client that waits wait no more; from any thread."""
+        with self._changed:
+            self._waiting.pop(client, None)
+            self._changed.notify_all()
+
+    def forget(self, client: TrainerClient) -> None:
+        """Forget a client whose process has ended for good."""
+        self.withdraw(client)
+        with self._changed:
+            if self._last is client:
+                self._last = None
+
+    def _take(self, client: TrainerClient, wish: Waiting) -> None:
+        with self._changed:
+            if self._holder is client:
+                self._depth += 1
+                return
+            if self._holder is not None or self._waiting:
+                log.info("training_waits", stream=wish.name, behind=len(self._waiting) + 1)
+            self._waiting[client] = wish
+            self._choose()
+            self._changed.wait_for(lambda: self._holder is client or client not in self._waiting)
+            if self._holder is not client:
+                raise StoppedRunError("it was asked to stop while it waited for its turn")
+            before, self._last = self._last, client
+        if before is not None and before is not client:
+            before.stop()
+
+    def _give(self) -> None:
+        with self._changed:
+            if self._depth:
+                self._depth -= 1
+                return
+            self._holder = None
+            self._choose()
+            self._changed.notify_all()
+
+    def _choose(self) -> None:
+        """Give a free slot to the one whose turn it is."""
+        if self._holder is None and self._waiting:
+            chosen = next_turn(list(self._waiting.values()), time.monotonic())
+            self._holder = next(client for client, one in self._waiting.items() if one is chosen)
+            del self._waiting[self._holder]

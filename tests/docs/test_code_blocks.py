@@ -117,11 +117,15 @@ def test_configurations_load(block: str, tmp_path: Path) -> None:
         stream = content.get("stream", STREAM)
         path = tmp_path / "press.yaml"
         whole = {**BASE, "stream": STREAM, **content}
-        if "topic" not in stream and not any(isinstance(one, dict) for one in _features(stream)):
+        if (
+            "streams" not in content
+            and "topic" not in stream
+            and not any(isinstance(one, dict) for one in _features(stream))
+        ):
             whole["stream"] = {"topic": "sensors/press-7/#", **stream}
         path.write_text(yaml.safe_dump(whole, allow_unicode=True), encoding="utf-8")
         try:
-            loader.load(path)
+            loader.load_all(path)
         except ConfigError as problem:  # a page shows no keys and no bundles
             wrong = [line for line in problem.lines() if " does not exist (" not in line]
             assert not wrong, wrong

@@ -11,15 +11,19 @@ import typer
 from typer import Argument, Option
 
 from edged.cli.json_output import AsJson, print_json
-from edged.cli.outputs import Force, new_directory
+from edged.cli.outputs import Force, check_file, new_directory
 from edged.errors import ConfigError
 
 fleet_app = typer.Typer(
     help="Many devices on one broker, and what they learn together.", no_args_is_help=True
 )
 
-Action = Literal["pause", "resume", "abandon", "skip"]
+Action = Literal["pause", "resume", "abandon", "skip", "approve"]
+RolloutAction = Literal["approve", "abort", "status"]
 DeviceName = Annotated[str, Argument(metavar="DEVICE", help="its id")]
+GroupName = Annotated[
+    str, Option("--group", metavar="NAME", help="a group with a model of its own; else the fleet")
+]
 FleetPath = Annotated[Path, Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
 
 
@@ -79,41 +83,123 @@ def fleet_ui(
 @fleet_app.command("run")
 def fleet_run(config: FleetPath) -> None:
     """Coordinate a fleet in the foreground: open rounds, take updates, make and try models."""
-    from edged.fleet.coordinator.coordinator import run
+    from edged.fleet.coordinator.process import run
 
     run(config)
 
 
 @fleet_app.command("status")
-def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
+def fleet_status(config: FleetPath, group: GroupName = "", as_json: AsJson = False) -> None:
     """What the coordinator on this machine is doing, running or stopped, and its newest rounds."""
     from edged.fleet.config import load
     from edged.fleet.coordinator.status import lines_of, status_of
 
-    status = status_of(load(config))
+    status = status_of(load(config), group)
     print_json(status) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
 
 
 @fleet_app.command("round")
 def fleet_round(
-    action: Annotated[Action, Argument(help="pause, resume, abandon or skip")], config: FleetPath
+    action: Annotated[Action, Argument(help="pause, resume, abandon or skip")],
+    config: FleetPath,
+    group: GroupName = "",
 ) -> None:
     """Steer the rounds of a fleet: pause and resume opening them, abandon one, or skip to its next step.
 
     skip closes an open round with the updates that have come, judges a model by the reports that have come,
-    or opens the next round now. It takes effect whether the coordinator runs or is started later.
+    approves a rollout that waits, or opens the next round now. It takes effect whether the coordinator runs
+    or is started later.
     """
+    from getpass import getuser
+
     from edged.fleet.config import load
+    from edged.fleet.coordinator.branches import folder_of
     from edged.fleet.coordinator.control import instruct
     from edged.fleet.coordinator.status import status_of
 
     found = load(config)
-    status = status_of(found)
-    control = instruct(found.dir, action, (status["round"], status["phase"]))
+    status = status_of(found, group)
+    control = instruct(folder_of(found, group), action, (status["round"], status["phase"]), getuser())
     done = {"pause": "no further round is opened", "resume": "rounds are opened again"}
     order = control.order
     told = done.get(action) or f"{action}: round {status['round']}, {status['phase']}"
     sys.stdout.write(f"{told}{'' if status['running'] or order is None else '; when the coordinator runs'}\n")
+
+
+@fleet_app.command("rollout")
+def fleet_rollout(
+    action: Annotated[RolloutAction, Argument(help="approve, abort or status")],
+    config: FleetPath,
+    group: GroupName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Approve the next stage of a rollout that waits, abort it, or show how far it has come.
+
+    abort ends the round without its model: devices that have it try the model before it again.
+    """
+    from getpass import getuser
+
+    from edged.fleet.config import load
+    from edged.fleet.coordinator.branches import folder_of
+    from edged.fleet.coordinator.control import instruct
+    from edged.fleet.coordinator.status import rollout_lines, status_of
+
+    found = load(config)
+    status = status_of(found, group)
+    if action == "status":
+        told = status.get("rollout", {})
+        print_json(told) if as_json else sys.stdout.write("\n".join(rollout_lines(told)) + "\n")
+        return
+    order: Action = "approve" if action == "approve" else "abandon"
+    instruct(folder_of(found, group), order, (status["round"], status["phase"]), getuser())
+    later = "" if status["running"] else "; when the coordinator runs"
+    sys.stdout.write(f"{action}: round {status['round']}{later}\n")
+
+
+@fleet_app.command("history")
+def fleet_history(
+    config: FleetPath,
+    device: Annotated[str | None, Option(metavar="DEVICE", help="only of this device")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which device took which model when, and who approved or ordered what; the oldest first."""
+    from dataclasses import asdict
+
+    from edged.fleet.config import load
+    from edged.fleet.coordinator.branches import folder_of, own_groups
+    from edged.fleet.coordinator.history import line_of, read_history
+
+    found = load(config)
+    entries = [
+        entry
+        for group in ("", *own_groups(found))
+        for entry in read_history(folder_of(found, group))
+        if device in (None, entry.device)
+    ]
+    entries.sort(key=lambda entry: entry.at)
+    if as_json:
+        print_json({"entries": [asdict(entry) for entry in entries]})
+    else:
+        sys.stdout.writelines(line_of(entry) + "\n" for entry in entries)
+
+
+@fleet_app.command("export")
+def fleet_export(
+    config: FleetPath,
+    out: Annotated[Path, Argument(metavar="OUT.onnx", help="file to write")],
+    group: GroupName = "",
+    bundle: Annotated[
+        Path | None, Option(metavar="DIR", help="the devices' bundle, where `model` is not one itself")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Write the model that the fleet has now as one ONNX file, also while the coordinator runs."""
+    from edged.fleet.config import load
+    from edged.fleet.coordinator.export import export
+
+    check_file(out, force=force)
+    course = export(load(config), out, group=group, bundle=bundle)
+    sys.stdout.write(f"{out}: version {course.version}, {course.standing.hash[:12]}\n")
 
 
 @fleet_app.command("exclude")

@@ -11,6 +11,9 @@ class FleetConfig(Section):
     """How this device takes part in a fleet that learns together; without the section it does not."""
 
     name: Name = Field(description="of the fleet: its topics begin with <mqtt.root>/fl/<name>")
+    tags: list[Name] = Field(
+        [], max_length=16, description="words by which the coordinator forms groups, such as [hall-2, spare]"
+    )
     flower: bool = Field(
         False, description="rounds come from Flower's SuperNode over web.unix_socket, and not over MQTT"
     )

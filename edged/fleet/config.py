@@ -12,7 +12,9 @@ from pydantic import Field, ValidationError, model_validator
 from edged.config.loader import all_problems, read_yaml
 from edged.config.mqtt import MqttConfig
 from edged.config.serving import LogConfig
-from edged.config.values import Count, Duration, FilePath, Name, Section, Share
+from edged.config.training import DaySpan, minutes
+from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
+from edged.domain.federated.audience import Audience, GroupRule, Hours
 from edged.domain.federated.settings import Encoding, RoundSettings
 
 HINT = "docs/fleet.md lists every key"
@@ -181,6 +183,55 @@ class GateSection(Section):
         return self
 
 
+class GroupSection(Section):
+    """Devices that form a group: all that is given must fit."""
+
+    devices: list[str] = Field([], description='patterns of device names, any of them, such as ["press-*"]')
+    tags: list[Name] = Field([], description="tags that a device must have, all of them (`fleet.tags` there)")
+    arch: str = Field("", description="pattern of its processor, such as aarch64")
+    version: str = Field("", description='pattern of its version of edged, such as "0.4.*"')
+    own_model: bool = Field(False, description="it has rounds and a model of its own, begun from the fleet's")
+
+    @model_validator(mode="after")
+    def _of_somebody(self) -> GroupSection:
+        if not (self.devices or self.tags or self.arch or self.version):
+            raise ValueError("a group of all devices is the fleet: give devices, tags, arch or version")
+        return self
+
+    def rule(self, name: str) -> GroupRule:
+        """The rule as devices receive it."""
+        return GroupRule(name, tuple(self.devices), tuple(self.tags), self.arch, self.version)
+
+
+class RolloutSection(Section):
+    """How the model of a round spreads, stage by stage; every device that is there tries it."""
+
+    canaries: str = Field("", description="name of the group that tries each model first")
+    rate: float | None = Field(
+        None, gt=0, description="devices an hour that get the model; null: a stage at once"
+    )
+    abort: Share | None = Field(
+        None,
+        description="share of devices for which it is worse, or which send no report, beyond which it ends at"
+        " once; null: each stage decides by the gate alone",
+    )
+    approval: Literal["never", "first", "each"] = Field(
+        "never", description="after which stages it waits for `edged fleet rollout approve`"
+    )
+    hours: DaySpan | None = Field(
+        None, description="when devices train and fetch, in their own zone, such as 22:00-06:00; null: always"
+    )
+    device_bytes: Size | None = Field(None, gt=0, description="that a device fetches and sends a day")
+    fleet_bytes: Size | None = Field(None, gt=0, description="that all devices together fetch and send a day")
+
+    @property
+    def tried(self) -> str:
+        """The first key here that has a meaning only where devices try models; empty for none."""
+        keys = ("canaries", "rate", "abort", "fleet_bytes")
+        found = [key for key in keys if getattr(self, key)] + ["approval"] * (self.approval != "never")
+        return found[0] if found else ""
+
+
 class CoordinatorConfig(Section):
     """The whole configuration of a coordinator."""
 
@@ -199,6 +250,10 @@ class CoordinatorConfig(Section):
     admit: AdmitSection = AdmitSection()
     reduce: ReduceSection = ReduceSection()
     gate: GateSection = GateSection()
+    groups: dict[Name, GroupSection] = Field({}, max_length=100, description="groups of devices by name")
+    rollout: RolloutSection | None = Field(
+        None, description="how models spread; without it a stage of `gate` is told at once"
+    )
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
@@ -214,6 +269,33 @@ class CoordinatorConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _stages_for_a_rollout(self) -> CoordinatorConfig:
+        if self.rollout is not None and (problem := self._problem_of_rollout(self.rollout)):
+            raise ValueError(problem)
+        return self
+
+    def _problem_of_rollout(self, rollout: RolloutSection) -> str:
+        canaries = rollout.canaries
+        if canaries and canaries not in self.groups:
+            return f"rollout.canaries: no group {canaries} in groups ({', '.join(self.groups) or 'none'})"
+        if canaries and self.groups[canaries].own_model:
+            return f"rollout.canaries: group {canaries} has a model of its own: set own_model to false"
+        if rollout.tried and not self.gate.evaluate:
+            return f"rollout.{rollout.tried} needs devices that try models: set gate.evaluate to true"
+        if rollout.approval != "never" and not canaries and len(self.gate.stages) < 2:
+            return "rollout.approval needs a stage before the last: name canaries, or more gate.stages"
+        if rollout.fleet_bytes and self.choose.everyone:
+            return "rollout.fleet_bytes needs rounds that choose devices: set choose.everyone to false"
+        return ""
+
+    def audience(self, group: str = "") -> Audience:
+        """Whom the rounds of a group are for; those of the fleet when it is empty."""
+        rollout = self.rollout or RolloutSection()
+        own = tuple(section.rule(name) for name, section in self.groups.items() if section.own_model)
+        hours = None if rollout.hours is None else Hours(*minutes(rollout.hours))
+        return Audience(group, own, hours, rollout.device_bytes or 0)
+
     @property
     def settings(self) -> RoundSettings:
         """Training settings as devices receive them."""
@@ -226,9 +308,10 @@ class CoordinatorConfig(Section):
         )  # fmt: skip
 
     @property
-    def stages(self) -> list[float]:
-        """Shares of devices that try a model, one after the other; none: it is the fleet's at once."""
-        return self.gate.stages if self.gate.evaluate else []
+    def stages(self) -> list[float | str]:
+        """Shares of devices, or a group of them, that try a model; none: it is the fleet's at once."""
+        canaries = [self.rollout.canaries] if self.rollout is not None and self.rollout.canaries else []
+        return [*canaries, *self.gate.stages] if self.gate.evaluate else []
 
     @property
     def broker(self) -> MqttConfig:

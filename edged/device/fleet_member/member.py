@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.fleet_member.round_jobs import RoundJobs
 from edged.device.fleet_member.update_sender import UpdateSender
+from edged.domain.federated.audience import BUDGET_USED, DAY_SECONDS, Audience, DeviceFacts, outside
 from edged.domain.federated.messages import (
     STOPPED,
     DeviceState,
@@ -98,7 +99,8 @@ class Member:
 
         Call it before the session is started.
         """
-        self._transport.follow(self._topics.round, self._receive_round)
+        for pattern in self._topics.rounds:
+            self._transport.follow(pattern, self._receive_round)
         self._transport.follow(self._topics.ack("+"), self._receive_receipts)
         self._queue.put(self._resume)
         self._thread.start()
@@ -146,7 +148,8 @@ class Member:
     def _look(self) -> None:
         self._store()
         self._publish_state()  # before the update: who has that in hands looks at the state next
-        self._sender.send(self._clock.monotonic())
+        if not self._budget_used():
+            self._transferred(self._sender.send(self._clock.monotonic()))
         self._decide()
         self._publish_state()
 
@@ -175,6 +178,10 @@ class Member:
             log.warning("fleet_round_not_ours", reason=strange)
             self._round = None
             return
+        if not self._is_for_this(announced):
+            if self._round is not None and self._round.group == announced.group:
+                self._round = None  # this device belongs to another group now
+            return
         if self._config.keys and announced.opened < self._record.opened:
             log.warning("fleet_round_old", round=announced.round, remedy="a signed message was sent again")
             return
@@ -182,9 +189,36 @@ class Member:
             self._change(self._record.following(announced))
         self._round, self._not_before = announced, 0.0
 
+    def _is_for_this(self, announced: RoundAnnouncement) -> bool:
+        state = self._work.state()
+        facts = DeviceFacts(self._device, state.tags, state.arch, state.version)
+        return (announced.audience or Audience()).includes(facts)
+
+    @property
+    def _audience(self) -> Audience:
+        return (self._round.audience if self._round is not None else None) or Audience()
+
+    def _rests(self) -> str:
+        """Why the device neither trains nor fetches for the fleet at this moment, in words."""
+        if (hours := self._audience.hours) is not None:
+            away = outside(hours, self._clock.now(), self._work.state().offset)
+            if away:
+                return away
+        return BUDGET_USED if self._budget_used() else ""
+
+    def _left(self) -> float:
+        return self._record.left(self._audience.daily_bytes, int(self._clock.now() // DAY_SECONDS))
+
+    def _budget_used(self, needed: int = 1) -> bool:
+        return self._left() < needed
+
+    def _transferred(self, size: int) -> None:
+        if size and self._audience.daily_bytes:
+            self._change(self._record.transferred(size, int(self._clock.now() // DAY_SECONDS)))
+
     def _decide(self) -> None:
         announced = self._round
-        if announced is None or self._busy or self._clock.monotonic() < self._not_before:
+        if announced is None or self._busy or self._clock.monotonic() < self._not_before or self._rests():
             return
         trains, judges = self._trains(announced), self._judges(announced)
         if not (trains or judges):
@@ -216,14 +250,21 @@ class Member:
 
     def _willing(self, announced: RoundAnnouncement) -> bool:
         reason = self._why_not(announced.config)
-        if reason and self._declined != (announced.id, reason):
+        if reason:
+            self._decline(announced, reason)
+        return not reason
+
+    def _decline(self, announced: RoundAnnouncement, reason: str) -> None:
+        """Report once why the device takes no part in a round."""
+        if self._declined != (announced.id, reason):
             self._declined = (announced.id, reason)
             self._event("fleet_declined", {"round": announced.round, "reason": reason})
-        return not reason
 
     def _why_not(self, config: RoundSettings) -> str:
         if not self._config.train:
             return "it does not train in rounds: fleet.train is false"
+        if resting := self._rests():
+            return resting
         new = self._work.new_samples(self._record.consumed)
         if new < self._config.min_new_samples:
             return f"too few new labelled samples: {self._config.min_new_samples} needed"
@@ -305,6 +346,11 @@ class Member:
     def _fetch(self, announced: RoundAnnouncement) -> None:
         base = announced.base
         if base.bytes <= self._config.max_bytes:
+            if self._budget_used(base.bytes):
+                self._decline(
+                    announced, f"its model has {base.bytes} bytes, more than today's budget has left"
+                )
+                return
             self._fetcher.request(base, self._clock.monotonic(), self._receive_part)
             return
         self._failures[base.hash] = self._failures[announced.id] = TRIES
@@ -312,6 +358,7 @@ class Member:
         self._event("fleet_failed", {"round": announced.round, "reason": reason})
 
     def _add_part(self, topic: str, payload: bytes) -> None:
+        self._transferred(len(payload))
         blob = self._fetcher.add(topic, payload, self._clock.monotonic())
         if blob is not None:
             digest = topic.split("/")[-2]
@@ -335,7 +382,7 @@ class Member:
                 taken, reason[:900],
             )  # fmt: skip
             self._transport.publish(self._topics.evaluation(announced.round, self._device), report.payload())
-        self._change(self._record.tried(announced.base.hash))
+        self._change(self._record.tried(announced.base.hash, taken=taken))
 
     # ---- what the fleet hears --------------------------------------------------------------
 
@@ -349,6 +396,7 @@ class Member:
             "ready": not reason,
             "why_not": reason[:200],
             "last_round": record.last_round,
+            "model": record.taken,
         }
         if fields["ready"] and self._busy:
             fields["idle"] = False

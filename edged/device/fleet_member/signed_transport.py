@@ -28,7 +28,7 @@ class SignedTransport:
     def __init__(self, transport: FleetTransport, topics: FleetTopics, keys: TrustedKeys) -> None:
         self._transport, self._keys = transport, keys
         self._topics = topics
-        self._signed = (topics.round, topics.ack("+"))
+        self._signed = (*topics.rounds, topics.ack("+"))
         self._recipient: str | None = None
 
     @property
@@ -50,7 +50,7 @@ class SignedTransport:
 
         def check(delivery: ReceivedMessage) -> None:
             if signer(delivery.topic, delivery.payload, self._keys) is not None:
-                if pattern == self._topics.round:
+                if pattern in self._topics.rounds:
                     self._recipient = sealed_to(delivery.payload)
                 sink(delivery)
                 return

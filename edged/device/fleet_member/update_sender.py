@@ -57,8 +57,9 @@ class UpdateSender:
         """Add an update, to be sent at `at`, in seconds of the monotonic clock."""
         self._waiting[number] = PendingUpdate(number, about, at)
 
-    def send(self, now: float) -> None:
-        """Send all updates that are due."""
+    def send(self, now: float) -> int:
+        """Send all updates that are due; return how many bytes they have."""
+        size = 0
         due = [waiting for waiting in self._waiting.values() if waiting.at <= now]
         for waiting in due if self._transport.connected else []:
             sent = self._updates.get(waiting.number)
@@ -67,10 +68,12 @@ class UpdateSender:
                 continue
             for topic, payload in self._header(waiting.about).messages(self._topics, sent.blob):
                 self._transport.publish(topic, payload)
+                size += len(payload)
             waiting.sendings += 1
             waiting.at = now + pause_before(
                 waiting.sendings, self._config.resend, self._config.spread, random.random()
             )
+        return size
 
     def acknowledge(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
         """Stop sending the updates that these receipts name; return each, with the reason if it was rejected.

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from edged.domain.federated.audience import Audience, DeviceFacts
 from edged.domain.federated.settings import BaseModelInfo, Parts, RoundSettings, read_settings
 from edged.domain.json_fields import (
     MALFORMED,
@@ -31,6 +32,7 @@ from edged.domain.json_fields import (
     NotNegative,
     Number,
     ShortText,
+    ShortTexts,
     Token,
     read_dataclass,
     read_object,
@@ -61,6 +63,7 @@ class FleetTopics:
 
     fleet: str
     root: str = "edged"
+    group: str = ""  # whose rounds `round` names; the fleet's own when empty
 
     def __post_init__(self) -> None:
         if NAME.fullmatch(self.fleet) is None:
@@ -74,7 +77,17 @@ class FleetTopics:
     @property
     def round(self) -> str:
         """Retained: the round that is under way, or the last one."""
-        return f"{self.base}/round"
+        return f"{self.base}/round/{self.group}" if self.group else f"{self.base}/round"
+
+    @property
+    def rounds(self) -> tuple[str, str]:
+        """The filters of all rounds: the fleet's, and those of groups with a model of their own."""
+        return f"{self.base}/round", f"{self.base}/round/+"
+
+    @property
+    def status(self) -> str:
+        """Retained: what the coordinator is doing, for people."""
+        return f"{self.base}/status"
 
     def model(self, digest: str, part: int | str) -> str:
         """Retained: a part of a model; `+` for all."""
@@ -158,6 +171,12 @@ class RoundAnnouncement(FleetMessage):
     devices: Annotated[tuple[str, ...], JsonFields.names] | None  # those that were chosen; None for all
     config: Annotated[RoundSettings, read_settings]
     seal: ShortText | None = None  # public key to which what devices send is sealed; see `signing.seal`
+    audience: Audience | None = None  # None: all devices, at any time
+
+    @property
+    def group(self) -> str:
+        """The group that it is for; empty for the fleet's own round."""
+        return self.audience.group if self.audience is not None else ""
 
     def names(self, device: str) -> bool:
         """Whether this device was chosen."""
@@ -246,6 +265,15 @@ class DeviceState(FleetMessage):
     charged: bool  # it has power
     cool: bool  # it is not hot
     last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]  # it sent an update for; 0 before
+    tags: ShortTexts | None = None  # what groups go by
+    arch: ShortText | None = None  # of the processor
+    offset: Annotated[int, partial(JsonFields.count, least=-1440, most=1440)] | None = None  # minutes to UTC
+    model: ShortText | None = None  # fingerprint of the fleet's model that it took last
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What rules of groups ask about it."""
+        return DeviceFacts(self.device, self.tags or (), self.arch or "", self.version)
 
 
 @dataclass(frozen=True)

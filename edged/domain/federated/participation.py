@@ -60,6 +60,9 @@ class MembershipRecord(Message):
     judged: str = ""  # fingerprint of the fleet's model that was tried last
     standing: str = ""  # fingerprint of the one before it
     opened: float = 0.0  # when the newest round that was followed was opened, seconds since the epoch
+    taken: str = ""  # fingerprint of the fleet's model that was taken last, mixed or not
+    day: int = 0  # of the bytes below, days since the epoch
+    traffic: int = 0  # bytes of models and updates on that day, where there is a budget of them
 
     def trained(self, number: int, about: KeptUpdate) -> MembershipRecord:
         """After training in a round: its update will be sent, so the ledger is charged now, once.
@@ -85,9 +88,18 @@ class MembershipRecord(Message):
         """After a round was announced that is at least as new as all before it."""
         return replace(self, opened=announced.opened)
 
-    def tried(self, digest: str) -> MembershipRecord:
-        """Record that a model of the fleet was evaluated."""
-        return replace(self, judged=digest, standing=self.judged)
+    def tried(self, digest: str, *, taken: bool) -> MembershipRecord:
+        """Record that a model of the fleet was evaluated, and whether the device serves it now."""
+        return replace(self, judged=digest, standing=self.judged, taken=digest if taken else self.taken)
+
+    def transferred(self, size: int, day: int) -> MembershipRecord:
+        """Record bytes that were fetched or sent on a day."""
+        before = self.traffic if day == self.day else 0
+        return replace(self, day=day, traffic=before + size)
+
+    def left(self, budget: int, day: int) -> float:
+        """Bytes that may still be fetched and sent on a day; infinity without a budget."""
+        return budget - (self.traffic if day == self.day else 0) if budget else float("inf")
 
 
 def pause_before(sending: int, first: float, spread: float, draw: float) -> float:

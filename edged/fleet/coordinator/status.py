@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import StorageError
+from edged.fleet.coordinator.branches import folder_of
 from edged.fleet.coordinator.journal import STATUS, read_lineage
 from edged.storage.files.atomic import DirectoryLock
 
@@ -18,17 +19,21 @@ ROUNDS = 10
 NAMED = 5  # devices whose names are in a line
 
 
-def status_of(config: CoordinatorConfig) -> dict[str, Any]:
-    """Whether it runs, what it last said of itself, and the newest rounds; StorageError if it never ran."""
+def status_of(config: CoordinatorConfig, group: str = "") -> dict[str, Any]:
+    """Whether it runs, what it last said of the fleet or of a group, and the newest rounds there.
+
+    Raises StorageError if it never ran; ConfigError when there is no such group.
+    """
+    folder = folder_of(config, group)
     try:
-        told = json.loads((config.dir / STATUS).read_bytes())
+        told = json.loads((folder / STATUS).read_bytes())
     except (OSError, ValueError):
         raise StorageError(
-            "no coordinator has run here", where=str(config.dir), remedy="start `edged fleet run`"
+            "no coordinator has run here", where=str(folder), remedy="start `edged fleet run`"
         ) from None
-    pid = DirectoryLock.holder(config.dir)
+    pid = DirectoryLock.holder(folder)
     state = {"running": pid is not None, "pid": pid, "age": max(0.0, time.time() - told["at"])}
-    return {**state, **told, "rounds": read_lineage(config.dir)[-ROUNDS:]}
+    return {**state, **told, "rounds": read_lineage(folder)[-ROUNDS:]}
 
 
 def lines_of(status: dict[str, Any]) -> list[str]:
@@ -38,15 +43,37 @@ def lines_of(status: dict[str, Any]) -> list[str]:
     runs = f"running (pid {status['pid']})" if status["running"] else f"stopped {status['age']:.0f} s ago"
     broker = "connected" if status["connected"] else "no broker"
     lines = [
-        f"fleet {status['fleet']}: {runs}, {broker}",
+        f"fleet {status['fleet']}{_group(status)}: {runs}, {broker}",
         f"round {status['round']} {status['phase']}" + (f", {left:.0f} s left" if left > 0 else ""),
         f"updates {status['updates']} of {status['wanted']}, refused: {refused}",
         f"devices {status['devices']}, ready {status['ready']}"
         + (", paused" if status.get("paused") else ""),
         *_reasons(status.get("why_not", {})),
+        *(rollout_lines(status["rollout"]) if status.get("rollout") else ()),
         f"model version {status['version']}, {status['model'][:12]}",
     ]
     return lines + [_round(entry) for entry in status["rounds"]]
+
+
+def _group(status: dict[str, Any]) -> str:
+    return f", group {status['group']}" if status.get("group") else ""
+
+
+def rollout_lines(told: Mapping[str, Any]) -> list[str]:
+    """Format how far a rollout has come for people."""
+    if not told:
+        return ["no rollout is under way"]
+    named = "all" if told["named"] is None else told["named"]
+    where = f"stage {told['stage']} of {told['stages']} ({told['name']})"
+    asked = f"{named} devices asked, {told['queued']} to come"
+    made = f"{told['reports']} have reported, {told['taken']} have taken it"
+    lines = [f"rollout of {told['model'][:12]}: {where}: {asked}, {made}"]
+    if worse := told["worse"]:
+        more = f" and {len(worse) - NAMED} more" if len(worse) > NAMED else ""
+        lines.append(f"  worse for {', '.join(worse[:NAMED])}{more}")
+    if told["approval"]:
+        lines.append("  waits for approval: `edged fleet rollout approve CONFIG`, or abort")
+    return lines
 
 
 def _reasons(why_not: Mapping[str, str]) -> list[str]:

@@ -17,12 +17,15 @@ NAMES = [f"d{n}" for n in range(7)]
 devices = strategies.sampled_from(NAMES)
 CONFIGURATIONS = [
     {"round": {"devices": wanted, "quorum": quorum, "deadline": "100s", "window": 0, "extensions": more},
-     "choose": {"patience": "1s", "everyone": everyone}, "gate": gate}
-    for wanted, quorum, more, everyone, gate in (
-        (4, 0.5, 1, False, {"wait": "50s"}),
-        (20, 0.1, 0, False, {"wait": "50s", "stages": [0.3, 1.0]}),
-        (2, 1.0, 2, True, {"evaluate": False}),
-        (3, 0.4, 0, True, {"wait": "10s", "reports": 1.0}),
+     "choose": {"patience": "1s", "everyone": everyone}, "gate": gate} | rollout
+    for wanted, quorum, more, everyone, gate, rollout in (
+        (4, 0.5, 1, False, {"wait": "50s"}, {}),
+        (20, 0.1, 0, False, {"wait": "50s", "stages": [0.3, 1.0]}, {}),
+        (2, 1.0, 2, True, {"evaluate": False}, {}),
+        (3, 0.4, 0, True, {"wait": "10s", "reports": 1.0}, {}),
+        (3, 0.4, 0, False, {"wait": "10s", "reports": 1.0},
+         {"groups": {"few": {"devices": ["d0", "d9"]}},
+          "rollout": {"canaries": "few", "rate": 360, "abort": 0.5, "fleet_bytes": "1MiB"}}),
     )
 ]  # fmt: skip
 LONGEST = 3 * 100 + 2 * 50 + 10.0  # seconds that the slowest of them may take, with a turn for each step

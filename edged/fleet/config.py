@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from edged.config.loader import all_problems, read_yaml
 from edged.config.mqtt import MqttConfig
@@ -16,6 +16,7 @@ from edged.config.training import DaySpan, minutes
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
 from edged.domain.federated.audience import Audience, GroupRule, Hours
 from edged.domain.federated.settings import Encoding, RoundSettings
+from edged.errors import ConfigError
 
 HINT = "docs/fleet.md lists every key"
 IN_FLIGHT = 256
@@ -232,6 +233,29 @@ class RolloutSection(Section):
         return found[0] if found else ""
 
 
+class MetricsSection(Section):
+    """Figures for Prometheus."""
+
+    listen: str | None = Field(
+        None, description="address and port on this machine, such as 127.0.0.1:9464; null: off"
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _here(cls, value: str | None) -> str | None:
+        from edged.fleet.page.server import loopback
+
+        try:
+            if value is not None:
+                loopback(value)
+        except ConfigError:
+            raise ValueError(
+                f"{value!r} is no address and port of this machine: write 127.0.0.1:9464, and let a proxy"
+                " with TLS answer others"
+            ) from None
+        return value
+
+
 class CoordinatorConfig(Section):
     """The whole configuration of a coordinator."""
 
@@ -254,6 +278,7 @@ class CoordinatorConfig(Section):
     rollout: RolloutSection | None = Field(
         None, description="how models spread; without it a stage of `gate` is told at once"
     )
+    metrics: MetricsSection = MetricsSection()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")

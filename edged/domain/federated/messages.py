@@ -87,7 +87,7 @@ class FleetTopics:
     @property
     def status(self) -> str:
         """Retained: what the coordinator is doing, for people."""
-        return f"{self.base}/status"
+        return f"{self.base}/status/{self.group}" if self.group else f"{self.base}/status"
 
     def model(self, digest: str, part: int | str) -> str:
         """Retained: a part of a model; `+` for all."""

@@ -98,6 +98,12 @@ class Announcer:
             topic = self._topics.ack(number)
             self._send(topic, self._signed(topic, receipts.payload()))
 
+    def status(self, payload: bytes) -> None:
+        """Publish the status, a JSON object, for all to read."""
+        self._session.publish(
+            self._topics.status, self._signed(self._topics.status, payload), qos=1, retain=True
+        )
+
     def _signed(self, topic: str, payload: bytes) -> bytes:
         key = self._key
         return payload if key is None else signed(topic, payload, lambda message: sign(message, key))

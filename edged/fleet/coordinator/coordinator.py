@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
+from edged.domain.federated.audience import DAY_SECONDS
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
@@ -26,6 +27,7 @@ from edged.fleet.coordinator.history import ModelHistory
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model
 from edged.fleet.coordinator.journal import CoordinatorJournal
+from edged.fleet.coordinator.public_status import ROUNDS, StatusPublisher
 from edged.fleet.coordinator.reports import LATE, RoundReports, States
 from edged.fleet.coordinator.rollout import RolloutStages
 from edged.fleet.coordinator.updates import UpdateAdmission
@@ -113,6 +115,9 @@ class Coordinator:
         self._began: float | None = None  # when it was connected first
         self._waits, self._waited = (-1, ""), float("-inf")
         self._published = 0.0
+        self._publisher = StatusPublisher(self._announcer)
+        self.told: dict[str, Any] = {}  # the newest status, for other threads
+        self._ended, self._refused = Counter[str](), Counter[str]()  # since the start
 
     def _begun(self) -> FleetState:
         """Where the fleet was; else its begin, with the model that the configuration names."""
@@ -299,7 +304,10 @@ class Coordinator:
         """Be somewhere else from now on: durably, and then for all to see."""
         self.journal.store(course)
         self.course = course
+        refused = Counter(self.admission.refused)
         self.admission.turn(course)
+        if not self.admission.refused:  # another round collects now
+            self._refused.update(refused)
         self.reports.turn(course)
         self._announcer.announce(course)
         self._publish_status(anew=True)
@@ -480,6 +488,7 @@ class Coordinator:
         course = ended(self.course, model, self._pace, now, self._keep)
         self.journal.record(self._entry(course, digest, before.hash, now, verdict))
         log.info("round_done", round=course.number, accepted=accepted, version=course.version)
+        self._ended["accepted" if accepted else "rejected"] += 1
         self._enter(course)
         self.journal.prune_models({model.hash, before.hash}, self._config.keep)
 
@@ -510,7 +519,10 @@ class Coordinator:
         if not anew and moment - self._published < STATUS_SECONDS:
             return
         self._published = moment
-        self.journal.publish_status(json.dumps(json_ready(self._status()), indent=1).encode())
+        told = self.told = dict(json_ready(self._status()))
+        self.journal.publish_status(json.dumps(told, indent=1).encode())
+        if self._session.connected:
+            self._publisher.publish(told, self.journal.lineage[-ROUNDS:])
 
     def _status(self) -> dict[str, Any]:
         course, states, now = self.course, self._states.all(), self._clock.now()
@@ -528,9 +540,11 @@ class Coordinator:
             "wanted": self._pace.devices,
             "asked": None if course.asked is None else len(course.asked),
             "refused": dict(self.admission.refused),
+            "totals": {"rounds": dict(self._ended), "refused": dict(self._refused + self.admission.refused)},
             "devices": len(states),
             "ready": len(self._ready(now)),
             "paused": self._control.paused,
+            "traffic": course.traffic if course.day == int(now // DAY_SECONDS) else 0,
             "excluded": list(self._control.excluded),
             "waits_for": self._waits_for(now),
             "why_not": dict(list(self._reasons(now).items())[:NAMED]),

@@ -45,6 +45,7 @@ class CoordinatorJournal:
         for folder in (path, path / "models"):
             atomic.make_directory(folder, disk=disk)
             atomic.sweep(folder, disk=disk)
+        self._rounds: list[dict[str, Any]] | None = None
 
     def close(self) -> None:
         """Release the lock on the directory."""
@@ -67,6 +68,14 @@ class CoordinatorJournal:
         known = [other for other in read_lineage(self.path) if other["round"] != entry["round"]]
         rounds = [*known, dict(entry)][-REMEMBERED:]
         atomic.publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
+        self._rounds = rounds
+
+    @property
+    def lineage(self) -> list[dict[str, Any]]:
+        """Every round that has ended, the oldest first."""
+        if self._rounds is None:
+            self._rounds = read_lineage(self.path)
+        return self._rounds
 
     def publish_status(self, status: bytes) -> None:
         """Replace the status that `edged fleet status` reads; it need not survive a power cut."""

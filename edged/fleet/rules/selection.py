@@ -33,7 +33,7 @@ def why_not(
         (state.bundle != bundle, f"has bundle {state.bundle[:12]}, the fleet {bundle[:12]}"),
         (bool(away), away),
         (not state.ready, state.why_not or "says that it is not ready"),
-        (state.samples < wanted.min_samples, f"{state.samples} new labelled samples of {wanted.min_samples}"),
+        (state.samples < wanted.min_samples, f"fewer than {wanted.min_samples} new labelled samples"),
         (wanted.idle and not state.idle, "trains for itself"),
         (wanted.charged and not state.charged, "has no power"),
         (wanted.cool and not state.cool, "is hot"),

@@ -245,6 +245,8 @@ def fleet_sim(
     learning_rate: Annotated[float, Option(min=1e-6)] = 0.1,
     batch_size: Annotated[int, Option(min=1)] = 32,
     optimizer: Annotated[str, Option(help="sgd, sgd_momentum or adamw")] = "sgd",
+    clip_norm: Annotated[float, Option(help="largest L2 norm of an update", min=1e-6)] = 1.0,
+    noise: Annotated[float, Option(help="Gaussian noise on it, in units of the norm", min=0)] = 0.0,
     proximal: Annotated[float, Option(help="mu of FedProx", min=0)] = 0.0,
     dynamic: Annotated[float, Option(help="alpha of FedDyn", min=0)] = 0.0,
     step: Annotated[float, Option(help="of int8 values; 0 is the finest", min=0)] = 0.5,
@@ -254,9 +256,13 @@ def fleet_sim(
         str, Option(help="devices that point against the others: count or leave_out")
     ] = "count",
     poison: Annotated[float, Option(help="share of devices that do harm", min=0, max=1)] = 0.0,
-    attack: Annotated[str, Option(help="flip or scale: what they do")] = "flip",
+    attack: Annotated[str, Option(help="flip, scale or noise: what they do")] = "flip",
     personal: Annotated[list[str] | None, Option(metavar="GLOB", help="layers that stay on devices")] = None,
+    group: Annotated[
+        list[str] | None, Option(metavar="GLOB", help="devices with a model of their own, by name")
+    ] = None,
     central: Annotated[bool, Option(help="train one model on all rows, to compare")] = True,
+    alone: Annotated[bool, Option(help="train each device alone, to compare")] = True,
     seed: Annotated[int, Option()] = 0,
     force: Force = False,
     as_json: AsJson = False,
@@ -269,7 +275,7 @@ def fleet_sim(
         data, key, devices, alpha, unseen, rounds, epochs, learning_rate, batch_size, proximal=proximal,
         dynamic=dynamic, step=step, reduce=reduce, trim=trim, opposed=opposed, poison=poison,
         attack=SimulationPlan.attack_of(attack), optimizer=optimizer, personal=tuple(personal or ()),
-        central=central, seed=seed,
+        central=central, seed=seed, clip_norm=clip_norm, noise=noise, groups=tuple(group or ()), alone=alone,
     )  # fmt: skip
     replacing = nullcontext() if out is None else new_directory(out, "report.json", "index.html", force=force)
     with replacing as folder:

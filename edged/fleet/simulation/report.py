@@ -18,9 +18,11 @@ from edged.errors import StorageError
 from edged.fleet.simulation.simulation import SimulationPlan, simulate
 
 STYLE = """
-.line.unseen,.key.unseen{stroke:#b4571e;color:#b4571e}.line.global,.key.global{stroke:#1d6fa5;color:#1d6fa5}
-.line.mixed,.key.mixed{stroke:#2e7d4f;color:#2e7d4f}.line.worst,.key.worst{stroke:#2e7d4f;color:#2e7d4f;
-stroke-dasharray:5 4}
+.line.unseen{stroke:#b4571e}.key.unseen::before{background:#b4571e}
+.line.global{stroke:#1d6fa5}.key.global::before{background:#1d6fa5}
+.line.mixed{stroke:#2e7d4f}.key.mixed::before{background:#2e7d4f}
+.line.worst{stroke:#8a4fa3;stroke-dasharray:5 4}
+.key.worst::before{background:repeating-linear-gradient(90deg,#8a4fa3 0 5px,transparent 5px 9px)}
 """
 
 
@@ -28,15 +30,71 @@ def page(report: Mapping[str, Any]) -> str:
     """Render the report as an HTML page."""
     rounds = report["rounds"]
     body = f"<p>{_sentence(report)}</p>"
+    body += f"<h2>Compared</h2>{_compared(report)}"
     if rounds:
         body += _chart(rounds) + f"<h2>Rounds</h2>{_rounds(rounds)}"
-    body += f"<h2>Devices, on rows that nothing was chosen by</h2>{_devices(report['per_device'])}"
+    for name, group in report.get("groups", {}).items():
+        body += f"<h2>{name}: {len(group['per_device'])} devices with a model of their own</h2>"
+        body += _chart(group["rounds"]) + _rounds(group["rounds"])
+    each = [
+        *report["per_device"],
+        *(one for g in report.get("groups", {}).values() for one in g["per_device"]),
+    ]
+    body += f"<h2>Devices, on rows that nothing was chosen by</h2>{_devices(each)}"
+    body += f"<h2>Settings</h2>{_settings(report)}"
     return document(f"A fleet on {report['data']}", body, STYLE)
+
+
+def _compared(report: Mapping[str, Any]) -> str:
+    """One line for each way to learn: on the devices' own rows, and on those of devices that took no part."""
+    final = report["final"]
+    rows = [
+        (name, *(percent(_of(found, key)) for key in ("mean", "worst")), percent(found.get("unseen")))
+        for name, found in (
+            ("each device alone", report.get("alone")),
+            (
+                "the fleet's model",
+                {**final["global"], "unseen": final["unseen"]} if final["global"] else None,
+            ),
+            ("the fleet's model mixed with the device's own", final["mixed"]),
+            ("one model trained on all rows together", report.get("central")),
+        )
+        if found is not None
+    ]
+    return table(["trained by", "own rows, mean", "own rows, worst", "devices that took no part"], rows)
+
+
+def _settings(report: Mapping[str, Any]) -> str:
+    """Every setting of the simulation, as in `edged fleet sim` and the coordinator's configuration."""
+    plan = report["plan"]
+    rows = [("data", report["data"])] + [
+        (name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+        for name, value in plan.items()
+    ]
+    return table(["setting", "value"], [(name, value or "none") for name, value in rows])
+
+
+def _strategy(plan: Mapping[str, Any]) -> str:
+    how = f"trimmed mean ({percent(plan['trim'])} at either end)"
+    text = how if plan["reduce"] == "trimmed_mean" else str(plan["reduce"])
+    more = [
+        f"{words} {plan[key]:g}"
+        for key, words in (
+            ("proximal", "FedProx with mu"),
+            ("dynamic", "FedDyn with alpha"),
+            ("noise", "noise"),
+        )
+        if plan[key]
+    ]
+    more += ["opposed devices left out"] if plan["opposed"] == "leave_out" else []
+    return ", ".join([text, f"updates clipped at {plan['clip_norm']:g}", *more])
 
 
 def _sentence(report: Mapping[str, Any]) -> str:
     final, sent = report["final"], report["bytes"]
-    text = f"{report['devices']} devices, {len(report['rounds'])} rounds."
+    text = (
+        f"{report['devices']} devices, {len(report['rounds'])} rounds. Strategy: {_strategy(report['plan'])}."
+    )
     if final["unseen"] is not None:
         text += f" On rows of those that took no part the fleet's model has {percent(final['unseen'])}"
         central = report.get("central")
@@ -49,7 +107,8 @@ def _sentence(report: Mapping[str, Any]) -> str:
     if sent["ratio"] is not None:
         text += f" An update takes {size(sent['mean'])}, {percent(sent['ratio'])} of float32."
     if report["poisoned"]:
-        text += f" {len(report['poisoned'])} devices do harm."
+        count = len(report["poisoned"])
+        text += f" {count} {'device does' if count == 1 else 'devices do'} harm ({report['plan']['attack']})."
     return text
 
 
@@ -129,6 +188,11 @@ def lines_of(report: dict[str, Any]) -> list[str]:
         for kind in ("global", "mixed")
         if final[kind] is not None
     ]
+    if alone := report.get("alone"):
+        told.append(f"each device alone: {alone['mean']:.1%} in the mean, worst {alone['worst']:.1%}")
+    for name, group in report.get("groups", {}).items():
+        if (found := group["final"]["global"]) is not None:
+            told.append(f"{name}: {found['mean']:.1%} in the mean, worst {found['worst']:.1%}")
     if sent["ratio"] is not None:
         told.append(f"an update: {sent['mean']:,.0f} bytes, {sent['ratio']:.1%} of float32")
     return told

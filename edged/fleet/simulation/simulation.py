@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from edged.domain.federated.audience import DeviceFacts, GroupRule, group_of
 from edged.domain.federated.settings import RoundSettings
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError
-from edged.fleet.config import CoordinatorConfig
+from edged.fleet.config import CoordinatorConfig, TrainSection
+from edged.fleet.coordinator.branches import GROUPS, FleetWithGroups
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.simulation.partition import by_key, dirichlet
@@ -51,7 +53,8 @@ class SimulationPlan:
     epochs: int = 5
     learning_rate: float = 0.1
     batch_size: int = 32
-    clip_norm: float = 10.0
+    clip_norm: float = TrainSection().clip_norm  # as `edged fleet run`
+    noise: float = 0.0  # on an update, in units of clip_norm
     proximal: float = 0.0
     dynamic: float = 0.0
     step: float = 0.5
@@ -66,12 +69,14 @@ class SimulationPlan:
     central: bool = True  # whether one model is trained on all rows of the devices together, to compare
     central_epochs: int = 20
     seed: int = 0
+    groups: tuple[str, ...] = ()  # patterns of devices' names: each makes a group with a model of its own
+    alone: bool = True  # whether each device trains for itself, to compare
 
     @staticmethod
     def attack_of(name: str) -> Attack:
         """An attack by its name; ConfigError where there is none."""
-        if name not in ("flip", "scale"):
-            raise ConfigError(f"there is no attack {name!r}", where="--attack", remedy="flip or scale")
+        if name not in ("flip", "scale", "noise"):
+            raise ConfigError(f"there is no attack {name!r}", where="--attack", remedy="flip, scale or noise")
         return cast("Attack", name)
 
 
@@ -86,12 +91,23 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
         folder = Path(name)
         bench, parts, unseen = _divided(plan, folder)
         devices = _devices(plan, bench, parts, folder)
+        _apart(plan, devices)
         note(f"{len(devices)} devices, {len(bench.initial())} tensors, {plan.rounds} rounds")
         with EmbeddedBroker() as broker:
             models = _fleet(plan, devices, (broker.host, broker.port), folder, note)
-        lineage = read_lineage(folder / "coordinator")
         seconds = time.monotonic() - started
-        report = figures(bench, devices, lineage, models, unseen, folder / "asked.onnx")
+        scratch, apart = folder / "asked.onnx", _apart(plan, devices)
+        lineage = read_lineage(folder / "coordinator")
+        report = figures(bench, apart.pop("", []), lineage, models, unseen, scratch)
+        report["groups"] = {
+            name: figures(
+                bench, members, read_lineage(folder / "coordinator" / GROUPS / name), models, unseen, scratch
+            )
+            for name, members in apart.items()
+        }
+        if plan.alone:
+            note("training each device alone, to compare")
+            report["alone"] = _alone(plan, bench, devices, unseen, folder)
         if plan.central:
             note("training one model on all rows, to compare")
             report["central"] = _central(plan, bench, devices, unseen, folder)
@@ -164,7 +180,11 @@ def _fleet(
     note: Callable[[str], Any],
 ) -> dict[str, Weights]:  # fmt: skip
     """Let the fleet learn; its models by fingerprint."""
-    coordinator = Coordinator(_configuration(plan, len(devices), broker, folder))
+    config = _configuration(plan, len(devices), broker, folder)
+    coordinator = FleetWithGroups(config) if plan.groups else Coordinator(config)
+    each = (
+        list(coordinator.coordinators.values()) if isinstance(coordinator, FleetWithGroups) else [coordinator]
+    )
     failed: list[BaseException] = []
 
     def coordinate() -> None:
@@ -179,16 +199,17 @@ def _fleet(
         told, since = 0, time.monotonic()
         while thread.is_alive():
             thread.join(0.5)
-            if coordinator.course.number > told:
-                told, since = coordinator.course.number, time.monotonic()
-                note(f"round {told} of {plan.rounds}")
+            ended = sum(one.course.number for one in each)
+            if ended > told:
+                told, since = ended, time.monotonic()
+                note(f"round {told} of {plan.rounds * len(each)}")
             if time.monotonic() - since > PATIENCE:
                 coordinator.stop()
                 thread.join()
                 raise EdgedError(f"round {told} has not ended after {PATIENCE:g} s", where="fleet sim")
     if failed:
         raise failed[0]
-    return {digest: coordinator.journal.weights(digest) for digest in coordinator.journal.models()}
+    return {digest: one.journal.weights(digest) for one in each for digest in one.journal.models()}
 
 
 def _configuration(
@@ -206,16 +227,40 @@ def _configuration(
             "rounds": plan.rounds,
         },
         "choose": {"everyone": True},
+        "groups": _groups(plan),
         "train": {
             "epochs": plan.epochs, "learning_rate": plan.learning_rate, "batch_size": plan.batch_size,
             "proximal": plan.proximal, "dynamic": plan.dynamic,
-            "clip_norm": plan.clip_norm, "step": plan.step, "personal": list(plan.personal),
+            "clip_norm": plan.clip_norm, "noise": plan.noise, "step": plan.step,
+            "personal": list(plan.personal),
         },
         "admit": {"max_norm": 20.0},
         "reduce": {"how": plan.reduce, "trim": plan.trim, "opposed": plan.opposed},
         "gate": {"stages": [1.0], "wait": PATIENCE / 2, "mean": 1.0, "worst": 10.0},
     }  # fmt: skip
+    if plan.groups:  # of each group all that are there, however many
+        values["round"] |= {"quorum": 1e-6}
+        values["choose"] = {"patience": 2.0, "min_samples": 0, "idle": False}
     return CoordinatorConfig.model_validate(values)
+
+
+def _groups(plan: SimulationPlan) -> dict[str, dict[str, Any]]:
+    numbered = enumerate(plan.groups, 1)
+    return {f"group-{n}": {"devices": [pattern], "own_model": True} for n, pattern in numbered}
+
+
+def _apart(plan: SimulationPlan, devices: Sequence[VirtualDevice]) -> dict[str, list[VirtualDevice]]:
+    """The devices of each group; those of none under the empty name. ConfigError for an empty group."""
+    rules = [GroupRule(name, tuple(values["devices"])) for name, values in _groups(plan).items()]
+    found: dict[str, list[VirtualDevice]] = {name: [] for name in ("", *(rule.name for rule in rules))}
+    for device in devices:
+        found[group_of(rules, DeviceFacts(device.name))].append(device)
+    if empty := [pattern for pattern, rule in zip(plan.groups, rules, strict=True) if not found[rule.name]]:
+        known = ", ".join(device.name for device in devices[:3])
+        raise ConfigError(f"no device is called {empty[0]!r}", where="--group", remedy=f"they are {known}, …")
+    if not found[""]:
+        raise ConfigError("no device is left for the fleet", where="--group", remedy="leave one pattern out")
+    return found
 
 
 def central_accuracy(plan: SimulationPlan) -> float:
@@ -245,6 +290,28 @@ def _central(
         "unseen": apart.metric,
         "mean": float(np.mean(accuracies)),
         "worst": float(np.min(accuracies)),
+    }
+
+
+def _alone(
+    plan: SimulationPlan,
+    bench: SharedSetup,
+    devices: Sequence[VirtualDevice],
+    unseen: NDArray[np.int64],
+    folder: Path,
+) -> dict[str, Any]:
+    """Each device with a model of its own rows alone, trained as long as the one on all rows."""
+    settings = RoundSettings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
+    asked = []
+    for device in devices:
+        made = bench.trained(bench.initial(), device.learned, settings, plan.seed)
+        asked.append(bench.evaluate(made, folder / "asked.onnx", unseen, device.kept))
+    own = [found[1].metric for found in asked]
+    return {
+        "epochs": plan.central_epochs,
+        "unseen": float(np.mean([found[0].metric for found in asked])),
+        "mean": float(np.mean(own)),
+        "worst": float(np.min(own)),
     }
 
 

@@ -228,7 +228,7 @@ def fleet_flower_app(_: Annotated[Path | None, Argument()] = None, config: Path 
     raise ConfigError(
         "edged-flower has the app now",
         where="edged fleet flower-app",
-        remedy='flwr run "$(edged-flower)": docs/fleet-flower.md',
+        remedy='flwr run "$(edged-flower)": docs/fleet.md',
     )
 
 

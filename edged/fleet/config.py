@@ -18,7 +18,7 @@ from edged.domain.federated.audience import Audience, GroupRule, Hours
 from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.errors import ConfigError
 
-HINT = "docs/fleet.md lists every key"
+HINT = "docs/fleet-reference.md lists every key"
 IN_FLIGHT = 256
 """Messages that the broker may hand over before the first is durable: what bounds the memory."""
 MOST_REPLIES = 1000

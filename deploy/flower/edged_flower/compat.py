@@ -1,4 +1,4 @@
-"""Flower as it is installed here: a version that is known, silent, and with the identity that its messages want."""
+"""Flower as it is installed here: in a known version, silent, with the identity that its messages want."""
 
 from __future__ import annotations
 

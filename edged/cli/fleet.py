@@ -206,9 +206,9 @@ def fleet_export(
 def fleet_exclude(config: FleetPath, device: DeviceName) -> None:
     """Let a device take no part in rounds: it is not asked, and its updates and reports are refused."""
     from edged.fleet.config import load
-    from edged.fleet.coordinator.control import exclude
+    from edged.fleet.coordinator.branches import exclude
 
-    control = exclude(load(config).dir, device)
+    control = exclude(load(config), device)
     sys.stdout.write(f"excluded: {', '.join(control.excluded)}\n")
 
 
@@ -216,9 +216,9 @@ def fleet_exclude(config: FleetPath, device: DeviceName) -> None:
 def fleet_include(config: FleetPath, device: DeviceName) -> None:
     """Let a device that was excluded take part again."""
     from edged.fleet.config import load
-    from edged.fleet.coordinator.control import exclude
+    from edged.fleet.coordinator.branches import exclude
 
-    control = exclude(load(config).dir, device, include=True)
+    control = exclude(load(config), device, include=True)
     sys.stdout.write(f"excluded: {', '.join(control.excluded) or 'none'}\n")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import FleetTopics
 from edged.errors import ConfigError, RejectedUpdateError
+from edged.fleet.coordinator import control
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import COURSE
 from edged.mqtt.client.session import Session
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.announcer import Channel
+    from edged.fleet.coordinator.control import Control
     from edged.mqtt.client.message import ReceivedMessage
 
 GROUPS = "groups"
@@ -43,6 +45,19 @@ def folder_of(config: CoordinatorConfig, group: str) -> Path:
 def own_groups(config: CoordinatorConfig) -> list[str]:
     """The groups with a model of their own."""
     return [name for name, section in config.groups.items() if section.own_model]
+
+
+def exclude(config: CoordinatorConfig, device: str, *, include: bool = False) -> Control:
+    """Let a device take no part in rounds of the fleet and its groups, or (`include`) take part again.
+
+    Raises what `control.exclude` raises.
+    """
+    told = control.exclude(config.dir, device, include=include)
+    for group in own_groups(config):
+        folder = folder_of(config, group)
+        if folder.is_dir() and (device in control.read_control(folder).excluded) is include:
+            control.exclude(folder, device, include=include)
+    return told
 
 
 class Branch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +13,8 @@ from edged.domain.federated.audience import Audience, DeviceFacts, GroupRule, gr
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.errors import ConfigError
 from edged.fleet.config import load
-from edged.fleet.coordinator.branches import FleetWithGroups, folder_of
-from edged.fleet.coordinator.control import exclude
+from edged.fleet.coordinator.branches import FleetWithGroups, exclude, folder_of
+from edged.fleet.coordinator.control import read_control
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import lines_of, status_of
 from edged.mqtt.control_client import BrokerAddress, Operator
@@ -114,12 +113,17 @@ def test_a_device_that_changes_its_tags_changes_its_group(site: Site, running: R
     fleet, north = running.fleet.coordinators[""], running.fleet.coordinators["north"]
     wait_until(lambda: north.knows("a"), 20)
     assert not fleet.knows("a")
+    config = load(site.path)
+    for include in (False, True):
+        exclude(config, "a", include=include)
+        excluded = () if include else ("a",)
+        assert [read_control(folder_of(config, group)).excluded for group in ("", "north")] == [excluded] * 2
     members.states(tags=())
     wait_until(lambda: fleet.knows("a") and not north.knows("a"), 20)
     members.close()
 
 
-def test_the_first_rule_that_fits_decides(tmp_path: Path) -> None:
+def test_the_first_rule_that_fits_decides() -> None:
     rules = (
         GroupRule("old", version="0.1*"), GroupRule("pumps", devices=("pump-*", "x")),
         GroupRule("arm", arch="a*64", tags=("hall",)),
@@ -133,4 +137,3 @@ def test_the_first_rule_that_fits_decides(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert told == ["old", "pumps", "arm", ""]
     assert Audience().includes(DeviceFacts("y"))
-    assert exclude(tmp_path, "y").excluded == ("y",)

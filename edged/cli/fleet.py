@@ -18,7 +18,7 @@ fleet_app = typer.Typer(
     help="Many devices on one broker, and what they learn together.", no_args_is_help=True
 )
 
-Action = Literal["pause", "resume", "abandon", "skip", "approve"]
+Action = Literal["pause", "resume", "abandon", "skip"]
 RolloutAction = Literal["approve", "abort", "status"]
 DeviceName = Annotated[str, Argument(metavar="DEVICE", help="its id")]
 GroupName = Annotated[
@@ -150,7 +150,7 @@ def fleet_rollout(
         told = status.get("rollout", {})
         print_json(told) if as_json else sys.stdout.write("\n".join(rollout_lines(told)) + "\n")
         return
-    order: Action = "approve" if action == "approve" else "abandon"
+    order: Literal["approve", "abandon"] = "approve" if action == "approve" else "abandon"
     instruct(folder_of(found, group), order, (status["round"], status["phase"]), getuser())
     later = "" if status["running"] else "; when the coordinator runs"
     sys.stdout.write(f"{action}: round {status['round']}{later}\n")

@@ -35,7 +35,9 @@ def test_the_example_is_valid_and_explains_itself() -> None:
 def test_every_key_is_in_the_page() -> None:
     page = (ROOT / "docs" / "fleet-reference.md").read_text(encoding="utf-8")
     keys = [f"{name}.{key}" for name, section in sections().items() for key in section.model_fields]
-    more = {"groups": GroupSection, "rollout": RolloutSection, "metrics": MetricsSection}
+    more: dict[str, type[BaseModel]] = {
+        "groups": GroupSection, "rollout": RolloutSection, "metrics": MetricsSection,
+    }  # fmt: skip
     keys += [f"{name}.{key}" for name, section in more.items() for key in section.model_fields]
     keys += [key for key in CoordinatorConfig.model_fields if key not in OWN]
     assert [key for key in keys if f"`{key}`" not in page] == []

@@ -41,6 +41,9 @@ STRATEGIES: dict[str, tuple[str, ...]] = {
 class RoundSection(Section):
     """How many devices make a round, and how long it takes."""
 
+    kind: Literal["training", "statistics"] = Field(
+        "training", description="statistics: devices send sums, from which the last layer is solved for"
+    )
     devices: Count = Field(10, description="updates that a round wants")
     over: float = Field(1.25, ge=1, le=10, description="how many times as many devices are asked")
     quorum: Share = Field(0.6, description="share of `devices` with which it closes at its deadline")
@@ -160,6 +163,23 @@ def _problem_of(strategy: str, options: Mapping[str, float]) -> str:
     return f"{strategy} has no option {wrong[0]}" if wrong else ""
 
 
+class StatisticsSection(Section):
+    """How the last layer is solved for, with `round.kind: statistics`."""
+
+    weight: str = Field("", description="parameter with its weights; the last layer's by name when absent")
+    bias: str = Field("", description="parameter with its bias")
+    penalty: float = Field(10.0, gt=0, description="of the squared weights of standardised inputs")
+    sharpness: float = Field(
+        10.0, gt=0, description="what the solved scores, from 0 to 1, are multiplied with to be logits"
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> StatisticsSection:
+        if bool(self.weight) != bool(self.bias):
+            raise ValueError("name both weight and bias, or none of them")
+        return self
+
+
 class GateSection(Section):
     """When the model of a round becomes the fleet's; numbers are in units of the median loss before."""
 
@@ -198,6 +218,7 @@ class CoordinatorConfig(Section):
     train: TrainSection = TrainSection()
     admit: AdmitSection = AdmitSection()
     reduce: ReduceSection = ReduceSection()
+    statistics: StatisticsSection = StatisticsSection()
     gate: GateSection = GateSection()
     log: LogConfig = LogConfig()
 
@@ -211,6 +232,24 @@ class CoordinatorConfig(Section):
         if self.reduce.how == "flower" and self.train.dynamic:
             raise ValueError(
                 "train.dynamic needs a reduce.how of edged's own; Flower's strategies know nothing of it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sums(self) -> CoordinatorConfig:
+        """Refuse what would have no effect on sums."""
+        if self.round.kind == "training":
+            return self
+        train, reduce = self.train, self.reduce
+        wrong = {
+            "train.noise": train.noise, "train.own_noise": train.own_noise, "train.personal": train.personal,
+            "train.dynamic": train.dynamic, "train.proximal": train.proximal,
+            "reduce.how": reduce.how != "mean", "reduce.rate": reduce.rate != 1.0,
+        }  # fmt: skip
+        if found := [name for name, value in wrong.items() if value]:
+            raise ValueError(
+                f"{found[0]} is for rounds of training, and has no effect on sums: remove it, or set"
+                " round.kind to training"
             )
         return self
 

@@ -14,11 +14,13 @@ import pytest
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
+from edged.engines.inference import InferenceModel
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import StorageError
 from edged.fleet.config import load
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import status_of
+from tests.commands import edged
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
@@ -115,3 +117,45 @@ def test_two_daemons_learn_from_each_other_though_coordinator_and_device_are_kil
             listener.wait(lambda listener=listener: len(listener.events("fleet_model")) >= 2, 60)  # type: ignore[misc]
             assert listener.events("model_promoted")[0]["origin"] == "weights"
             assert not listener.events("fleet_failed")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_one_round_of_statistics_serves_on_two_daemons(
+    broker: Mosquitto, make_site: MakeSite, tmp_path: Path
+) -> None:
+    bundle = build(
+        mlp(6, 3, (32,)), tmp_path / "bundle", loss="cross_entropy", standardise=Statistics.identity(6),
+        engine="portable",
+    )  # fmt: skip
+    sections = {name: value for name, value in ROUNDS.items() if name in ("choose", "gate")}
+    pace = ROUNDS["round"] | {"kind": "statistics", "rounds": 1}
+    site = make_site(broker.port, initial_parameters(bundle), model=str(bundle.path), round=pace, **sections)
+    with ExitStack() as stack:
+        listeners, devices = [], []
+        for seed, name in enumerate(("left", "right"), 1):
+            folder = tmp_path / name
+            folder.mkdir()
+            own = {"device": {"id": name}, "model": {"bundle": str(bundle.path)}}
+            quiet = SECTIONS | {"training": SECTIONS["training"] | {"new_labels": 100_000}}
+            devices.append(Device(folder, broker.port, STREAM, **own, **quiet))
+            listeners.append(stack.enter_context(running(devices[-1], broker.port, f"edged/{name}")))
+            listeners[-1].request("pause", what="training")
+            feed(listeners[-1], 300, seed)
+        coordinator = site.spawn()
+        for listener in listeners:
+            listener.request("resume", what="training")
+        assert coordinator.wait(120) == 0, (site.folder / "log").read_text()
+        assert [entry["accepted"] for entry in read_lineage(site.dir)] == [True]
+        for listener in listeners:
+            listener.wait(lambda listener=listener: listener.events("fleet_model"), 60)  # type: ignore[misc]
+            assert listener.events("fleet_model")[0]["taken"]
+            assert not listener.events("fleet_failed")
+        version = str(listeners[0].events("model_promoted")[-1]["version"])
+        out = tmp_path / "out.onnx"
+        done = edged("models", devices[0].path, "export", version, "-o", out)
+        assert done.code == 0, done.err
+    x = np.random.default_rng(9).normal(size=(500, 6)).astype(np.float32)
+    answered = InferenceModel(out).predict(x).argmax(axis=1)
+    right = (answered == x[:, :3].argmax(axis=1)).mean()
+    assert right > 0.75  # alone, a device hardly ever sees one of three classes

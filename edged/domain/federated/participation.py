@@ -41,6 +41,10 @@ def terms(config: RoundSettings, own: DeviceRules) -> RoundSettings:
 
 def disagreement(config: RoundSettings, own: DeviceRules) -> str:
     """What of its own rules keeps a device from a round, in words: it would be refused; empty for nothing."""
+    if config.statistics is not None and (own.noise or own.epsilon is not None):
+        return "privacy: rounds of statistics add no noise, and fleet.noise asks for it here"
+    if config.statistics is not None and own.personal:
+        return "rounds of statistics need the same network everywhere, and fleet.personal keeps layers here"
     if own.noise <= config.most_noise:
         return ""
     most = f"{config.most_noise:g} (train.own_noise of the coordinator)"

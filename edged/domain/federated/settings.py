@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Literal
 
-from edged.domain.json_fields import AtLeastOne, Digest, JsonFields, NotNegative, ShortTexts, read_dataclass
+from edged.domain.json_fields import (
+    AtLeastOne,
+    Digest,
+    JsonFields,
+    NotNegative,
+    ShortText,
+    ShortTexts,
+    read_dataclass,
+)
 
 Dtype = Literal["float32", "float16", "int8"]
 
@@ -32,6 +40,15 @@ class Encoding:
 
 
 @dataclass(frozen=True)
+class LastLayer:
+    """Parameters of the layer of which devices send sums; `weight` is `(outputs, inputs)`, or transposed."""
+
+    weight: ShortText
+    bias: ShortText
+    outputs: AtLeastOne
+
+
+@dataclass(frozen=True)
 class RoundSettings:
     """How devices train in a round; `epochs` or `steps`, the other one is None."""
 
@@ -47,6 +64,7 @@ class RoundSettings:
     evaluate: bool = True  # whether devices report what they make of the base
     dynamic: NotNegative = 0.0  # alpha of FedDyn, see `feddyn`; 0 is off
     own_noise: NotNegative | None = None  # the most that devices may add that insist on more than `noise`
+    statistics: LastLayer | None = None  # devices do not train, but send the sums from which it is solved
 
     @property
     def most_noise(self) -> float:

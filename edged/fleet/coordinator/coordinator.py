@@ -23,11 +23,18 @@ from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
 from edged.errors import ConfigError, RejectedUpdateError, TrainingError
 from edged.fleet.config import load
-from edged.fleet.coordinator.aggregation import advanced, reduced, reducer_of, require_packages
+from edged.fleet.coordinator.aggregation import (
+    advanced,
+    finite,
+    reduced,
+    reducer_of,
+    require_packages,
+    solved,
+)
 from edged.fleet.coordinator.announcer import Announcer
 from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.inbox import Inbox
-from edged.fleet.coordinator.initial_model import first_model
+from edged.fleet.coordinator.initial_model import first_model, head_of
 from edged.fleet.coordinator.journal import CoordinatorJournal
 from edged.fleet.coordinator.reports import LATE, RoundReports, States
 from edged.fleet.coordinator.updates import UpdateAdmission
@@ -42,9 +49,12 @@ from edged.storage.files.atomic import DISK
 
 if TYPE_CHECKING:
     from edged.clock import Clock
+    from edged.domain.federated.settings import RoundSettings
+    from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.announcer import Channel
     from edged.fleet.coordinator.control import Control, Order
+    from edged.fleet.rules.aggregation import Aggregate
     from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.files.atomic import Disk
 
@@ -82,8 +92,11 @@ class Coordinator:
         self._reader = ControlReader(config.dir)
         self._unsealer = None if config.key is None else Unsealer(config.key)
         self.course = self._begun()
-        self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
-        self.admission = UpdateAdmission(config, self.journal, self.layout, self.course, self._reader)
+        weights = self.journal.weights(self.course.standing.hash)
+        self.layout, self._head = Layout.of(weights), head_of(config, weights)
+        self.admission = UpdateAdmission(
+            config, self.journal, self.layout, self.course, self._reader, self._head
+        )
         self.reports = RoundReports(self.journal, self.course)
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
@@ -212,6 +225,8 @@ class Coordinator:
                 self._open(now)
         elif course.phase == "trial":
             self._evaluate(now)
+        elif self._stranded:
+            self._abandon(now, "the configuration asks for other rounds now")
         elif (what := due(course, self.admission.accepted, self._pace, now)) == "close":
             self._close(now)
         elif what == "extend":
@@ -222,6 +237,13 @@ class Coordinator:
     @property
     def _control(self) -> Control:
         return self._reader.read()
+
+    @property
+    def _stranded(self) -> bool:
+        """Whether the round that is open asks for sums of another layer than the configuration."""
+        told = self.course.round
+        wanted = None if told is None else told.config.statistics
+        return wanted is not None and (self._head is None or wanted != self._head.layer)
 
     def _carry_out(self, order: Order, now: float) -> None:
         """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
@@ -271,10 +293,16 @@ class Coordinator:
         told = RoundAnnouncement(
             self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
             self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
-            self._config.settings, None if self._unsealer is None else self._unsealer.public,
+            self._settings, None if self._unsealer is None else self._unsealer.public,
         )  # fmt: skip
         log.info("round_opened", round=told.round, devices=None if devices is None else len(devices))
         self._enter(opened(self.course, told, self._pace))
+
+    @property
+    def _settings(self) -> RoundSettings:
+        """What devices do in a round."""
+        head = self._head
+        return replace(self._config.settings, statistics=None if head is None else head.layer)
 
     def _enough(self, ready: int, now: float) -> bool:
         """Whether a round can begin: with all that it asks for, or after a while with a quorum."""
@@ -307,12 +335,8 @@ class Coordinator:
         """Aggregate; the model is durable before anything says that the round is closed."""
         began, count = time.monotonic(), self.admission.accepted
         standing = self.course.standing
-        base = self.journal.weights(standing.hash)
-        memory = self.journal.memory(standing.hash)
-        reducer = reducer_of(self._config, base, self.course.number, memory, len(self._states.all()))
         try:
-            aggregate = reduced(reducer, self.layout, self.admission.records(), count)
-            weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
+            weights, aggregate = self._made(count)
         except TrainingError as problem:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
             self._end(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
@@ -338,6 +362,18 @@ class Coordinator:
         closed = replace(self.course, asked=asked)
         few = self._share(closed, 0, now)
         self._enter(trial(self.course, model, few, 0, now + self._config.gate.wait, self._keep, asked))
+
+    def _made(self, count: int) -> tuple[Weights, Aggregate]:
+        """The model that comes of the updates or sums of `count` devices, and what came into it."""
+        told, config, standing = self.course.round, self._config, self.course.standing
+        base = self.journal.weights(standing.hash)
+        if told is not None and told.config.statistics is not None and self._head is not None:
+            weights, aggregate = solved(self._head, config, base, self.admission.records)
+            return finite(weights), aggregate
+        memory = self.journal.memory(standing.hash)
+        reducer = reducer_of(config, base, self.course.number, memory, len(self._states.all()))
+        aggregate = reduced(reducer, self.layout, self.admission.records(), count)
+        return advanced(base, aggregate, self.layout, config.reduce.rate), aggregate
 
     def _pool(self, course: FleetState, now: float) -> set[str]:
         """The devices that may be asked: those that took part, and those that are well."""

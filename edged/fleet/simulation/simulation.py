@@ -9,16 +9,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from edged.domain.federated.settings import RoundSettings
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError
-from edged.fleet.config import CoordinatorConfig
+from edged.fleet.config import CoordinatorConfig, StatisticsSection
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
+from edged.fleet.rules.statistics import Head
 from edged.fleet.simulation.partition import by_key, dirichlet
 from edged.fleet.simulation.shared import SharedSetup
 from edged.fleet.simulation.virtual_device import DevicePool, VirtualDevice
@@ -66,6 +67,22 @@ class SimulationPlan:
     central: bool = True  # whether one model is trained on all rows of the devices together, to compare
     central_epochs: int = 20
     seed: int = 0
+    kind: Literal["training", "statistics"] = "training"
+
+    def __post_init__(self) -> None:
+        if self.kind == "statistics" and self.poison:
+            raise ConfigError(
+                "attacks are on updates", where="--poison", remedy="leave out --kind statistics"
+            )
+
+    @staticmethod
+    def kind_of(name: str) -> Literal["training", "statistics"]:
+        """A kind of rounds by its name; ConfigError where there is none."""
+        if name not in ("training", "statistics"):
+            raise ConfigError(
+                f"there are no rounds of {name!r}", where="--kind", remedy="training or statistics"
+            )
+        return cast("Literal['training', 'statistics']", name)
 
     @staticmethod
     def attack_of(name: str) -> Attack:
@@ -95,6 +112,9 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
         if plan.central:
             note("training one model on all rows, to compare")
             report["central"] = _central(plan, bench, devices, unseen, folder)
+        if plan.kind == "statistics" and lineage:
+            made = models[lineage[-1]["model"]]
+            report["closed_form"] = _closed_form(bench, devices, made, unseen, folder)
     return {
         "data": plan.data.name,
         "plan": {name: value for name, value in plan.__dict__.items() if name != "data"},
@@ -203,7 +223,7 @@ def _configuration(
         "mqtt": {"host": host, "port": port},
         "round": {
             "devices": devices, "over": 1.0, "quorum": 0.6, "deadline": PATIENCE / 2, "window": 0.2,
-            "rounds": plan.rounds,
+            "rounds": plan.rounds, "kind": plan.kind,
         },
         "choose": {"everyone": True},
         "train": {
@@ -246,6 +266,21 @@ def _central(
         "mean": float(np.mean(accuracies)),
         "worst": float(np.min(accuracies)),
     }
+
+
+def _closed_form(
+    bench: SharedSetup, devices: list[VirtualDevice], made: Weights, unseen: NDArray[np.int64], folder: Path
+) -> dict[str, Any]:
+    """The last layer solved for from the rows of all devices together, and how far the fleet's is from it."""
+    initial = bench.initial()
+    section = StatisticsSection()
+    head = Head.of({name: value.shape for name, value in initial.items()}, section)
+    rows = np.concatenate([device.learned for device in devices])
+    sums = bench.statistics(rows, RoundSettings(statistics=head.layer), initial)
+    expected = head.model(initial, sums, section)
+    apart = max(float(np.abs(expected[name] - made[name]).max()) for name in expected)
+    asked = bench.evaluate(expected, folder / "asked.onnx", unseen)[0]
+    return {"unseen": asked.metric, "difference": apart}
 
 
 def figures(

@@ -49,6 +49,13 @@ class LastLayer:
 
 
 @dataclass(frozen=True)
+class MaskSettings:
+    """How an update becomes a part of a sum: times its share of `max_samples`, at most 1."""
+
+    max_samples: AtLeastOne
+
+
+@dataclass(frozen=True)
 class RoundSettings:
     """How devices train in a round; `epochs` or `steps`, the other one is None."""
 
@@ -65,6 +72,7 @@ class RoundSettings:
     dynamic: NotNegative = 0.0  # alpha of FedDyn, see `feddyn`; 0 is off
     own_noise: NotNegative | None = None  # the most that devices may add that insist on more than `noise`
     statistics: LastLayer | None = None  # devices do not train, but send the sums from which it is solved
+    masks: MaskSettings | None = None  # updates come under masks, so that only their sum is known
 
     @property
     def most_noise(self) -> float:

@@ -161,6 +161,9 @@ def fleet_sim(
     hidden: Annotated[
         int | None, Option(min=1, help="units of the network's hidden layer; 256, of statistics 192")
     ] = None,
+    masks: Annotated[
+        bool, Option("--masks", help="updates come under masks: only their sum is known")
+    ] = False,
     epochs: Annotated[int, Option(help="of each device in a round", min=1)] = 5,
     learning_rate: Annotated[float, Option(min=1e-6)] = 0.1,
     batch_size: Annotated[int, Option(min=1)] = 32,
@@ -190,7 +193,7 @@ def fleet_sim(
         data, key, devices, alpha, unseen, rounds or (1 if one else 20), epochs, learning_rate,
         batch_size, proximal=proximal, dynamic=dynamic, step=step, reduce=reduce, trim=trim, opposed=opposed,
         poison=poison, attack=SimulationPlan.attack_of(attack), optimizer=optimizer,
-        personal=tuple(personal or ()), central=central, seed=seed, kind=which,
+        personal=tuple(personal or ()), central=central, seed=seed, kind=which, masks=masks,
         hidden=hidden or (192 if one else 256),
     )  # fmt: skip
     replacing = nullcontext() if out is None else new_directory(out, "report.json", "index.html", force=force)

@@ -13,7 +13,8 @@ from edged.config.loader import all_problems, read_yaml
 from edged.config.mqtt import MqttConfig
 from edged.config.serving import LogConfig
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share
-from edged.domain.federated.settings import Encoding, RoundSettings
+from edged.domain.federated.masking import FEWEST
+from edged.domain.federated.settings import Encoding, MaskSettings, RoundSettings
 
 HINT = "docs/fleet.md lists every key"
 IN_FLIGHT = 256
@@ -180,6 +181,15 @@ class StatisticsSection(Section):
         return self
 
 
+class MasksSection(Section):
+    """Whether updates come under masks, so that the coordinator knows only their sum."""
+
+    enabled: bool = Field(False, description="devices mask what they send; only its sum is known")
+    wait: Duration = Field(
+        60.0, gt=0, description="for keys of devices, for their shares, and for their answers, each at most"
+    )
+
+
 class GateSection(Section):
     """When the model of a round becomes the fleet's; numbers are in units of the median loss before."""
 
@@ -219,6 +229,7 @@ class CoordinatorConfig(Section):
     admit: AdmitSection = AdmitSection()
     reduce: ReduceSection = ReduceSection()
     statistics: StatisticsSection = StatisticsSection()
+    masks: MasksSection = MasksSection()
     gate: GateSection = GateSection()
     log: LogConfig = LogConfig()
 
@@ -253,15 +264,38 @@ class CoordinatorConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _only_a_sum(self) -> CoordinatorConfig:
+        """Refuse what needs to see the update of one device, where only their sum is known."""
+        reduce = self.reduce
+        if not self.masks.enabled:
+            return self
+        if reduce.how != "mean":
+            raise ValueError(
+                f"reduce.how: {reduce.how} looks at each update, and under masks only their sum is known:"
+                " take mean, or set masks.enabled to false"
+            )
+        if self.train.dynamic:
+            raise ValueError("train.dynamic does not go with masks.enabled: remove one of them")
+        if self.round.least < FEWEST:
+            raise ValueError(
+                f"{self.round.least} devices are a quorum, and a sum of fewer than {FEWEST} hides nobody:"
+                " raise round.devices or round.quorum"
+            )
+        return self
+
     @property
     def settings(self) -> RoundSettings:
         """Training settings as devices receive them."""
-        train = self.train
+        train, masks = self.train, None
+        encoding = Encoding(train.dtype, train.step)
+        if self.masks.enabled:
+            encoding, masks = Encoding("float32"), MaskSettings(self.admit.max_samples)
         epochs = 1 if train.steps is None and train.epochs is None else train.epochs
         return RoundSettings(
             epochs, train.steps, train.learning_rate, train.batch_size, train.proximal, train.clip_norm,
-            train.noise, Encoding(train.dtype, train.step), tuple(train.personal), self.gate.evaluate,
-            train.dynamic, train.own_noise,
+            train.noise, encoding, tuple(train.personal), self.gate.evaluate,
+            train.dynamic, train.own_noise, masks=masks,
         )  # fmt: skip
 
     @property

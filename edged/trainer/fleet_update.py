@@ -148,6 +148,7 @@ class FleetUpdateTrainer:
             loss=loss,
             metrics=metrics,
             consumed=upto,
+            masked=announced.config.masks is not None,
         )
 
     def _carried(self) -> CarriedState:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from edged.domain.federated.signatures import sealed_to, signer
+from edged.domain.federated.signatures import opened_bytes, sealed_to, signer
 from edged.logs import get_logger
 from edged.signing import seal
 
@@ -29,6 +31,7 @@ class SignedTransport:
         self._transport, self._keys = transport, keys
         self._topics = topics
         self._signed = (topics.round, topics.ack("+"))
+        self._peers = topics.peers("+", "", "").rstrip("/")
         self._recipient: str | None = None
 
     @property
@@ -44,6 +47,9 @@ class SignedTransport:
 
     def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
         """Subscribe to a topic filter, retained messages included."""
+        if pattern.startswith(self._peers):
+            self._transport.follow(pattern, partial(self._open, sink))
+            return
         if pattern not in self._signed:
             self._transport.follow(pattern, sink)
             return
@@ -54,15 +60,27 @@ class SignedTransport:
                     self._recipient = sealed_to(delivery.payload)
                 sink(delivery)
                 return
-            log.warning(
-                "fleet_message_refused",
-                reason="signature",
-                topic=delivery.topic,
-                problem="it is not signed by a key of fleet.keys",
-            )
+            _refused(delivery)
 
         self._transport.follow(pattern, check)
+
+    def _open(self, sink: Callable[[ReceivedMessage], None], delivery: ReceivedMessage) -> None:
+        """Pass on what was told of masks without its signature."""
+        payload = opened_bytes(delivery.topic, delivery.payload, self._keys)
+        if payload is None:
+            _refused(delivery)
+        else:
+            sink(replace(delivery, payload=payload))
 
     def leave(self, pattern: str) -> None:
         """Unsubscribe from a topic filter."""
         self._transport.leave(pattern)
+
+
+def _refused(delivery: ReceivedMessage) -> None:
+    log.warning(
+        "fleet_message_refused",
+        reason="signature",
+        topic=delivery.topic,
+        problem="it is not signed by a key of fleet.keys",
+    )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Doubles = NDArray[np.float64]
 
+SELDOM = 0.25  # of the median deviation: what an input that hardly ever changes is made to have
 AT_ONCE = 1024  # rows whose features are float64 at a time
 
 
@@ -78,22 +79,27 @@ class HeadStatistics:
     def solved(self, penalty: float, sharpness: float) -> tuple[Doubles, Doubles]:
         """Weights `(c, k - 1)` and bias `(c,)` of ridge regression on the classes, times `sharpness`.
 
-        `penalty` is of weights of standardised inputs; constant inputs have the weight 0. Raises NoDataError
-        where there are no samples of two classes.
+        `penalty` is of weights of standardised inputs, and grows for those that hardly ever change; constant
+        ones have the weight 0. Raises NoDataError where there are no samples of two classes.
         """
         if np.count_nonzero(self.by_class[0] > 0.5) < 2:
             raise NoDataError("the samples of all devices have fewer than two classes", where="statistics")
         total, mean = self.rows, self.gram[0, 1:] / self.rows
         spread = self.gram[1:, 1:] - np.outer(self.gram[0, 1:], mean)
-        deviation = np.sqrt(np.maximum(spread.diagonal(), 0) / total)
-        constant = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-5)
-        scale = np.where(constant, 0.0, 1 / np.where(constant, 1, deviation))
+        scale = _scale(mean, np.sqrt(np.maximum(spread.diagonal(), 0) / total))
         left = spread * scale * scale[:, None]
         left[np.diag_indices_from(left)] += penalty
         right = (self.by_class[1:] - np.outer(mean, self.by_class[0])) * scale[:, None]
         weights = (np.linalg.solve(left, right) * scale[:, None]).T
         bias = self.by_class[0] / total - weights @ mean
         return sharpness * weights, sharpness * bias
+
+
+def _scale(mean: Doubles, deviation: Doubles) -> Doubles:
+    """What inputs are multiplied with to have the deviation 1, or less where theirs is far below the usual."""
+    constant = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-5)
+    least = SELDOM * float(np.median(deviation[~constant])) if not constant.all() else 0.0
+    return np.where(constant, 0.0, 1 / np.where(constant, 1, np.hypot(deviation, least)))
 
 
 def length(width: int, count: int) -> int:

@@ -36,8 +36,8 @@ NEIGHBOURS = 128
 FEWEST = 3
 """Devices of a sum: one of two knows the other's part."""
 
-FRACTION = 30
-"""Bits after the point: what rounding adds to a sum of 1,000 devices is below 1e-8."""
+LARGEST = 2**20
+"""Below it lies each number of a device: what 64 bits have room for beside that is for its fraction."""
 
 
 def neighbours(names: Iterable[str], token: str, most: int = NEIGHBOURS) -> dict[str, tuple[str, ...]]:
@@ -120,25 +120,33 @@ def _weights_at_zero(chosen: Sequence[int]) -> list[int]:
     return found[::-1]
 
 
-def to_ring(vector: Doubles, devices: int) -> Ring:
-    """Numbers as whole ones modulo 2^64, with `FRACTION` bits after the point; the sum of all must fit.
+def fraction_bits(devices: int) -> int:
+    """Bits after the point in a sum of so many devices, one bit left free.
 
-    Raises RefusedError when `devices` such vectors might not.
+    >>> fraction_bits(3), fraction_bits(1000)
+    (40, 32)
     """
-    most = 2.0 ** (62 - FRACTION) / devices
+    return 62 - (LARGEST - 1).bit_length() - (devices - 1).bit_length()
+
+
+def to_ring(vector: Doubles, devices: int) -> Ring:
+    """Numbers as whole ones modulo 2^64, so that the sum of as many devices' fits.
+
+    Raises RefusedError when they are not below `LARGEST`.
+    """
     largest = float(np.abs(vector).max(initial=0.0))
-    if not largest < most:
+    if not largest < LARGEST:
         raise RefusedError(
-            f"a number of {largest:.3g} does not fit a sum of {devices} devices, those below {most:.3g} do",
+            f"a number of {largest:.3g} does not fit under masks, those below {LARGEST} do",
             where="masks",
-            remedy="scale the inputs of the network",
+            remedy="scale the inputs of the network, or lower admit.max_samples of the coordinator",
         )
-    return np.rint(vector * 2.0**FRACTION).astype(np.int64).view(np.uint64)
+    return np.rint(vector * 2.0 ** fraction_bits(devices)).astype(np.int64).view(np.uint64)
 
 
-def from_ring(total: Ring) -> Doubles:
+def from_ring(total: Ring, devices: int) -> Doubles:
     """The numbers of a sum again."""
-    return np.asarray(total.view(np.int64) / 2.0**FRACTION, np.float64)
+    return np.asarray(total.view(np.int64) / 2.0 ** fraction_bits(devices), np.float64)
 
 
 def flat(values: Mapping[str, NDArray[np.float32]], shapes: Mapping[str, tuple[int, ...]]) -> Doubles:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from edged.errors import NonFiniteError, UnavailableError
+from edged import signing
+from edged.errors import NoDataError, NonFiniteError, UnavailableError
+from edged.fleet.rules.admission import bound
 from edged.fleet.rules.aggregation import AdmittedUpdate, Aggregate, FedDyn, Mean
 from edged.fleet.rules.robust import Matrix, UpdateDirections, median, trimmed_mean
 from edged.fleet.rules.statistics import outliers, total_of
@@ -34,6 +36,12 @@ def require_packages(config: CoordinatorConfig) -> None:
     """Raise UnavailableError, at the start already, where the reducer needs a package that is not there."""
     if config.reduce.how == "flower":
         _flower_reducers()
+    if config.masks.enabled and not signing.available():
+        raise UnavailableError(
+            "the package cryptography is not installed",
+            where="masks.enabled",
+            remedy='pip install "edged[signing]"',
+        )
 
 
 def _flower_reducers() -> ReducerOf:
@@ -124,6 +132,25 @@ def solved(
     weights = head.model(base, total, config.statistics)
     left_out = tuple(apart)
     return weights, Aggregate(np.zeros(0), len(energies) - len(apart), round(total.rows), left_out=left_out)
+
+
+def summed(
+    head: Head | None, config: CoordinatorConfig, base: Weights, layout: Layout, total: NDArray[np.float64]
+) -> Weights:
+    """The model that the sum of vectors under masks leads to; `head` in rounds of statistics.
+
+    Raises NoDataError when they are of no sample, NonFiniteError when no honest devices can have such a sum.
+    """
+    if head is not None:
+        return head.model(base, head.read(total), config.statistics)
+    weight = float(total[-1])
+    if weight <= 0:
+        raise NoDataError("the updates of the round weigh nothing", where="masks")
+    change = total[:-1] / weight
+    norm, most = float(np.linalg.norm(change)), bound(config.settings, layout.size)
+    if not norm <= config.admit.max_norm * most:
+        raise NonFiniteError(f"the mean has the norm {norm:.3g}, the bound is {most:.3g}", where="masks")
+    return advanced(base, Aggregate(change, 0, 0), layout, config.reduce.rate)
 
 
 def finite(weights: Weights) -> Weights:

@@ -21,7 +21,7 @@ from edged.clock import SystemClock
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
-from edged.errors import ConfigError, RejectedUpdateError, TrainingError
+from edged.errors import ConfigError, CorruptError, RejectedUpdateError, TrainingError
 from edged.fleet.config import load
 from edged.fleet.coordinator.aggregation import (
     advanced,
@@ -30,14 +30,17 @@ from edged.fleet.coordinator.aggregation import (
     reducer_of,
     require_packages,
     solved,
+    summed,
 )
 from edged.fleet.coordinator.announcer import Announcer
 from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model, head_of
 from edged.fleet.coordinator.journal import CoordinatorJournal
+from edged.fleet.coordinator.masks import MaskKeeper
 from edged.fleet.coordinator.reports import LATE, RoundReports, States
 from edged.fleet.coordinator.updates import UpdateAdmission
+from edged.fleet.rules.aggregation import Aggregate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
 from edged.fleet.rules.selection import choose, eligible, share_of, why_not
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.announcer import Channel
     from edged.fleet.coordinator.control import Control, Order
-    from edged.fleet.rules.aggregation import Aggregate
     from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.files.atomic import Disk
 
@@ -94,9 +96,6 @@ class Coordinator:
         self.course = self._begun()
         weights = self.journal.weights(self.course.standing.hash)
         self.layout, self._head = Layout.of(weights), head_of(config, weights)
-        self.admission = UpdateAdmission(
-            config, self.journal, self.layout, self.course, self._reader, self._head
-        )
         self.reports = RoundReports(self.journal, self.course)
         self._states = States()
         self._inbox = Inbox(config.broker.receive_maximum)
@@ -105,6 +104,10 @@ class Coordinator:
         self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
+        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course)
+        self.admission = UpdateAdmission(
+            config, self.journal, self.layout, self.course, self._reader, self._head, self._masks
+        )
         self._since: float | None = None
         self._waits, self._waited = (-1, ""), float("-inf")
         self._published = 0.0
@@ -165,6 +168,7 @@ class Coordinator:
         """Disconnect from the broker and close the files; `run` does it itself."""
         self._session.stop()
         self.admission.close()
+        self._masks.close()
         self.reports.close()
         self.journal.close()
 
@@ -179,6 +183,7 @@ class Coordinator:
         for delivery in deliveries:
             self._receive(delivery)
         told = self.admission.commit()
+        self._masks.commit()
         self.reports.commit()
         self._session.ack(deliveries)
         self._announcer.receipts(told)
@@ -186,6 +191,8 @@ class Coordinator:
             self._connected.clear()
             self._announcer.announce(self.course, anew=True)
         self.advance(self._clock.now())
+        if self._masks.send():
+            self._inbox.wake()
         self._publish_status()
 
     def _receive(self, delivery: ReceivedMessage) -> None:
@@ -196,6 +203,9 @@ class Coordinator:
                 self.admission.receive(device, number, part, payload)
             elif kind == "state":
                 self._states.receive(device, payload)
+            elif kind == "mask":
+                self._reader.check(device)
+                self._masks.receive(device, number, part, payload)
             else:
                 self._reader.check(device)
                 self.reports.receive(device, number, payload, self.course)
@@ -227,6 +237,8 @@ class Coordinator:
             self._evaluate(now)
         elif self._stranded:
             self._abandon(now, "the configuration asks for other rounds now")
+        elif self._masks.active:
+            self._lead_masks(now)
         elif (what := due(course, self.admission.accepted, self._pace, now)) == "close":
             self._close(now)
         elif what == "extend":
@@ -237,6 +249,14 @@ class Coordinator:
     @property
     def _control(self) -> Control:
         return self._reader.read()
+
+    def _lead_masks(self, now: float, *, skip: bool = False) -> None:
+        there, excluded = self.admission.contributors, self._control.excluded
+        what, reason = self._masks.due(there, excluded, now, skip=skip)
+        if what == "close":
+            self._close(now)
+        elif what == "abandon":
+            self._abandon(now, reason)
 
     @property
     def _stranded(self) -> bool:
@@ -257,6 +277,9 @@ class Coordinator:
             self._abandon(now, "abandoned by the operator")
         elif course.phase == "trial":
             self._evaluate(now, at_once=True)
+        elif self._masks.active:
+            self.journal.store(course)
+            self._lead_masks(now, skip=True)
         elif self.admission.accepted:
             self._close(now)
         else:
@@ -271,6 +294,7 @@ class Coordinator:
         """Be somewhere else from now on: durably, and then for all to see."""
         self.journal.store(course)
         self.course = course
+        self._masks.turn(course)
         self.admission.turn(course)
         self.reports.turn(course)
         self._announcer.announce(course)
@@ -337,7 +361,7 @@ class Coordinator:
         standing = self.course.standing
         try:
             weights, aggregate = self._made(count)
-        except TrainingError as problem:
+        except (TrainingError, CorruptError) as problem:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
             self._end(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
             return
@@ -367,6 +391,8 @@ class Coordinator:
         """The model that comes of the updates or sums of `count` devices, and what came into it."""
         told, config, standing = self.course.round, self._config, self.course.standing
         base = self.journal.weights(standing.hash)
+        if self._masks.active:
+            return self._unmasked(base)
         if told is not None and told.config.statistics is not None and self._head is not None:
             weights, aggregate = solved(self._head, config, base, self.admission.records)
             return finite(weights), aggregate
@@ -374,6 +400,14 @@ class Coordinator:
         reducer = reducer_of(config, base, self.course.number, memory, len(self._states.all()))
         aggregate = reduced(reducer, self.layout, self.admission.records(), count)
         return advanced(base, aggregate, self.layout, config.reduce.rate), aggregate
+
+    def _unmasked(self, base: Weights) -> tuple[Weights, Aggregate]:
+        told, names = self.course.round, self._masks.survivors
+        head = self._head if told is not None and told.config.statistics is not None else None
+        size = self.layout.size + 1 if head is None else head.size
+        total = self._masks.total(self.admission.records(names), size)
+        weights = summed(head, self._config, base, self.layout, total)
+        return finite(weights), Aggregate(total, len(names), 0)
 
     def _pool(self, course: FleetState, now: float) -> set[str]:
         """The devices that may be asked: those that took part, and those that are well."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from edged.errors import CorruptError, RejectedUpdateError, StorageError
 from edged.fleet.coordinator.inbox import PartialUpdates
 from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender
 from edged.fleet.rules.aggregation import discount
-from edged.fleet.rules.statistics import admit_sums, check_size
+from edged.fleet.rules.statistics import admit_masked, admit_sums, check_bytes, check_size
 from edged.logs import get_logger
 from edged.mqtt import update_encoding
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.control import ControlReader
     from edged.fleet.coordinator.journal import CoordinatorJournal
+    from edged.fleet.coordinator.masks import MaskKeeper
     from edged.fleet.rules.layout import Layout
     from edged.fleet.rules.rounds import FleetState
     from edged.fleet.rules.statistics import Head
@@ -56,9 +57,10 @@ class UpdateAdmission:
         course: FleetState,
         control: ControlReader,
         head: Head | None = None,
+        masks: MaskKeeper | None = None,
     ) -> None:
         self._config, self._journal, self._layout, self._control = config, journal, layout, control
-        self._head, self._bodies = head, dict[str, str]()
+        self._head, self._bodies, self._masks = head, dict[str, str](), masks
         self._limits, self._settings = config.admit, config.settings
         self._parts = PartialUpdates(HELD_BYTES)
         self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
@@ -83,10 +85,13 @@ class UpdateAdmission:
         told = self.course.round
         if told is None or self.course.phase != "open":
             return
-        body = self._body(told.base.hash) if told.config.statistics is not None else None
+        sums = told.config.statistics is not None
+        body = self._body(told.base.hash) if sums else None
+        if told.config.masks is not None:
+            sums, body = False, f"masked {told.id}"
         for device in [d for d, (_, record) in self._newest.items() if record.head.get("body") != body]:
             del self._newest[device]
-        if body is not None:
+        if sums and body is not None:
             self._carry_on(body)
 
     def _carry_on(self, body: str) -> None:
@@ -153,10 +158,13 @@ class UpdateAdmission:
         """Names of the devices whose updates have come for it, in order."""
         return sorted(device for device, (number, _) in self._newest.items() if number != EARLIER)
 
-    def records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Head and row of each update that counts, in the order of names: the same whatever came first."""
+    def records(self, of: Collection[str] | None = None) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Head and row of each update that counts, in the order of names: the same whatever came first.
+
+        `of` names the devices; without it all that are not excluded.
+        """
         spool, excluded = self._opened(), self._control.read().excluded
-        for device in sorted(self._newest.keys() - excluded):
+        for device in sorted(self._newest.keys() - excluded if of is None else of):
             _, record = self._newest[device]
             yield record.head, spool.read(record)
 
@@ -187,7 +195,10 @@ class UpdateAdmission:
 
     def _whole(self, update: UpdateHeader, piece: bytes) -> bytes | None:
         check_round(update, self.course.known(), self._number, self._limits)
-        if self._sums is None:
+        if self._masked_size is not None and self._masks is not None:
+            self._masks.check(update)
+            check_bytes(update, self._masked_size)
+        elif self._sums is None:
             check_claims(update, self._layout)
         else:
             check_size(update, self._sums)
@@ -198,6 +209,27 @@ class UpdateAdmission:
         """The layer whose sums devices send now; None in rounds of training."""
         told = self.course.round
         return None if told is None or told.config.statistics is None else self._head
+
+    @property
+    def _masked_size(self) -> int | None:
+        """Numbers of a vector in the round that is open; None where there are no masks."""
+        told = self.course.round
+        if told is None or told.config.masks is None or self.course.phase != "open":
+            return None
+        return self._layout.size + 1 if self._sums is None else self._sums.size
+
+    def _accept_masked(self, update: UpdateHeader, blob: bytes, size: int) -> None:
+        vector = admit_masked(update, blob, size, update_encoding.unpack_masked)
+        about = {
+            "device": update.device,
+            "round": update.round,
+            "samples": 1,
+            "factor": 1.0,
+            "sha256": update.sha256,
+            "body": f"masked {update.id}",
+        }
+        self._keep(about, vector.astype("<u8").tobytes())
+        self._answers[update.round, update.id].accepted.append(update.device)
 
     def _accept_sums(self, update: UpdateHeader, blob: bytes, head: Head) -> None:
         vector = admit_sums(update, blob, head, update_encoding.unpack_sums)
@@ -216,6 +248,9 @@ class UpdateAdmission:
         self._answers[update.round, update.id].accepted.append(update.device)
 
     def _accept(self, update: UpdateHeader, blob: bytes) -> None:
+        if self._masked_size is not None:
+            self._accept_masked(update, blob, self._masked_size)
+            return
         if self._sums is not None:
             self._accept_sums(update, blob, self._sums)
             return

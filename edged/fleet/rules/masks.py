@@ -140,11 +140,10 @@ class Masks:
         """Of whom a device is asked for a share: itself, and with whom it masks."""
         return sorted((device, *self.with_whom(device)))
 
-    @property
-    def hopeless(self) -> bool:
-        """Whether too few updates have come for every secret that is needed."""
-        there = self.survivors or frozenset()
-        return any(len(there.intersection(self.asked_of(n))) < self._threshold(n) for n in self.sharers or ())
+    def hopeless_with(self, there: Collection[str]) -> bool:
+        """Whether these devices are too few to find every secret of those that have shared."""
+        names = set(there)
+        return any(len(names.intersection(self.asked_of(n))) < self._threshold(n) for n in self.sharers or ())
 
     @property
     def complete(self) -> bool:
@@ -185,7 +184,7 @@ class Masks:
             total += row
         for mask, sign in self._left_over(size):
             total = total - mask if sign > 0 else total + mask
-        return from_ring(total)
+        return from_ring(total, len(self.ring or ()))
 
     def _left_over(self, size: int) -> Iterator[tuple[Ring, int]]:
         """Masks that do not cancel out: those of each survivor alone, and those with who fell silent."""

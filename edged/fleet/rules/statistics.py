@@ -7,7 +7,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     Shapes = Mapping[str, tuple[int, ...]]
     Doubles = NDArray[np.float64]
+
+T = TypeVar("T")
 
 LARGEST = 512  # inputs of the layer: what is solved takes their square in memory, and their cube in time
 CLOSE = 1e-9  # of the largest sum: the same numbers, added up in another order
@@ -108,26 +110,45 @@ def admit_sums(
     Raises RejectedUpdateError with the reason: `samples`, `size`, `damaged`, `not_finite` or `sums`.
     """
     check_size(update, head)
-    if len(blob) != update.bytes or hashlib.sha256(blob).hexdigest() != update.sha256:
-        raise RejectedUpdateError("damaged", "size or hash are not those that its line names")
-    try:
-        vector = unpack(blob, head.size)
-    except CorruptError as problem:
-        raise RejectedUpdateError("damaged", problem.what) from None
+    vector = _unpacked(update, blob, head.size, unpack)
     if not np.isfinite(vector).all():
         raise RejectedUpdateError("not_finite", "it holds numbers that are not finite")
     _check_sums(head.read(vector), update.samples)
     return vector
 
 
+def admit_masked(
+    update: UpdateHeader, blob: bytes, size: int, unpack: Callable[[bytes, int], NDArray[np.uint64]]
+) -> NDArray[np.uint64]:
+    """A vector `(size,)` under masks, of which nothing can be checked but its form.
+
+    Raises RejectedUpdateError with the reason: `size` or `damaged`.
+    """
+    check_bytes(update, size)
+    return _unpacked(update, blob, size, unpack)
+
+
+def _unpacked(update: UpdateHeader, blob: bytes, size: int, unpack: Callable[[bytes, int], T]) -> T:
+    if len(blob) != update.bytes or hashlib.sha256(blob).hexdigest() != update.sha256:
+        raise RejectedUpdateError("damaged", "size or hash are not those that its line names")
+    try:
+        return unpack(blob, size)
+    except CorruptError as problem:
+        raise RejectedUpdateError("damaged", problem.what) from None
+
+
 def check_size(update: UpdateHeader, head: Head) -> None:
     """Refuse what is out of bounds before any of it is held."""
     if update.samples < 1:
         raise RejectedUpdateError("samples", f"{update.samples} samples, 1 at least")
-    if update.bytes > 8 * head.size + HEADERS:
-        raise RejectedUpdateError(
-            "size", f"{update.bytes} bytes, at most {8 * head.size + HEADERS} are taken"
-        )
+    check_bytes(update, head.size)
+
+
+def check_bytes(update: UpdateHeader, numbers: int) -> None:
+    """Refuse more bytes than so many numbers have."""
+    most = 8 * numbers + HEADERS
+    if update.bytes > most:
+        raise RejectedUpdateError("size", f"{update.bytes} bytes, at most {most} are taken")
 
 
 def _check_sums(sums: HeadStatistics, samples: int) -> None:

@@ -68,6 +68,7 @@ class SimulationPlan:
     central_epochs: int = 20
     seed: int = 0
     kind: Literal["training", "statistics"] = "training"
+    masks: bool = False  # whether updates come under masks
 
     def __post_init__(self) -> None:
         if self.kind == "statistics" and self.poison:
@@ -233,6 +234,7 @@ def _configuration(
         },
         "admit": {"max_norm": 20.0},
         "reduce": {"how": plan.reduce, "trim": plan.trim, "opposed": plan.opposed},
+        "masks": {"enabled": plan.masks},
         "gate": {"stages": [1.0], "wait": PATIENCE / 2, "mean": 1.0, "worst": 10.0},
     }  # fmt: skip
     return CoordinatorConfig.model_validate(values)

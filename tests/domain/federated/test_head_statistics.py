@@ -26,7 +26,8 @@ def central(inputs: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.nda
     """Ridge regression of all rows at once, by a decomposition of the rows themselves."""
     x = inputs.astype(np.float64)
     spread = x.std(axis=0)
-    scale = np.where(spread > 0, 1 / np.where(spread > 0, spread, 1), 0)
+    floored = np.sqrt(spread**2 + (0.25 * np.median(spread[spread > 0])) ** 2)
+    scale = np.where(spread > 0, 1 / floored, 0)
     z, y = (x - x.mean(axis=0)) * scale, np.eye(CLASSES)[classes]
     longer = np.concatenate([z, np.sqrt(PENALTY) * np.eye(WIDTH)])
     weights = np.linalg.lstsq(longer, np.concatenate([y - y.mean(axis=0), np.zeros((WIDTH, CLASSES))]))[0]

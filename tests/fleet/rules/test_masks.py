@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from edged.device.fleet_member.masked_rounds import RoundMasks
 from edged.domain.federated.mask_messages import JOIN, ROSTER, SHARES, UNMASK, UnmaskRequest, packed
 from edged.domain.federated.masking import (
-    FRACTION,
     PRIME,
     SHARE_BYTES,
     SecretJoiner,
     flat,
+    fraction_bits,
     from_ring,
     neighbours,
     places,
@@ -183,8 +183,9 @@ def test_with_many_devices_each_has_some_neighbours_and_a_third_may_fall_silent(
 def test_with_too_few_it_is_known_at_once_and_nothing_is_revealed() -> None:
     made = Round(names_of[:10])
     made.share(names_of[:10])
+    assert made.masks.hopeless_with(names_of[:5])
+    assert not made.masks.hopeless_with(names_of[:6])
     made.masks.close(names_of[:5])
-    assert made.masks.hopeless
     assert not made.masks.complete
     with pytest.raises(RefusedError, match="too few"):
         made.devices["d0"].unmask(made.masks.told("d0", UNMASK))

@@ -96,7 +96,7 @@ class HeadStatistics:
 
 
 def _scale(mean: Doubles, deviation: Doubles) -> Doubles:
-    """What inputs are multiplied with to have the deviation 1, or less where theirs is far below the usual."""
+    """What inputs are multiplied with to have the deviation 1, or less where theirs is far below usual."""
     constant = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-5)
     least = SELDOM * float(np.median(deviation[~constant])) if not constant.all() else 0.0
     return np.where(constant, 0.0, 1 / np.where(constant, 1, np.hypot(deviation, least)))

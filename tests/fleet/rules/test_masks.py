@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from edged.device.fleet_member.masked_rounds import RoundMasks
 from edged.domain.federated.mask_messages import JOIN, ROSTER, SHARES, UNMASK, UnmaskRequest, packed
 from edged.domain.federated.masking import (
+    LARGEST,
     PRIME,
     SHARE_BYTES,
     SecretJoiner,
@@ -90,13 +91,20 @@ def test_sums_of_whole_numbers_are_the_sums(rows: list[list[float]]) -> None:
     total = np.zeros(3, np.uint64)
     for vector in vectors:
         total = total + to_ring(vector, len(vectors))
-    assert (
-        np.abs(from_ring(total) - np.sum(vectors, axis=0)).max()
-        <= len(vectors) * 2.0 ** -(FRACTION + 1) + 1e-9
-    )
+    count = len(vectors)
+    most = count * 2.0 ** -(fraction_bits(count) + 1) + 1e-9
+    assert np.abs(from_ring(total, count) - np.sum(vectors, axis=0)).max() <= most
 
 
-@pytest.mark.parametrize("number", [1e10, np.nan, np.inf, -1e10])
+@pytest.mark.parametrize("count", [3, 4, 5, 1000, 1024, 1025])
+def test_the_largest_numbers_of_all_devices_fit(count: int) -> None:
+    for sign in (1, -1):
+        one = to_ring(np.array([sign * (LARGEST - 1.0)]), count)
+        total = np.multiply(one, np.uint64(count))
+        assert from_ring(total, count).tolist() == [sign * count * (LARGEST - 1.0)]
+
+
+@pytest.mark.parametrize("number", [2.0**20, np.nan, np.inf, -1e10])
 def test_what_does_not_fit_is_refused(number: float) -> None:
     with pytest.raises(RefusedError, match="does not fit"):
         to_ring(np.array([1.0, number]), 10)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,23 +195,31 @@ def _load(path: Path, load: Callable[[bytes], Any]) -> Any:
 # ---- sealing -----------------------------------------------------------------------------------
 
 SEALED = b"edged-sealed-1\n"
-_NONCE = bytes(12)  # each message has a key of its own
-_PUBLIC_BYTES = 32
+_NONCE = bytes(12)  # where each message has a key of its own
+_NONCE_BYTES, _PUBLIC_BYTES = 12, 32
+_HEAD_BYTES = len(SEALED) + _PUBLIC_BYTES
+_SENDERS = 1 << 14  # whose keys are remembered: to agree on one takes far longer than to open a message
 
 
-def seal(message: bytes, about: bytes, recipient: str) -> bytes:
-    """Encrypt a message so that only the holder of a private key can read it.
+class Sealer:
+    """Encrypts messages so that only the holder of a private key can read them.
 
-    A fresh X25519 key, HKDF-SHA256 and ChaCha20-Poly1305; `about` is authenticated, too, and must be known
-    to whoever opens it. `recipient` is what `Unsealer.public` says. Raises ValueError when that is no key.
+    A fresh X25519 key for all of them, HKDF-SHA256, and ChaCha20-Poly1305 with a random nonce for each.
+    `recipient` is what `Unsealer.public` says. Raises ValueError when that is no key.
     """
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-    theirs = X25519PublicKey.from_public_bytes(bytes.fromhex(recipient))
-    fresh = X25519PrivateKey.generate()
-    public = fresh.public_key().public_bytes_raw()
-    cipher = _cipher(fresh.exchange(theirs), public + theirs.public_bytes_raw())
-    return SEALED + public + cipher.encrypt(_NONCE, message, about)
+    def __init__(self, recipient: str) -> None:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+        theirs = X25519PublicKey.from_public_bytes(bytes.fromhex(recipient))
+        fresh = X25519PrivateKey.generate()
+        self._public = fresh.public_key().public_bytes_raw()
+        self._cipher = _cipher(fresh.exchange(theirs), self._public + theirs.public_bytes_raw())
+
+    def seal(self, message: bytes, about: bytes) -> bytes:
+        """The encrypted message; `about` is authenticated, and must be known to whoever opens it."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return SEALED + self._public + nonce + self._cipher.encrypt(nonce, message, about)
 
 
 class Unsealer:
@@ -225,6 +234,7 @@ class Unsealer:
         seed = _derived(_private(path).private_bytes_raw(), b"edged sealing key")
         self._key = X25519PrivateKey.from_private_bytes(seed)
         self._public = self._key.public_key().public_bytes_raw()
+        self._cipher_of = lru_cache(_SENDERS)(self._cipher_for)
 
     @property
     def public(self) -> str:
@@ -236,16 +246,18 @@ class Unsealer:
         if not message.startswith(SEALED):
             return message
         from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-        theirs = message[len(SEALED) : len(SEALED) + _PUBLIC_BYTES]
-        shared = self._key.exchange(X25519PublicKey.from_public_bytes(theirs))
+        theirs, rest = message[len(SEALED) : _HEAD_BYTES], message[_HEAD_BYTES:]
         try:
-            return _cipher(shared, theirs + self._public).decrypt(
-                _NONCE, message[len(SEALED) + _PUBLIC_BYTES :], about
-            )
+            return self._cipher_of(theirs).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], about)
         except InvalidTag:
             raise ValueError("it was sealed to another key or for another topic, or changed") from None
+
+    def _cipher_for(self, theirs: bytes) -> ChaCha20Poly1305:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+        shared = self._key.exchange(X25519PublicKey.from_public_bytes(theirs))
+        return _cipher(shared, theirs + self._public)
 
 
 def _cipher(shared: bytes, keys: bytes) -> ChaCha20Poly1305:

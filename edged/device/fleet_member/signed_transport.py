@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edged.domain.federated.signatures import opened_bytes, sealed_to, signer
 from edged.logs import get_logger
-from edged.signing import seal
+from edged.signing import Sealer
 
 if TYPE_CHECKING:
     from edged.device.fleet_member.protocols import FleetTransport
@@ -33,6 +33,7 @@ class SignedTransport:
         self._signed = (topics.round, topics.ack("+"))
         self._peers = topics.peers("+", "", "").rstrip("/")
         self._recipient: str | None = None
+        self._sealer: Sealer | None = None
 
     @property
     def connected(self) -> bool:
@@ -41,8 +42,8 @@ class SignedTransport:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """Publish a message, sealed where that is asked for; return whether it was accepted."""
-        if payload and self._recipient is not None:
-            payload = seal(payload, topic.encode(), self._recipient)
+        if payload and self._sealer is not None:
+            payload = self._sealer.seal(payload, topic.encode())
         return self._transport.publish(topic, payload, retain=retain)
 
     def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
@@ -57,12 +58,18 @@ class SignedTransport:
         def check(delivery: ReceivedMessage) -> None:
             if signer(delivery.topic, delivery.payload, self._keys) is not None:
                 if pattern == self._topics.round:
-                    self._recipient = sealed_to(delivery.payload)
+                    self._seal_to(sealed_to(delivery.payload))
                 sink(delivery)
                 return
             _refused(delivery)
 
         self._transport.follow(pattern, check)
+
+    def _seal_to(self, recipient: str | None) -> None:
+        """Seal to this key from now on; with None, seal nothing."""
+        if recipient != self._recipient:
+            self._sealer = None if recipient is None else Sealer(recipient)
+            self._recipient = recipient
 
     def _open(self, sink: Callable[[ReceivedMessage], None], delivery: ReceivedMessage) -> None:
         """Pass on what was told of masks without its signature."""

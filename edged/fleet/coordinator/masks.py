@@ -69,6 +69,17 @@ class MaskKeeper:
             self._masks = Masks(token, told.opened)
             for record in self._log.records:
                 self._apply(self._masks, record.head, self._log.read(record))
+            self._tell_again(self._masks)
+
+    def _tell_again(self, masks: Masks) -> None:
+        """What an earlier process may not have told: all that a device waits for, which it takes once."""
+        if masks.stage == "sharing":
+            waiting, step = masks.joined.keys() - masks.shares.keys(), ROSTER
+        elif masks.stage == "collecting":
+            waiting, step = set(masks.sharers or ()), SHARES
+        else:
+            waiting, step = set(masks.survivors or ()) - masks.answers.keys(), UNMASK
+        self._outgoing.extend((name, step) for name in sorted(waiting))
 
     def close(self) -> None:
         """Close the file of masks without deleting it."""
@@ -146,9 +157,9 @@ class MaskKeeper:
         if masks is None:
             return WAIT
         over = now >= self._course.until or skip
-        waited = over or now - masks.since >= self._config.masks.wait
+        waited = skip or now - masks.since >= self._config.masks.wait
         if masks.stage == "joining":
-            return self._end_joining(masks, excluded, now, waited=waited, over=over)
+            return self._end_joining(masks, excluded, now, waited=waited or over, over=over)
         if masks.stage == "sharing":
             return self._end_sharing(masks, now, waited=waited)
         if masks.stage == "collecting":

@@ -89,7 +89,7 @@ class Masks:
             self.joined[device] = bodies[device]
             return news, None
         if device not in self.ring or self.joined[device] != bodies[device]:
-            raise RejectedUpdateError("late", f"{device} has joined when the roster was made")
+            raise RejectedUpdateError("masks", f"{device} has joined when the roster was made")
         return False, ROSTER
 
     def _share(self, device: str, bodies: dict[str, bytes]) -> tuple[bool, str | None]:
@@ -100,7 +100,7 @@ class Masks:
             self.shares.setdefault(device, bodies)
             return news, None
         if device not in self.sharers:
-            raise RejectedUpdateError("late", f"{device} has shared its keys too late")
+            raise RejectedUpdateError("masks", f"{device} has shared its keys too late")
         return False, SHARES
 
     def _answer(self, device: str, bodies: dict[str, bytes]) -> tuple[bool, str | None]:

@@ -88,7 +88,7 @@ class Member:
         self._masks = MaskedRounds(device, config, topics, transport)
         self._fetcher = ModelFetcher(topics, transport)
         self._jobs = RoundJobs(self._queue, self._failed)
-        self._busy = False
+        self._busy = self._hears_peers = False
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
         self._declined: tuple[str, str] = ("", "")
@@ -104,8 +104,6 @@ class Member:
         """
         self._transport.follow(self._topics.round, self._receive_round)
         self._transport.follow(self._topics.ack("+"), self._receive_receipts)
-        if not self._config.flower:
-            self._transport.follow(self._topics.peers("+", self._device, "+"), self._receive_peers)
         self._queue.put(self._resume)
         self._thread.start()
 
@@ -175,6 +173,12 @@ class Member:
         for pending in self._sender.resume(record.settled, self._clock.monotonic()):
             record = record.trained(pending.number, pending.about)
         self._change(record)
+
+    def _join_masks(self, announced: RoundAnnouncement) -> None:
+        if not self._hears_peers:  # only then: rules of a broker may not know the topic
+            self._transport.follow(self._topics.peers("+", self._device, "+"), self._receive_peers)
+            self._hears_peers = True
+        self._masks.join(announced, self._clock.monotonic())
 
     def _mask(self, topic: str, payload: bytes) -> None:
         try:
@@ -278,7 +282,7 @@ class Member:
     def _start_training(self, announced: RoundAnnouncement, model: Path) -> None:
         own = replace(announced, config=terms(announced.config, self._own))
         if own.config.masks is not None:
-            self._masks.join(announced, self._clock.monotonic())
+            self._join_masks(announced)
         self._busy = True
         self._host.between_runs(
             lambda: self._jobs.run(lambda: self._work.train(own, model), self._trained, own.id)

@@ -80,6 +80,7 @@ class Member:
             personal=tuple(config.personal),
             epsilon=config.epsilon,
             delta=config.delta,
+            masked=config.masked,
         )
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._round: RoundAnnouncement | None = None
@@ -195,6 +196,7 @@ class Member:
             self._leave_masks(problem)
             return
         if made is not None:
+            self._change(self._record.masked(made.about))
             window = self._round.window if self._round is not None else 0.0
             self._sender.add(made.number, made.about, now + window * random.random(), made.blob)
 

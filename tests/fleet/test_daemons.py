@@ -20,6 +20,7 @@ from edged.errors import StorageError
 from edged.fleet.config import load
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import status_of
+from edged.signing import new_pair
 from tests.commands import edged
 from tests.running_device import Device, Listener, running, wait_until
 
@@ -121,24 +122,31 @@ def test_two_daemons_learn_from_each_other_though_coordinator_and_device_are_kil
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_one_round_of_statistics_serves_on_two_daemons(
-    broker: Mosquitto, make_site: MakeSite, tmp_path: Path
+@pytest.mark.parametrize("names", [("left", "right"), ("left", "right", "third")], ids=["plain", "masked"])
+def test_one_round_of_statistics_serves_on_all_daemons(
+    broker: Mosquitto, make_site: MakeSite, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
+    """The third has signed and sealed rounds under masks, too: of two devices a sum hides nobody's part."""
     bundle = build(
         mlp(6, 3, (32,)), tmp_path / "bundle", loss="cross_entropy", standardise=Statistics.identity(6),
         engine="portable",
     )  # fmt: skip
     sections = {name: value for name, value in ROUNDS.items() if name in ("choose", "gate")}
-    pace = ROUNDS["round"] | {"kind": "statistics", "rounds": 1}
-    site = make_site(broker.port, initial_parameters(bundle), model=str(bundle.path), round=pace, **sections)
+    sections["round"] = ROUNDS["round"] | {"kind": "statistics", "rounds": 1, "devices": len(names)}
+    fleet = SECTIONS["fleet"]
+    if len(names) > 2:
+        new_pair(tmp_path / "fleet.key")
+        sections |= {"masks": {"enabled": True, "wait": "20s"}, "key": str(tmp_path / "fleet.key")}
+        fleet = fleet | {"keys": [str(tmp_path / "fleet.key.pub")], "masked": True}
+    site = make_site(broker.port, initial_parameters(bundle), model=str(bundle.path), **sections)
     with ExitStack() as stack:
         listeners, devices = [], []
-        for seed, name in enumerate(("left", "right"), 1):
+        for seed, name in enumerate(names, 1):
             folder = tmp_path / name
             folder.mkdir()
-            own = {"device": {"id": name}, "model": {"bundle": str(bundle.path)}}
-            quiet = SECTIONS | {"training": SECTIONS["training"] | {"new_labels": 100_000}}
-            devices.append(Device(folder, broker.port, STREAM, **own, **quiet))
+            own = {"device": {"id": name}, "model": {"bundle": str(bundle.path)}, "fleet": fleet}
+            quiet = SECTIONS["training"] | {"new_labels": 100_000}
+            devices.append(Device(folder, broker.port, STREAM, **SECTIONS | own | {"training": quiet}))
             listeners.append(stack.enter_context(running(devices[-1], broker.port, f"edged/{name}")))
             listeners[-1].request("pause", what="training")
             feed(listeners[-1], 300, seed)

@@ -29,6 +29,11 @@ PLATFORMS = {"amd64": "x86_64-manylinux_2_35", "arm64": "aarch64-manylinux_2_35"
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 # Tests of other packages: 20 MB that no device needs.
 UNUSED = ("onnx/backend/test", "onnx/test", "numpy/**/tests", "sympy/**/tests", "mpmath/tests", "bin")
+COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions/edged",
+    "zsh": "usr/share/zsh/vendor-completions/_edged",
+    "fish": "usr/share/fish/vendor_completions.d/edged.fish",
+}
 COMMAND = """#!/opt/edged/bin/python3
 import sys
 
@@ -118,11 +123,31 @@ def add_files(tree: Path, suite: Suite, version: str) -> None:
     (documentation / "changelog.Debian.gz").write_bytes(gzip.compress((changes + signed).encode(), mtime=0))
     log = gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), mtime=0)
     (documentation / "changelog.gz").write_bytes(log)
+    add_command_help(tree)
     # Not loaded by default: a site that wants it copies it to /etc/apparmor.d (deploy/README.md).
     profile = (ROOT / "deploy/apparmor/edged").read_text()
     write(tree / "usr/share/apparmor/extra-profiles/edged", profile)
     overrides = (HERE / "edged.lintian-overrides").read_text()
     write(tree / "usr/share/lintian/overrides/edged", overrides)
+
+
+def add_command_help(tree: Path) -> None:
+    """The manual page, and what shells complete with; both are made by this checkout's own code."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "edged.1"
+        run(
+            sys.executable,
+            str(ROOT / "docs/make_command_reference.py"),
+            "--man",
+            str(page),
+            PYTHONPATH=str(ROOT),
+        )
+        manual = tree / "usr/share/man/man1/edged.1.gz"
+        manual.parent.mkdir(parents=True)
+        manual.write_bytes(gzip.compress(page.read_bytes(), mtime=0))
+    for shell, place in COMPLETIONS.items():
+        script = run(sys.executable, "-m", "edged", "completion", shell, PYTHONPATH=str(ROOT))
+        write(tree / place, script + "\n")
 
 
 def add_control(tree: Path, suite: Suite, arch: str, version: str, schemas: str) -> None:

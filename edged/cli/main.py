@@ -21,6 +21,7 @@ from typer import Argument, Option
 from edged import __version__
 from edged.cli import output
 from edged.cli.bundles import artifacts_app, keys_app, model_app
+from edged.cli.completion import completion, prepare
 from edged.cli.ctl import ctl
 from edged.cli.fleet import fleet_app
 from edged.cli.ingest import ingest
@@ -62,6 +63,7 @@ _UsageProblem: Any = typer.BadParameter.__mro__[2]
 
 def main() -> int:
     """Entry point: errors become one line and an exit code."""
+    prepare()
     try:
         code = app(prog_name="edged", standalone_mode=False)
     except (EdgedError, OSError, ImportError, MemoryError) as problem:
@@ -336,6 +338,7 @@ app.command("restore")(restore)
 app.command("import")(import_data)
 app.command("ctl")(ctl)
 app.command("ingest")(ingest)
+app.command("completion")(completion)
 
 
 # ---- models --------------------------------------------------------------------------------

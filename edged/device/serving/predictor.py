@@ -37,6 +37,7 @@ log = get_logger("edged.serve")
 
 COVERED = 2000  # newest sets of which it is told how many contained the label
 ENOUGH_LABELS = 100  # for a share of wrong answers to say something
+FIRST_RUN = "a first training run"  # what random weights lack where no head answers in their place
 
 
 class Predictor:
@@ -142,7 +143,9 @@ class Predictor:
         while True:
             try:
                 raw, experts = self._run(served, x)
-                return replace(self._decode(served, offsets, x, raw), experts=experts, missing=self.missing)
+                made = replace(self._decode(served, offsets, x, raw), experts=experts, missing=self.missing)
+                # Random weights can be sure of anything: nothing that they say is a class.
+                return replace(made, least=np.inf) if made.missing == FIRST_RUN else made
             except ModelError as problem:
                 served = self._fall_back(served, problem)
 
@@ -324,8 +327,9 @@ class Predictor:
     @property
     def missing(self) -> str | None:
         """What is missing before answers say anything, such as `7 of 20 labels`; None once they do."""
-        untrained = is_untrained(self.champion.model)
-        return self.teacher.missing if untrained and self.teacher is not None else None
+        if not is_untrained(self.champion.model):
+            return None
+        return FIRST_RUN if self.mix.head is None or self.teacher is None else self.teacher.missing
 
     @property
     def knows_one_class(self) -> bool:

@@ -16,7 +16,6 @@ import numpy as np
 
 from edged.device.startup.bootstrap import open_samples
 from edged.device.web.http.errors import HttpError
-from edged.domain.judging.expert_mix import is_untrained
 from edged.domain.judging.outputs import answers, probabilities
 from edged.errors import ModelError
 from edged.storage.samples.timeline import TimelineReader
@@ -180,9 +179,9 @@ class TimelinePainter:
         predictor, schema = self._pipeline.predictor, self._schema
         if schema.task not in ("classify", "regress"):
             return [], None
-        missing, model = predictor.missing, predictor.champion.model
-        if missing is not None or (is_untrained(model) and self._pipeline.mix.head is None):
-            return [], missing or "a trained model"
+        if predictor.missing is not None:
+            return [], predictor.missing
+        model = predictor.champion.model
         most = min(len(rows.y), ASKED, max(1, ASKED_BYTES // (4 * schema.width)))
         chosen = [i * len(rows.y) // most for i in range(most)]
         times = {int(rows.offsets[i]): float(rows.ts[i]) for i in chosen}

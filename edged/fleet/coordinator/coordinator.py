@@ -497,6 +497,7 @@ class Coordinator:
             "refused": dict(self.admission.refused),
             "devices": len(states),
             "ready": len(self._ready(now)),
+            "masks": self._masks.progress,
             "paused": self._control.paused,
             "excluded": list(self._control.excluded),
             "why_not": dict(list(self._reasons(now).items())[:NAMED]),

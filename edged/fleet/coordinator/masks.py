@@ -146,6 +146,20 @@ class MaskKeeper:
         """Whether a round under masks is open."""
         return self._masks is not None
 
+    @property
+    def progress(self) -> str | None:
+        """What devices are waited for, in words; None without a round under masks."""
+        masks = self._masks
+        if masks is None:
+            return None
+        counts = {
+            "joining": f"{len(masks.joined)} have joined",
+            "sharing": f"{len(masks.shares)} of {len(masks.joined)} have shared keys",
+            "collecting": f"{len(masks.sharers or ())} have shared keys",
+            "unmasking": f"{len(masks.answers)} of {len(masks.survivors or ())} have answered",
+        }
+        return f"{masks.stage}: {counts[masks.stage]}"
+
     def due(
         self, there: Collection[str], excluded: Collection[str], now: float, *, skip: bool = False
     ) -> Due:

@@ -13,6 +13,7 @@ from edged.domain.federated.messages import Receipts
 from edged.errors import ConfigError
 from edged.fleet.coordinator.control import exclude, instruct
 from edged.fleet.coordinator.journal import read_lineage
+from edged.fleet.coordinator.status import lines_of
 from tests.fleet.coordinator.channel import Fleet
 from tests.fleet.coordinator.masked import MaskedDevices, seed_of
 from tests.fleet.senders import SHAPES, base_weights, change_of
@@ -20,6 +21,7 @@ from tests.fleet.senders import SHAPES, base_weights, change_of
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement
 
+OF_STATUS = {"running": True, "pid": 1, "age": 0.0, "rounds": []}
 NAMES = [f"d{n}" for n in range(12)]
 SECTIONS: dict[str, Any] = {
     "round": {"devices": 12, "quorum": 0.5, "deadline": "300s", "window": 0},
@@ -60,6 +62,27 @@ def assert_model(made: Fleet, expected: dict[str, np.ndarray]) -> None:
     found = made.coordinator.journal.weights(made.coordinator.course.standing.hash)
     for name, value in expected.items():
         assert np.abs(found[name] - value).max() <= 1e-6, name
+
+
+def test_status_says_for_which_devices_it_waits(tmp_path: Path) -> None:
+    made, devices = fleet(tmp_path, round={**SECTIONS["round"], "every": "1h"})
+    devices.silent = {"d11"}
+    devices.join(NAMES)
+    told = []
+    for seconds in (0, 21, 0, 0):
+        made.turns(3)
+        made.wait(seconds)
+        told.append(made.coordinator._status())  # noqa: SLF001  what is written every two seconds
+        devices.react()
+    assert [status["masks"] for status in told] == [
+        "joining: 11 have joined",
+        "sharing: 0 of 11 have shared keys",
+        "collecting: 11 have shared keys",
+        "unmasking: 0 of 11 have answered",
+    ]
+    assert "masks collecting: 11 have shared keys" in lines_of({**OF_STATUS, **told[2]})
+    made.turns(3)
+    assert made.coordinator._status()["masks"] is None  # noqa: SLF001
 
 
 @pytest.mark.parametrize("restart", [False, True])

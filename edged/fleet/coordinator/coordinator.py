@@ -21,7 +21,7 @@ from edged.clock import SystemClock
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
-from edged.errors import ConfigError, CorruptError, RejectedUpdateError, TrainingError
+from edged.errors import ConfigError, RejectedUpdateError, TrainingError
 from edged.fleet.config import load
 from edged.fleet.coordinator.aggregation import (
     advanced,
@@ -361,7 +361,7 @@ class Coordinator:
         standing = self.course.standing
         try:
             weights, aggregate = self._made(count)
-        except (TrainingError, CorruptError) as problem:
+        except TrainingError as problem:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
             self._end(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
             return

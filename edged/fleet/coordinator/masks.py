@@ -10,7 +10,7 @@ import numpy as np
 
 from edged.domain.federated.mask_messages import ROSTER, SHARES, STEPS, UNMASK
 from edged.domain.federated.masking import FEWEST
-from edged.errors import RejectedUpdateError
+from edged.errors import CorruptError, RejectedUpdateError, TrainingError
 from edged.fleet.rules.masks import Masks
 from edged.logs import get_logger
 
@@ -258,11 +258,15 @@ class MaskKeeper:
     def total(self, records: Iterable[tuple[dict[str, Any], bytes]], size: int) -> NDArray[np.float64]:
         """The sum `(size,)` of the vectors in `records`, which are all of the devices that `survivors` names.
 
-        Raises CorruptError when the answers do not fit together.
+        Raises TrainingError when the answers do not fit together.
         """
         if self._masks is None:
             raise ValueError("no round under masks is open")
-        return self._masks.unmasked((np.frombuffer(data, "<u8") for _, data in records), size)
+        try:
+            return self._masks.unmasked((np.frombuffer(data, "<u8") for _, data in records), size)
+        except (CorruptError, ValueError) as problem:  # ValueError: a device has sent no key
+            what = problem.what if isinstance(problem, CorruptError) else str(problem)
+            raise TrainingError(f"the masks cannot be taken off: {what}", where="masks") from problem
 
     @property
     def survivors(self) -> frozenset[str]:

@@ -169,6 +169,27 @@ def test_a_round_with_too_few_ends(tmp_path: Path, silent: dict[str, list[str]],
     assert made.coordinator.course.phase == "done"
 
 
+def test_a_device_that_gives_false_shares_ends_the_round_with_a_reason(tmp_path: Path) -> None:
+    made, devices = fleet(tmp_path, round={**SECTIONS["round"], "every": "1h", "deadline": "60s"})
+    devices.join(NAMES)
+    made.turns(3)
+    devices.react()
+    made.turns(3)
+    devices.silent = {"d11"}  # its key is looked for
+    devices.react()
+    for name in NAMES[:11]:
+        held = devices._devices[name]._held  # noqa: SLF001
+        assert held is not None
+        held["d11"] = held["d11"][0], bytes(33)
+    made.turns(3)
+    made.wait(61)
+    devices.react()
+    made.turns(3)
+    entry = read_lineage(made.config.dir)[-1]
+    assert "the masks cannot be taken off: the shares of the key of d11 are false" in entry["reason"]
+    assert made.coordinator.course.phase == "done"
+
+
 def test_an_operator_may_skip_a_step_and_exclude_a_device(tmp_path: Path) -> None:
     made, devices = fleet(tmp_path, round={**SECTIONS["round"], "rounds": 1})
     devices.silent = {"d11"}

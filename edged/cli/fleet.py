@@ -240,7 +240,16 @@ def fleet_sim(
     unseen: Annotated[int, Option(help="keys that take no part, to ask the model about")] = 0,
     devices: Annotated[int, Option(help="without --key: how many", min=2)] = 20,
     alpha: Annotated[float, Option(help="without --key: small is skewed", min=0.01)] = 0.5,
-    rounds: Annotated[int, Option(min=1)] = 20,
+    kind: Annotated[
+        str, Option(help="training, or statistics: sums that the last layer is solved from")
+    ] = "training",
+    rounds: Annotated[int | None, Option(min=1, help="20, of statistics 1")] = None,
+    hidden: Annotated[
+        int | None, Option(min=1, help="units of the network's hidden layer; 256, of statistics 192")
+    ] = None,
+    masks: Annotated[
+        bool, Option("--masks", help="updates come under masks: only their sum is known")
+    ] = False,
     epochs: Annotated[int, Option(help="of each device in a round", min=1)] = 5,
     learning_rate: Annotated[float, Option(min=1e-6)] = 0.1,
     batch_size: Annotated[int, Option(min=1)] = 32,
@@ -271,11 +280,14 @@ def fleet_sim(
     from edged.fleet.simulation.report import lines_of, run
     from edged.fleet.simulation.simulation import SimulationPlan
 
+    which, one = SimulationPlan.kind_of(kind), kind == "statistics"
     plan = SimulationPlan(
-        data, key, devices, alpha, unseen, rounds, epochs, learning_rate, batch_size, proximal=proximal,
-        dynamic=dynamic, step=step, reduce=reduce, trim=trim, opposed=opposed, poison=poison,
-        attack=SimulationPlan.attack_of(attack), optimizer=optimizer, personal=tuple(personal or ()),
-        central=central, seed=seed, clip_norm=clip_norm, noise=noise, groups=tuple(group or ()), alone=alone,
+        data, key, devices, alpha, unseen, rounds or (1 if one else 20), epochs, learning_rate,
+        batch_size, proximal=proximal, dynamic=dynamic, step=step, reduce=reduce, trim=trim, opposed=opposed,
+        poison=poison, attack=SimulationPlan.attack_of(attack), optimizer=optimizer,
+        personal=tuple(personal or ()), central=central, seed=seed, clip_norm=clip_norm, noise=noise,
+        groups=tuple(group or ()), alone=alone, kind=which, masks=masks,
+        hidden=hidden or (192 if one else 256),
     )  # fmt: skip
     replacing = nullcontext() if out is None else new_directory(out, "report.json", "index.html", force=force)
     with replacing as folder:

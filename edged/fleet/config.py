@@ -15,7 +15,8 @@ from edged.config.serving import LogConfig
 from edged.config.training import DaySpan, minutes
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
 from edged.domain.federated.audience import Audience, GroupRule, Hours
-from edged.domain.federated.settings import Encoding, RoundSettings
+from edged.domain.federated.masking import FEWEST
+from edged.domain.federated.settings import Encoding, MaskSettings, RoundSettings
 from edged.errors import ConfigError
 
 HINT = "docs/fleet-reference.md lists every key"
@@ -44,6 +45,9 @@ STRATEGIES: dict[str, tuple[str, ...]] = {
 class RoundSection(Section):
     """How many devices make a round, and how long it takes."""
 
+    kind: Literal["training", "statistics"] = Field(
+        "training", description="statistics: devices send sums, from which the last layer is solved for"
+    )
     devices: Count = Field(10, description="updates that a round wants")
     over: float = Field(1.25, ge=1, le=10, description="how many times as many devices are asked")
     quorum: Share = Field(0.6, description="share of `devices` with which it closes at its deadline")
@@ -163,6 +167,32 @@ def _problem_of(strategy: str, options: Mapping[str, float]) -> str:
     return f"{strategy} has no option {wrong[0]}" if wrong else ""
 
 
+class StatisticsSection(Section):
+    """How the last layer is solved for, with `round.kind: statistics`."""
+
+    weight: str = Field("", description="parameter with its weights; the last layer's by name when absent")
+    bias: str = Field("", description="parameter with its bias")
+    penalty: float = Field(10.0, gt=0, description="of the squared weights of standardised inputs")
+    sharpness: float = Field(
+        10.0, gt=0, description="what the solved scores, from 0 to 1, are multiplied with to be logits"
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> StatisticsSection:
+        if bool(self.weight) != bool(self.bias):
+            raise ValueError("name both weight and bias, or none of them")
+        return self
+
+
+class MasksSection(Section):
+    """Whether updates come under masks, so that the coordinator knows only their sum."""
+
+    enabled: bool = Field(False, description="devices mask what they send; only its sum is known")
+    wait: Duration = Field(
+        60.0, gt=0, description="for keys of devices, for their shares, and for their answers, each at most"
+    )
+
+
 class GateSection(Section):
     """When the model of a round becomes the fleet's; numbers are in units of the median loss before."""
 
@@ -273,6 +303,8 @@ class CoordinatorConfig(Section):
     train: TrainSection = TrainSection()
     admit: AdmitSection = AdmitSection()
     reduce: ReduceSection = ReduceSection()
+    statistics: StatisticsSection = StatisticsSection()
+    masks: MasksSection = MasksSection()
     gate: GateSection = GateSection()
     groups: dict[Name, GroupSection] = Field({}, max_length=100, description="groups of devices by name")
     rollout: RolloutSection | None = Field(
@@ -291,6 +323,44 @@ class CoordinatorConfig(Section):
         if self.reduce.how == "flower" and self.train.dynamic:
             raise ValueError(
                 "train.dynamic needs a reduce.how of edged's own; Flower's strategies know nothing of it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sums(self) -> CoordinatorConfig:
+        """Refuse what would have no effect on sums."""
+        if self.round.kind == "training":
+            return self
+        train, reduce = self.train, self.reduce
+        wrong = {
+            "train.noise": train.noise, "train.own_noise": train.own_noise, "train.personal": train.personal,
+            "train.dynamic": train.dynamic, "train.proximal": train.proximal,
+            "reduce.how": reduce.how != "mean", "reduce.rate": reduce.rate != 1.0,
+        }  # fmt: skip
+        if found := [name for name, value in wrong.items() if value]:
+            raise ValueError(
+                f"{found[0]} is for rounds of training, and has no effect on sums: remove it, or set"
+                " round.kind to training"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_a_sum(self) -> CoordinatorConfig:
+        """Refuse what needs to see the update of one device, where only their sum is known."""
+        reduce = self.reduce
+        if not self.masks.enabled:
+            return self
+        if reduce.how != "mean":
+            raise ValueError(
+                f"reduce.how: {reduce.how} looks at each update, and under masks only their sum is known:"
+                " take mean, or set masks.enabled to false"
+            )
+        if self.train.dynamic:
+            raise ValueError("train.dynamic does not go with masks.enabled: remove one of them")
+        if self.round.least < FEWEST:
+            raise ValueError(
+                f"{self.round.least} devices are a quorum, and a sum of fewer than {FEWEST} hides nobody:"
+                " raise round.devices or round.quorum"
             )
         return self
 
@@ -324,12 +394,15 @@ class CoordinatorConfig(Section):
     @property
     def settings(self) -> RoundSettings:
         """Training settings as devices receive them."""
-        train = self.train
+        train, masks = self.train, None
+        encoding = Encoding(train.dtype, train.step)
+        if self.masks.enabled:
+            encoding, masks = Encoding("float32"), MaskSettings(self.admit.max_samples)
         epochs = 1 if train.steps is None and train.epochs is None else train.epochs
         return RoundSettings(
             epochs, train.steps, train.learning_rate, train.batch_size, train.proximal, train.clip_norm,
-            train.noise, Encoding(train.dtype, train.step), tuple(train.personal), self.gate.evaluate,
-            train.dynamic, train.own_noise,
+            train.noise, encoding, tuple(train.personal), self.gate.evaluate,
+            train.dynamic, train.own_noise, masks=masks,
         )  # fmt: skip
 
     @property

@@ -13,6 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged import signing
+from edged.device.fleet_member.masked_rounds import MaskedRounds
 from edged.device.fleet_member.round_jobs import RoundJobs
 from edged.device.fleet_member.update_sender import UpdateSender
 from edged.domain.federated.audience import BUDGET_USED, DAY_SECONDS, Audience, DeviceFacts, outside
@@ -27,7 +29,7 @@ from edged.domain.federated.messages import (
 )
 from edged.domain.federated.participation import DeviceRules, disagreement, stranger, terms
 from edged.domain.federated.settings import RoundSettings
-from edged.errors import EdgedError, RejectedUpdateError, StorageError
+from edged.errors import CorruptError, EdgedError, RefusedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
@@ -79,13 +81,16 @@ class Member:
             personal=tuple(config.personal),
             epsilon=config.epsilon,
             delta=config.delta,
+            masked=config.masked,
         )
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._round: RoundAnnouncement | None = None
-        self._sender = UpdateSender(device, config, topics, transport, SentUpdates(state, ROUNDS))
+        self._updates = SentUpdates(state, ROUNDS)
+        self._sender = UpdateSender(device, config, topics, transport, self._updates)
+        self._masks = MaskedRounds(device, config, topics, transport)
         self._fetcher = ModelFetcher(topics, transport)
         self._jobs = RoundJobs(self._queue, self._failed)
-        self._busy = False
+        self._busy = self._hears_peers = False
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
         self._declined: tuple[str, str] = ("", "")
@@ -119,6 +124,9 @@ class Member:
     def _receive_receipts(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._acknowledge(delivery.payload))
 
+    def _receive_peers(self, delivery: ReceivedMessage) -> None:
+        self._queue.put(lambda: self._mask(delivery.topic, delivery.payload))
+
     def _receive_part(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._add_part(delivery.topic, delivery.payload))
 
@@ -148,6 +156,7 @@ class Member:
     def _look(self) -> None:
         self._store()
         self._publish_state()  # before the update: who has that in hands looks at the state next
+        self._advance_masks()
         if not self._budget_used():
             self._transferred(self._sender.send(self._clock.monotonic()))
         self._decide()
@@ -169,6 +178,37 @@ class Member:
             record = record.trained(pending.number, pending.about)
         self._change(record)
 
+    def _join_masks(self, announced: RoundAnnouncement) -> None:
+        if not self._hears_peers:  # only then: rules of a broker may not know the topic
+            self._transport.follow(self._topics.peers("+", self._device, "+"), self._receive_peers)
+            self._hears_peers = True
+        self._masks.join(announced, self._clock.monotonic())
+
+    def _mask(self, topic: str, payload: bytes) -> None:
+        try:
+            self._masks.receive(topic, payload, self._clock.monotonic())
+        except (RefusedError, RejectedUpdateError) as problem:
+            self._leave_masks(problem)
+
+    def _advance_masks(self) -> None:
+        """Send the update once it can be masked."""
+        now = self._clock.monotonic()
+        try:
+            made = self._masks.advance(now, self._updates, self._models)
+        except (RefusedError, CorruptError) as problem:
+            self._leave_masks(problem)
+            return
+        if made is not None:
+            self._change(self._record.masked(made.about))
+            window = self._round.window if self._round is not None else 0.0
+            self._sender.add(made.number, made.about, now + window * random.random(), made.blob)
+
+    def _leave_masks(self, problem: EdgedError) -> None:
+        """Take no further part in the round's sum: the others take off what masks it leaves."""
+        self._masks.drop()
+        number = self._round.round if self._round is not None else None
+        self._event("fleet_failed", {"round": number, "reason": problem.line()})
+
     # ---- rounds ----------------------------------------------------------------------------
 
     def _follow(self, payload: bytes) -> None:
@@ -188,6 +228,7 @@ class Member:
         if announced.opened != self._record.opened:
             self._change(self._record.following(announced))
         self._round, self._not_before = announced, 0.0
+        self._masks.follow(announced)
 
     def _is_for_this(self, announced: RoundAnnouncement) -> bool:
         state = self._work.state()
@@ -268,19 +309,25 @@ class Member:
         new = self._work.new_samples(self._record.consumed)
         if new < self._config.min_new_samples:
             return f"too few new labelled samples: {self._config.min_new_samples} needed"
+        return self._disagrees(config) or self._work.why_not()
+
+    def _disagrees(self, config: RoundSettings) -> str:
+        """Why the device cannot take part on the round's terms, in words."""
         own = self._own
+        if config.masks is not None and not signing.available():
+            return 'masks need the package cryptography: pip install "edged[signing]"'
         if (reason := disagreement(config, own)) and self._round is not None:
             return reason
         if own.epsilon is not None:
-            refusal = self._record.ledger.refusal(terms(config, own).noise, own.epsilon, own.delta)
-            if refusal:
-                return refusal
-        return self._work.why_not()
+            return self._record.ledger.refusal(terms(config, own).noise, own.epsilon, own.delta) or ""
+        return ""
 
     # ---- training and judging, between two training runs -----------------------------------
 
     def _start_training(self, announced: RoundAnnouncement, model: Path) -> None:
         own = replace(announced, config=terms(announced.config, self._own))
+        if own.config.masks is not None:
+            self._join_masks(announced)
         self._busy = True
         self._host.between_runs(
             lambda: self._jobs.run(lambda: self._work.train(own, model), self._trained, own.id)
@@ -320,6 +367,7 @@ class Member:
         number, about = found.number, found.about
         window = self._round.window if self._round is not None else 0.0
         self._sender.add(number, about, self._clock.monotonic() + window * random.random())
+        self._masks.trained(number, about)
         self._event(
             "fleet_trained",
             {

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from edged.domain.federated.audience import Audience, DeviceFacts
+from edged.domain.federated.mask_messages import STEPS
 from edged.domain.federated.settings import BaseModelInfo, Parts, RoundSettings, read_settings
 from edged.domain.json_fields import (
     MALFORMED,
@@ -110,18 +111,30 @@ class FleetTopics:
         """What a device makes of the model of a round."""
         return f"{self.base}/eval/{number}/{device}"
 
+    def mask(self, number: int, device: str, step: str) -> str:
+        """What a device says of the masks of a round, see `mask_messages`."""
+        return f"{self.base}/mask/{number}/{device}/{step}"
+
+    def peers(self, number: int | str, device: str, step: str) -> str:
+        """What a device is told of those with whom it masks in a round."""
+        return f"{self.base}/peers/{number}/{device}/{step}"
+
     @property
-    def of_devices(self) -> tuple[str, str, str]:
-        """The filters of what devices send: updates, states, evaluations."""
-        return f"{self.base}/up/#", f"{self.base}/state/+", f"{self.base}/eval/+/+"
+    def of_devices(self) -> tuple[str, ...]:
+        """The filters of what devices send: updates, states, evaluations, masks."""
+        base = self.base
+        return f"{base}/up/#", f"{base}/state/+", f"{base}/eval/+/+", f"{base}/mask/+/+/+"
 
     def sender(self, topic: str) -> tuple[str, str, int | None, int | None]:
-        """Kind (`up`, `state` or `eval`), device, round and part that a topic names.
+        """Kind (`up`, `state`, `eval` or `mask`), device, round and part that a topic names.
 
-        Raises RejectedUpdateError when it is not a topic on which devices send.
+        The part of `mask` is the position of the step in `STEPS`. Raises RejectedUpdateError when it is not a
+        topic on which devices send.
         """
         kind, *levels = topic.removeprefix(f"{self.base}/").split("/")
-        expected = {"up": (2, 3), "eval": (2,), "state": (1,)}.get(kind, ())
+        expected = {"up": (2, 3), "eval": (2,), "state": (1,), "mask": (3,)}.get(kind, ())
+        if kind == "mask" and levels[-1] in STEPS:
+            levels[-1] = str(STEPS.index(levels[-1]))
         numbers = levels[:1] + levels[2:] if kind != "state" else []
         if len(levels) not in expected or not all(map(_is_number, numbers)):
             raise RejectedUpdateError(MALFORMED, "no topic for devices", where=topic[:200])

@@ -20,17 +20,27 @@ from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
 from edged.errors import ConfigError, RejectedUpdateError, TrainingError
-from edged.fleet.coordinator.aggregation import advanced, reduced, reducer_of, require_packages
+from edged.fleet.coordinator.aggregation import (
+    advanced,
+    finite,
+    reduced,
+    reducer_of,
+    require_packages,
+    solved,
+    summed,
+)
 from edged.fleet.coordinator.announcer import Announcer
 from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.history import ModelHistory
 from edged.fleet.coordinator.inbox import Inbox
-from edged.fleet.coordinator.initial_model import first_model
+from edged.fleet.coordinator.initial_model import first_model, head_of
 from edged.fleet.coordinator.journal import CoordinatorJournal
+from edged.fleet.coordinator.masks import MaskKeeper
 from edged.fleet.coordinator.public_status import ROUNDS, StatusPublisher
 from edged.fleet.coordinator.reports import LATE, RoundReports, States
 from edged.fleet.coordinator.rollout import RolloutStages
 from edged.fleet.coordinator.updates import UpdateAdmission
+from edged.fleet.rules.aggregation import Aggregate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rollout import charged, fetched, remaining
 from edged.fleet.rules.rounds import (
@@ -55,7 +65,8 @@ if TYPE_CHECKING:
 
     from edged.clock import Clock
     from edged.domain.federated.messages import DeviceState
-    from edged.domain.federated.settings import BaseModelInfo
+    from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+    from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.announcer import Channel
     from edged.fleet.coordinator.control import Control, Order
@@ -100,8 +111,8 @@ class Coordinator:
         self._reader = ControlReader(config.dir)
         self._unsealer = None if config.key is None else Unsealer(config.key)
         self.course = self._begun()
-        self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
-        self.admission = UpdateAdmission(config, self.journal, self.layout, self.course, self._reader)
+        weights = self.journal.weights(self.course.standing.hash)
+        self.layout, self._head = Layout.of(weights), head_of(config, weights)
         self.reports = RoundReports(self.journal, self.course)
         self._states = States(self._audience)
         self._history = ModelHistory(config.dir, disk)
@@ -111,6 +122,10 @@ class Coordinator:
         self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
+        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course)
+        self.admission = UpdateAdmission(
+            config, self.journal, self.layout, self.course, self._reader, self._head, self._masks
+        )
         self._since: float | None = None
         self._began: float | None = None  # when it was connected first
         self._waits, self._waited = (-1, ""), float("-inf")
@@ -191,6 +206,7 @@ class Coordinator:
         """Disconnect from the broker and close the files; `run` does it itself."""
         self._session.stop()
         self.admission.close()
+        self._masks.close()
         self.reports.close()
         self._history.close()
         self.journal.close()
@@ -206,6 +222,7 @@ class Coordinator:
         for delivery in deliveries:
             self._receive(delivery)
         told = self.admission.commit()
+        self._masks.commit()
         self.reports.commit()
         self._history.commit()
         self._session.ack(deliveries)
@@ -215,6 +232,8 @@ class Coordinator:
             self._began = self._began or self._clock.now()
             self._announcer.announce(self.course, anew=True)
         self.advance(self._clock.now())
+        if self._masks.send():
+            self._inbox.wake()
         self._publish_status()
 
     def _receive(self, delivery: ReceivedMessage) -> None:
@@ -226,6 +245,9 @@ class Coordinator:
             elif kind == "state":
                 self._states.receive(device, payload)
                 self._history.note(self._states.get(device), self.course, self._clock.now())
+            elif kind == "mask":
+                self._reader.check(device)
+                self._masks.receive(device, number, part, payload)
             else:
                 self._reader.check(device)
                 self.reports.receive(device, number, payload, self.course)
@@ -257,9 +279,16 @@ class Coordinator:
                 self._open(now)
         elif course.phase == "trial":
             self._evaluate(now)
-        elif course.phase == "approval":
-            return
-        elif (what := due(course, self.admission.accepted, self._pace, now)) == "close":
+        elif course.phase == "open":
+            self._lead(now)
+
+    def _lead(self, now: float) -> None:
+        """Close, extend or give up the round that is open, if that is due."""
+        if self._stranded:
+            self._abandon(now, "the configuration asks for other rounds now")
+        elif self._masks.active:
+            self._lead_masks(now)
+        elif (what := due(self.course, self.admission.accepted, self._pace, now)) == "close":
             self._close(now)
         elif what == "extend":
             self._extend(now)
@@ -273,6 +302,21 @@ class Coordinator:
     @property
     def _control(self) -> Control:
         return self._reader.read()
+
+    def _lead_masks(self, now: float, *, skip: bool = False) -> None:
+        there, excluded = self.admission.contributors, self._control.excluded
+        what, reason = self._masks.due(there, excluded, now, skip=skip)
+        if what == "close":
+            self._close(now)
+        elif what == "abandon":
+            self._abandon(now, reason)
+
+    @property
+    def _stranded(self) -> bool:
+        """Whether the round that is open asks for sums of another layer than the configuration."""
+        told = self.course.round
+        wanted = None if told is None else told.config.statistics
+        return wanted is not None and (self._head is None or wanted != self._head.layer)
 
     def _carry_out(self, order: Order, now: float) -> None:
         """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
@@ -290,6 +334,9 @@ class Coordinator:
             self._next_stage(now)
         elif course.phase == "trial":
             self._evaluate(now, at_once=True)
+        elif self._masks.active:
+            self.journal.store(course)
+            self._lead_masks(now, skip=True)
         elif self.admission.accepted:
             self._close(now)
         else:
@@ -305,6 +352,7 @@ class Coordinator:
         self.journal.store(course)
         self.course = course
         refused = Counter(self.admission.refused)
+        self._masks.turn(course)
         self.admission.turn(course)
         if not self.admission.refused:  # another round collects now
             self._refused.update(refused)
@@ -330,7 +378,7 @@ class Coordinator:
 
     def _within_budget(self, ready: list[str], now: float) -> list[str]:
         """As many of the devices as the fleet's budget of bytes has left for today."""
-        size = self.layout.update_bytes(self._config.train.dtype)
+        size = self._update_bytes
         left, kept = remaining(self.course, self._rollout.fleet_bytes, now), []
         for name in sorted(ready, key=lambda name: fetched(self._states.get(name), self.course.standing)):
             left -= size + fetched(self._states.get(name), self.course.standing)
@@ -351,17 +399,31 @@ class Coordinator:
         told = RoundAnnouncement(
             self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
             self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
-            self._config.settings, None if self._unsealer is None else self._unsealer.public,
-            self._audience,
+            self._settings, None if self._unsealer is None else self._unsealer.public, self._audience,
         )  # fmt: skip
         log.info("round_opened", round=told.round, devices=None if devices is None else len(devices))
         self._enter(self._charged(opened(self.course, told, self._pace), devices or (), now))
 
     def _charged(self, course: FleetState, devices: Collection[str], now: float) -> FleetState:
         """After devices were asked to train: they fetch the base that they lack, and send an update."""
-        size = self.layout.update_bytes(self._config.train.dtype)
+        size = self._update_bytes
         spent = sum(size + fetched(self._states.get(name), course.standing) for name in devices)
         return charged(course, spent, now)
+
+    @property
+    def _settings(self) -> RoundSettings:
+        """What devices do in a round."""
+        head = self._head
+        return replace(self._config.settings, statistics=None if head is None else head.layer)
+
+    @property
+    def _update_bytes(self) -> int:
+        """About the bytes of what a device sends in a round, not compressed."""
+        if self._head is not None:
+            return 8 * self._head.size
+        if self._config.masks.enabled:
+            return 8 * (self.layout.size + 1)
+        return self.layout.update_bytes(self._config.train.dtype)
 
     def _enough(self, ready: int, now: float) -> bool:
         """Whether a round can begin: with all that it asks for, or after a while with a quorum."""
@@ -394,12 +456,8 @@ class Coordinator:
         """Aggregate; the model is durable before anything says that the round is closed."""
         began, count = time.monotonic(), self.admission.accepted
         standing = self.course.standing
-        base = self.journal.weights(standing.hash)
-        memory = self.journal.memory(standing.hash)
-        reducer = reducer_of(self._config, base, self.course.number, memory, len(self._states.all()))
         try:
-            aggregate = reduced(reducer, self.layout, self.admission.records(), count)
-            weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
+            weights, aggregate = self._made(count)
         except TrainingError as problem:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
             self._end(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
@@ -440,6 +498,28 @@ class Coordinator:
             self._end(self.course.standing.hash if told is None else told.base.hash, now, None)
         else:
             self._begin_stage(told.base, stage, now)
+
+    def _made(self, count: int) -> tuple[Weights, Aggregate]:
+        """The model that comes of the updates or sums of `count` devices, and what came into it."""
+        told, config, standing = self.course.round, self._config, self.course.standing
+        base = self.journal.weights(standing.hash)
+        if self._masks.active:
+            return self._unmasked(base)
+        if told is not None and told.config.statistics is not None and self._head is not None:
+            weights, aggregate = solved(self._head, config, base, self.admission.records)
+            return finite(weights), aggregate
+        memory = self.journal.memory(standing.hash)
+        reducer = reducer_of(config, base, self.course.number, memory, len(self._states.all()))
+        aggregate = reduced(reducer, self.layout, self.admission.records(), count)
+        return advanced(base, aggregate, self.layout, config.reduce.rate), aggregate
+
+    def _unmasked(self, base: Weights) -> tuple[Weights, Aggregate]:
+        told, names = self.course.round, self._masks.survivors
+        head = self._head if told is not None and told.config.statistics is not None else None
+        size = self.layout.size + 1 if head is None else head.size
+        total = self._masks.total(self.admission.records(names), size)
+        weights = summed(head, self._config, base, self.layout, total)
+        return finite(weights), Aggregate(total, len(names), 0)
 
     def _pool(self, course: FleetState, now: float) -> set[str]:
         """The devices that may be asked: those that took part, and those that are well."""
@@ -543,6 +623,7 @@ class Coordinator:
             "totals": {"rounds": dict(self._ended), "refused": dict(self._refused + self.admission.refused)},
             "devices": len(states),
             "ready": len(self._ready(now)),
+            "masks": self._masks.progress,
             "paused": self._control.paused,
             "traffic": course.traffic if course.day == int(now // DAY_SECONDS) else 0,
             "excluded": list(self._control.excluded),

@@ -46,6 +46,7 @@ def lines_of(status: dict[str, Any]) -> list[str]:
         f"fleet {status['fleet']}{_group(status)}: {runs}, {broker}",
         f"round {status['round']} {status['phase']}" + (f", {left:.0f} s left" if left > 0 else ""),
         f"updates {status['updates']} of {status['wanted']}, refused: {refused}",
+        *([f"masks {status['masks']}"] if status.get("masks") else []),
         f"devices {status['devices']}, ready {status['ready']}"
         + (", paused" if status.get("paused") else ""),
         *_reasons(status.get("why_not", {})),

@@ -183,6 +183,11 @@ def lines_of(report: dict[str, Any]) -> list[str]:
         told.append(f"those that took no part: {final['unseen']:.1%}")
     if "central" in report and report["central"]["unseen"] is not None:
         told.append(f"one model on all rows: {report['central']['unseen']:.1%}")
+    if found := report.get("closed_form"):
+        told.append(
+            f"solved for from all rows: {found['unseen']:.1%}, the fleet's parameters differ by at most"
+            f" {found['difference']:.1g}"
+        )
     told += [
         f"{kind}: {final[kind]['mean']:.1%} in the mean, worst {final[kind]['worst']:.1%}"
         for kind in ("global", "mixed")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from edged.domain.federated.audience import DeviceFacts, GroupRule, group_of
 from edged.domain.federated.settings import RoundSettings
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError
-from edged.fleet.config import CoordinatorConfig, TrainSection
+from edged.fleet.config import CoordinatorConfig, StatisticsSection, TrainSection
 from edged.fleet.coordinator.branches import GROUPS, FleetWithGroups
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
+from edged.fleet.rules.statistics import Head
 from edged.fleet.simulation.partition import by_key, dirichlet
 from edged.fleet.simulation.shared import SharedSetup
 from edged.fleet.simulation.virtual_device import DevicePool, VirtualDevice
@@ -71,6 +72,27 @@ class SimulationPlan:
     seed: int = 0
     groups: tuple[str, ...] = ()  # patterns of devices' names: each makes a group with a model of its own
     alone: bool = True  # whether each device trains for itself, to compare
+    kind: Literal["training", "statistics"] = "training"
+    masks: bool = False  # whether updates come under masks
+
+    def __post_init__(self) -> None:
+        if self.kind == "statistics" and self.poison:
+            raise ConfigError(
+                "attacks are on updates", where="--poison", remedy="leave out --kind statistics"
+            )
+        if self.masks and self.groups:
+            raise ConfigError(
+                "a group may have fewer devices than masks need", where="--masks", remedy="leave out --group"
+            )
+
+    @staticmethod
+    def kind_of(name: str) -> Literal["training", "statistics"]:
+        """A kind of rounds by its name; ConfigError where there is none."""
+        if name not in ("training", "statistics"):
+            raise ConfigError(
+                f"there are no rounds of {name!r}", where="--kind", remedy="training or statistics"
+            )
+        return cast("Literal['training', 'statistics']", name)
 
     @staticmethod
     def attack_of(name: str) -> Attack:
@@ -98,7 +120,8 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
         seconds = time.monotonic() - started
         scratch, apart = folder / "asked.onnx", _apart(plan, devices)
         lineage = read_lineage(folder / "coordinator")
-        report = figures(bench, apart.pop("", []), lineage, models, unseen, scratch)
+        own = apart.pop("", [])
+        report = figures(bench, own, lineage, models, unseen, scratch)
         report["groups"] = {
             name: figures(
                 bench, members, read_lineage(folder / "coordinator" / GROUPS / name), models, unseen, scratch
@@ -111,6 +134,9 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
         if plan.central:
             note("training one model on all rows, to compare")
             report["central"] = _central(plan, bench, devices, unseen, folder)
+        if plan.kind == "statistics" and lineage:
+            made = models[lineage[-1]["model"]]
+            report["closed_form"] = _closed_form(bench, own, made, unseen, folder)
     return {
         "data": plan.data.name,
         "plan": {name: value for name, value in plan.__dict__.items() if name != "data"},
@@ -224,7 +250,7 @@ def _configuration(
         "mqtt": {"host": host, "port": port},
         "round": {
             "devices": devices, "over": 1.0, "quorum": 0.6, "deadline": PATIENCE / 2, "window": 0.2,
-            "rounds": plan.rounds,
+            "rounds": plan.rounds, "kind": plan.kind,
         },
         "choose": {"everyone": True},
         "groups": _groups(plan),
@@ -236,6 +262,7 @@ def _configuration(
         },
         "admit": {"max_norm": 20.0},
         "reduce": {"how": plan.reduce, "trim": plan.trim, "opposed": plan.opposed},
+        "masks": {"enabled": plan.masks},
         "gate": {"stages": [1.0], "wait": PATIENCE / 2, "mean": 1.0, "worst": 10.0},
     }  # fmt: skip
     if plan.groups:  # of each group all that are there, however many
@@ -313,6 +340,21 @@ def _alone(
         "mean": float(np.mean(own)),
         "worst": float(np.min(own)),
     }
+
+
+def _closed_form(
+    bench: SharedSetup, devices: list[VirtualDevice], made: Weights, unseen: NDArray[np.int64], folder: Path
+) -> dict[str, Any]:
+    """The last layer solved for from the rows of all devices together, and how far the fleet's is from it."""
+    initial = bench.initial()
+    section = StatisticsSection()
+    head = Head.of({name: value.shape for name, value in initial.items()}, section)
+    rows = np.concatenate([device.learned for device in devices])
+    sums = bench.statistics(rows, RoundSettings(statistics=head.layer), initial)
+    expected = head.model(initial, sums, section)
+    apart = max(float(np.abs(expected[name] - made[name]).max()) for name in expected)
+    asked = bench.evaluate(expected, folder / "asked.onnx", unseen)[0]
+    return {"unseen": asked.metric, "difference": apart}
 
 
 def figures(

@@ -110,3 +110,31 @@ def test_a_device_that_turns_its_updates_around_is_left_out(recording: Path) -> 
 
 def test_what_cannot_be_simulated_is_one_line(recording: Path) -> None:
     assert "nobody" in edged("fleet", "sim", recording, "--key", "nobody").problem
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_one_round_of_statistics_is_the_model_of_all_rows(recording: Path) -> None:
+    done = edged(
+        "fleet", "sim", recording, "--key", "person", "--unseen", "1", "--kind", "statistics",
+        "--hidden", "32", "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    report: dict[str, Any] = json.loads(done.out)
+    assert [r["updates"] for r in report["rounds"]] == [4]
+    assert report["closed_form"]["difference"] <= 1e-6
+    assert report["final"]["unseen"] == report["closed_form"]["unseen"] > 0.9
+    assert report["bytes"]["most"] <= 200_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--kind", "sums"], "training or statistics"),
+        (["--kind", "statistics", "--poison", "0.1"], "attacks"),
+    ],
+)
+def test_what_rounds_of_statistics_cannot_have(recording: Path, arguments: list[str], told: str) -> None:
+    done = edged("fleet", "sim", recording, *arguments)
+    assert done.code == 2
+    assert told in done.err

@@ -187,6 +187,7 @@ system-packages:
 	command -v mosquitto >/dev/null || missing+=" mosquitto"; \
 	command -v mosquitto_pub >/dev/null || missing+=" mosquitto-clients"; \
 	command -v strace >/dev/null || missing+=" strace"; \
+	command -v apparmor_parser >/dev/null || missing+=" apparmor"; \
 	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
 	[[ -z "$$missing" ]] || $(call apt,$$missing)
 

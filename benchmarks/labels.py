@@ -18,6 +18,7 @@ from output import finish, options, pairs
 
 from edged import logs
 from edged.config import loader
+from edged.domain.events import TrainingPaused
 from edged.storage.recordings import Recording, read_stream
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.score import report
@@ -61,11 +62,11 @@ def replayed(recorded: Recording, classes: int, case: str, seed: int) -> Row:
         stream = shape_stream(Recording(recorded.x, arriving), config, chosen)
         replay = Replay(config, stream, chosen, Path(folder) / "state")
         replay.run()
-        figures = report(replay)
+        figures = report(replay).to_json()
     scored = slice(replay.pretrain, None)
     right = replay.answers[scored, 0] == truth[scored]
     half = len(truth) // 2 - replay.pretrain
-    paused = [event for event in replay.events if event["event"] == "training_paused"]
+    paused = [at for at, event in replay.events if isinstance(event, TrainingPaused)]
     return {
         "labels": case,
         "seed": seed,
@@ -75,7 +76,7 @@ def replayed(recorded: Recording, classes: int, case: str, seed: int) -> Row:
         "promotions": figures["promotions"],
         "rejections": figures["rejections"],
         "pauses": len(paused),
-        "first_pause": paused[0]["sample"] if paused else None,
+        "first_pause": paused[0] if paused else None,
         "seconds": round(figures["train_seconds"], 1),
     }
 

@@ -181,7 +181,7 @@ def wait_for_updates(folder: Path, count: int) -> None:
     from edged.fleet.config import load
     from edged.fleet.coordinator.status import status_of
 
-    while status_of(load(folder / "fleet.yaml"))["updates"] < count:
+    while status_of(load(folder / "fleet.yaml")).status.updates < count:
         time.sleep(0.2)
 
 

@@ -115,7 +115,7 @@ def lived(people: People, who: int, config: Config, seed: int) -> Row:
                 morning.append(replay.predictor.champion)
 
         replay.run()
-        figures = report(replay)
+        figures = report(replay).to_json()
     x, y = people.x[rows][second], people.y[rows][second]
     before, after = (
         float((served.model.predict(x).argmax(axis=1) == y).mean()) for served in (replay.frozen, morning[0])

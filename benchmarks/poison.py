@@ -26,6 +26,7 @@ from learning import DELAY, Recording, read
 from output import finish, options
 
 from edged.config import Config
+from edged.domain.events import LabelsDisputed
 from edged.storage.recordings import Recording as Rows
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.recordings.stream import LabelOptions, shape_stream
@@ -109,15 +110,15 @@ def followed(stream: Recording, kind: str, begin: float, seed: int, *, watch: bo
     after, right = np.arange(n) >= stream.pretrain, answers == stream.y
     late = np.arange(n) >= (n + stream.pretrain) // 2
     of_class = after & (stream.y == WRONG)
-    told = [event for event in replay.events if event["event"] == "labels_disputed"]
+    told = [(at, event) for at, event in replay.events if isinstance(event, LabelsDisputed)]
     first = int(np.flatnonzero(sent.wrong)[0]) if sent.wrong.any() else None
     return {
         "accuracy": 100 * float(right[after].mean()),
         "recall": 100 * float(right[of_class].mean()) if of_class.any() else None,
         "late_recall": 100 * float(right[of_class & late].mean()) if (of_class & late).any() else None,
         "backdoor_success": success,
-        "told": told[0]["sample"] + BLOCK - DELAY - first if told and first is not None else None,
-        "disputes": sorted({(event["source"], event["predicted"], event["said"]) for event in told}),
+        "told": told[0][0] + BLOCK - DELAY - first if told and first is not None else None,
+        "disputes": sorted({(event.source, event.predicted, event.said) for _, event in told}),
         "implausible": replay.implausible,
         "rejected": replay.models.rejections,
         "trainings": replay.scheduler.trainings,

@@ -10,13 +10,21 @@ does.
 windows of the same length in the idle blocks, compared percentile by percentile. `longest_without_pause_us`:
 processor time of the pieces of a swap, of which a prediction waits for one at most.
 
-`python benchmarks/serving.py [--rate N] [--seconds S] [--rounds R] [--json] [--out FILE]`
+The model has the weights that it was built with, and counts as a trained one: its experts are mixed with the
+head, which has learned 5,000 labels. With `--beside FOLDER`, another checkout of this repository, blocks of
+both follow each other in one run instead, idle and while training; `ratio` is the median of theirs.
+
+`python benchmarks/serving.py [--rate N] [--seconds S] [--rounds R] [--beside FOLDER] [--json] [--out FILE]`
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -61,6 +69,19 @@ FEATURES = 64
 AROUND = 0.02
 SWAP_EVERY = 0.1
 STATES = ("idle", "training", "swapping")
+ANSWERING = """
+import json, sys, tempfile
+from pathlib import Path
+import serving
+serving.logs.configure("error", "auto")
+with tempfile.TemporaryDirectory() as folder:
+    bench = serving.Bench(Path(folder))
+    for line in sys.stdin:
+        state, seconds, rate = json.loads(line)
+        block = bench.load if state == "idle" else bench.while_training
+        print(json.dumps((block(seconds, rate)[:, 1] * 1e6).tolist()), flush=True)
+    bench.close()
+"""
 
 
 class Reader:
@@ -141,6 +162,8 @@ class Bench(Listener):
         host = Host(Events(), SystemClock(), Reader(self.breathe), TrainerClient(self.config))
         stream = Pipeline(self.config, bundle, self.registry, self.log, self.log, host)
         self.models, self.predictor = stream.models, stream.predictor
+        self.version = self._trained(folder)
+        self.predictor.swap(self.models.open(self.version), watch=False)
         self.done: list[float] = []
         self.loop = ServingWorker(
             self.predictor, batch=256, boot=1, supervisor=Bystander(),
@@ -163,6 +186,13 @@ class Bench(Listener):
         )
         self.x = x
 
+    def _trained(self, folder: Path) -> int:
+        """The version of a model that counts as trained: the first one again."""
+        staging = folder / ".staging-bench"
+        shutil.copytree(folder / "models" / "1", staging)
+        data = {"consumed": 5000}
+        return self.registry.add(staging, parent=1, created=1.0, source="training", data=data).version
+
     def _in_context(self, keys: list[str], x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rows as ingest hands them over."""
         return x if self.context is None else self.context.extend(keys, x)
@@ -180,11 +210,13 @@ class Bench(Listener):
             while (pause := begin + i / rate - time.monotonic()) > 0:
                 time.sleep(pause)
             self._offset += 1
-            sent[i] = now = time.monotonic()
+            now = time.monotonic()
+            row = self._in_context(["a"], self.x[i % 5000, None])
+            taken = time.monotonic() - now
             batch = Batch(
-                np.array([self._offset]), ["a"], np.array([now]), np.array([now]),
-                self._in_context(["a"], self.x[i % 5000, None]), [None], [None], [None],
-            )  # fmt: skip
+                np.array([self._offset]), ["a"], np.array([now]), np.array([now]), row, [None], [None], [None]
+            )
+            sent[i] = time.monotonic() - taken  # making the batch does not count
             self.loop.submit(batch, np.array([now]))
         deadline = time.monotonic() + 5
         while len(self.done) < count and time.monotonic() < deadline:
@@ -230,7 +262,7 @@ class Bench(Listener):
             while not stop.wait(SWAP_EVERY):
                 began = time.monotonic()
                 self.breathe.begin()
-                self.predictor.swap(self.models.open(1), watch=False)
+                self.predictor.swap(self.models.open(self.version), watch=False)
                 self.breathe()
                 swaps.append((began + time.monotonic()) / 2)
 
@@ -247,6 +279,56 @@ class Bench(Listener):
         self.loop.stop()
         self.registry.close()
         self.log.close()
+
+
+class Checkout:
+    """The serving loop of a checkout of this repository, in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        path = os.pathsep.join(str(part) for part in (folder / "benchmarks", folder))
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", ANSWERING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=folder, env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+
+    def block(self, state: str, seconds: float, rate: float) -> NDArray[np.float64]:
+        """Latencies of a block, in microseconds."""
+        if self._child.stdin is None or self._child.stdout is None:
+            raise ValueError("the pipes of a checkout are closed")
+        print(json.dumps([state, seconds, rate]), file=self._child.stdin, flush=True)
+        return np.asarray(json.loads(self._child.stdout.readline()))
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.communicate()
+
+
+def compare(other: Path, seconds: float, rate: float, rounds: int) -> list[dict[str, Any]]:
+    """Latencies of this checkout beside those of another one, block by block."""
+    found: dict[tuple[str, int], list[NDArray[np.float64]]] = {}
+    sides = [Checkout(Path(__file__).parents[1]), Checkout(other.resolve())]
+    for side in sides:
+        side.block("idle", 1.0, rate)
+    for number in range(rounds):
+        for state in ("idle", "training"):
+            for place in (0, 1) if number % 2 else (1, 0):
+                found.setdefault((state, place), []).append(sides[place].block(state, seconds, rate))
+    for side in sides:
+        side.close()
+    rows: list[dict[str, Any]] = []
+    for state in ("idle", "training"):
+        for share in (50, 99):
+            ours, theirs = (
+                np.array([np.percentile(block, share) for block in found[state, place]]) for place in (0, 1)
+            )
+            rows.append({
+                "what": f"{state} p{share}",
+                "us": round(float(np.median(ours)), 1),
+                "beside_us": round(float(np.median(theirs)), 1),
+                "ratio": round(float(np.median(ours / theirs)), 3),
+                "ratio_of_medians": round(float(np.median(ours) / np.median(theirs)), 3),
+            })  # fmt: skip
+    return rows
 
 
 def worst_near(found: NDArray[np.float64], moments: list[float]) -> list[float]:
@@ -320,8 +402,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=500.0)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--beside", type=Path, help="another checkout, to compare with")
     args = parser.parse_args()
     logs.configure("error", "auto")
+    if args.beside is not None:
+        other, args.beside = args.beside, None  # no path of this machine belongs to the results
+        finish("serving", compare(other, args.seconds, args.rate, args.rounds), args)
+        return
     finish("serving", measure(args.seconds, args.rate, args.rounds), args)
 
 

@@ -49,7 +49,7 @@ class Bench:
     def __init__(self, folder: Path, *, resident: bool) -> None:
         settings: dict[str, Any] = {
             "device": {"id": "bench"},
-            "stream": {"features": FEATURES, "classes": 6},
+            "stream": {"features": FEATURES, "classes": 6, "context": []},  # rows go into the log as they are
             "training": {"resident": "10m" if resident else 0},
             "gate": {"min_gain": -1, "max_regret": 1},
             "storage": {"dir": str(folder)},

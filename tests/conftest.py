@@ -28,10 +28,19 @@ settings.load_profile("busy")
 # What computes and waits for nobody may run beside a test of a device. All else keeps to one worker: two
 # daemons at once on a small machine would be a test of the machine.
 COMPUTING = (
-    *("tests/bundles/", "tests/domain/", "tests/engines/", "tests/fleet/rules/", "tests/stock/"),
-    *("tests/workbench/evaluation/", "tests/docs/test_personalisation_page.py"),
+    *("tests/bundles/", "tests/charts/", "tests/config/", "tests/crash/", "tests/deploy/test_constraints.py"),
+    *("tests/domain/", "tests/engines/", "tests/fleet/rules/", "tests/fleet/simulation/", "tests/stock/"),
+    *("tests/mqtt/codecs/test_codecs.py", "tests/mqtt/codecs/test_formats.py", "tests/storage/"),
+    *("tests/trainer/", "tests/workbench/evaluation/", "tests/workbench/experiments/"),
+    *("tests/workbench/proposal/", "tests/cli/test_data.py", "tests/cli/test_paths.py"),
+    *("tests/device/web/test_matrix.py", "tests/docs/test_docstrings.py"),
+    "tests/docs/test_personalisation_page.py",
 )
-FEW_AND_LONG = "tests/workbench/evaluation/test_replay.py"  # its tests share nothing
+# Their tests share nothing: they come last, one by one, to the worker that has nothing else to do.
+SINGLE = (
+    *("tests/crash/test_machine.py", "tests/crash/test_states.py"),
+    "tests/workbench/evaluation/test_replay.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.nodeid.split("::")[0]
         if not file.startswith(COMPUTING):
             item.add_marker(pytest.mark.xdist_group("device"))
-        elif file != FEW_AND_LONG:
+        elif file not in SINGLE:
             item.add_marker(pytest.mark.xdist_group(file))
         given = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if any(isinstance(value, str) and value == "native" for value in given):

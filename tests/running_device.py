@@ -107,12 +107,13 @@ class Device:
         self.values = values
         self.path.write_text(yaml.safe_dump(values), encoding="utf-8")
         self.process: subprocess.Popen[bytes] | None = None
+        self.wrapper: list[str] = []  # the command that the daemon is run by, such as strace
 
     def start(self, **environment: str) -> None:
         """Start the daemon."""
         with self.log.open("ab") as sink:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "edged", "run", str(self.path)],
+                [*self.wrapper, sys.executable, "-m", "edged", "run", str(self.path)],
                 stdout=sink, stderr=sink, env=os.environ | environment,
             )  # fmt: skip
 

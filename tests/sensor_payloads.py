@@ -21,6 +21,15 @@ CHIRPSTACK = (
     b'"object":{"temp":21.3,"door":1}}'
 )
 TELEGRAF = b'{"fields":{"usage_idle":98.1},"name":"cpu","tags":{"host":"a"},"timestamp":1650006388}'
+NEURON_TAGS = (
+    b'{"tags":[{"name":"tag1","value":123},{"name":"tag2","error":2014}],"node":"modbus","group":"g1",'
+    b'"timestamp":1650006388943}'
+)
+TELEGRAF_BATCH = (
+    b'{"metrics":[' + TELEGRAF + b',{"fields":{"free":1000},"name":"mem","tags":{"host":"a"},'
+    b'"timestamp":1650006388}]}'
+)
+LINES = b"cpu,host=a usage_idle=98.1,procs=120i,ok=t 1650006388000000000"
 
 ROOM = "homeassistant/sensor/living_room"
 HOUSE = [

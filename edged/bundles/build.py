@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ from edged.bundles.step_graph.portable import MODELS, add_step_graph, raw_parame
 from edged.bundles.step_graph.training_graph import TrainingGraph
 from edged.engines.native.checkpoint import TrainingCheckpoint, dump
 from edged.errors import BundleError, ConfigError
-from edged.storage.files.atomic import STAGING, disk_errors
+from edged.storage.files.atomic import disk_errors, staging_path
 from edged.storage.models.bundles import (
     CUSTOM,
     DESCRIPTION,
@@ -393,15 +392,15 @@ def _describe(plan: _Plan, staged: Path, optimizer: str, seed: int | None) -> Bu
 @contextmanager
 def _staging(out: Path) -> Iterator[Path]:
     """A directory beside `out` in which the bundle is made; gone afterwards, whatever happens."""
+    staged = staging_path(out.parent, out.name)
     try:
-        staged = Path(tempfile.mkdtemp(prefix=f"{STAGING}{out.name}-", dir=out.parent))
+        staged.mkdir()  # its mode is the user's, within a state directory the daemon's
     except OSError as problem:
         raise BundleError(
             f"cannot write here: {problem.strerror}",
             where=str(out.parent),
             remedy="create the parent directory",
         ) from problem
-    staged.chmod(0o755)
     try:
         with disk_errors("building the bundle", out):
             yield staged

@@ -59,7 +59,7 @@ class Inputs:
 
     @property
     def width(self) -> int:
-        """Numbers in a sample."""
+        """Number of features of a sample."""
         return math.prod(self.sizes)
 
     @property

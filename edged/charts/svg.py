@@ -73,7 +73,7 @@ class Drawing:
 
     @contextmanager
     def group(self, title: str, style: str = "") -> Iterator[None]:
-        """What is drawn meanwhile tells `title` together."""
+        """Group what is drawn meanwhile under one tooltip, `title`."""
         self._parts.append(f'<g class="{style}">' if style else "<g>")
         yield
         self._parts.append(f"<title>{escape(title)}</title></g>")
@@ -139,7 +139,7 @@ class Chart(Drawing):
         self.line(style, (self.x(at), TOP), (self.x(at), self.foot), title)
 
     def scale(self, ticks: Iterable[float], tell: Tell, name: str) -> None:
-        """What stands below the horizontal axis."""
+        """Draw the labels below the horizontal axis."""
         for value in ticks:
             self.text(self.x(value), self.height - 16, tell(value))
         self.text((LEFT + self.width) / 2, self.height - 2, name)

@@ -54,7 +54,7 @@ LISTEN_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line of the examination."""
+    """Result of one check: level, subject, finding and remedy."""
 
     what: str
     level: Level
@@ -332,7 +332,7 @@ def _broker(config: Config, seconds: float) -> Iterator[CheckResult]:
         arrivals = Arrivals(config, SystemClock())
         for message in observe(mqtt, widest(list(arrivals.topics)), seconds):
             arrivals.add(message)
-        arrivals.end()
+        arrivals.count_due()
     except EdgedError as problem:
         yield _error("broker", f"{problem.where}: {problem.what}", problem.remedy)
         return

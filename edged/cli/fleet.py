@@ -94,8 +94,8 @@ def fleet_status(config: FleetPath, group: GroupName = "", as_json: AsJson = Fal
     from edged.fleet.config import load
     from edged.fleet.coordinator.status import lines_of, status_of
 
-    status = status_of(load(config), group)
-    print_json(status) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
+    report = status_of(load(config), group)
+    print_json(report.to_json()) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")
 
 
 @fleet_app.command("round")
@@ -118,12 +118,13 @@ def fleet_round(
     from edged.fleet.coordinator.status import status_of
 
     found = load(config)
-    status = status_of(found, group)
-    control = instruct(folder_of(found, group), action, (status["round"], status["phase"]), getuser())
+    report = status_of(found, group)
+    number, phase = report.status.round, report.status.phase
+    control = instruct(folder_of(found, group), action, (number, phase), getuser())
     done = {"pause": "no further round is opened", "resume": "rounds are opened again"}
     order = control.order
-    told = done.get(action) or f"{action}: round {status['round']}, {status['phase']}"
-    sys.stdout.write(f"{told}{'' if status['running'] or order is None else '; when the coordinator runs'}\n")
+    told = done.get(action) or f"{action}: round {number}, {phase}"
+    sys.stdout.write(f"{told}{'' if report.running or order is None else '; when the coordinator runs'}\n")
 
 
 @fleet_app.command("rollout")
@@ -145,15 +146,17 @@ def fleet_rollout(
     from edged.fleet.coordinator.status import rollout_lines, status_of
 
     found = load(config)
-    status = status_of(found, group)
+    report = status_of(found, group)
+    status = report.status
     if action == "status":
-        told = status.get("rollout", {})
-        print_json(told) if as_json else sys.stdout.write("\n".join(rollout_lines(told)) + "\n")
+        told = {} if status.rollout is None else status.rollout.to_json()
+        lines = rollout_lines(status.rollout)
+        print_json(told) if as_json else sys.stdout.write("\n".join(lines) + "\n")
         return
     order: Literal["approve", "abandon"] = "approve" if action == "approve" else "abandon"
-    instruct(folder_of(found, group), order, (status["round"], status["phase"]), getuser())
-    later = "" if status["running"] else "; when the coordinator runs"
-    sys.stdout.write(f"{action}: round {status['round']}{later}\n")
+    instruct(folder_of(found, group), order, (status.round, status.phase), getuser())
+    later = "" if report.running else "; when the coordinator runs"
+    sys.stdout.write(f"{action}: round {status.round}{later}\n")
 
 
 @fleet_app.command("history")
@@ -292,4 +295,4 @@ def fleet_sim(
     replacing = nullcontext() if out is None else new_directory(out, "report.json", "index.html", force=force)
     with replacing as folder:
         report = run(plan, folder)
-    print_json(report) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")
+    print_json(report.to_json()) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")

@@ -229,7 +229,7 @@ def _ask_labels(draft: Draft) -> Labels:
 
     fields = [c for c in draft.machine.candidates() if _can_label(c)]
     if draft.labels.candidate is not None:
-        fields = [draft.labels.candidate, *(c for c in fields if c is not draft.labels.candidate)]
+        fields = [draft.labels.candidate, *(c for c in fields if c != draft.labels.candidate)]
     told = [f"the field {c.name}: {c.field.shown}" for c in fields]
     told += [
         f"labels that you give by hand, on {draft.label_topic}",

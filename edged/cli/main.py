@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +66,7 @@ def main() -> int:
     """Entry point: errors become one line and an exit code."""
     prepare()
     try:
-        code = app(prog_name="edged", standalone_mode=False)
+        code = narrowed(sys.argv[1:])(prog_name="edged", standalone_mode=False)
     except (EdgedError, OSError, ImportError, MemoryError) as problem:
         return _failed(problem)
     except typer.Exit as ended:
@@ -78,6 +79,25 @@ def main() -> int:
     if code == INTERRUPTED:  # some versions of typer return it for a KeyboardInterrupt
         sys.stderr.write("edged: interrupted\n")
     return code if isinstance(code, int) else 0
+
+
+def narrowed(words: Sequence[str]) -> typer.Typer:
+    """The app with only the command or group that `words` begin with; all of it where there is none.
+
+    To read the parameters of all commands takes a fifth of a start.
+    """
+    first = words[0] if words else ""
+    commands = [info for info in app.registered_commands if first == (info.name or _name_of(info.callback))]
+    groups = [info for info in app.registered_groups if first == info.name]
+    if not commands and not groups:
+        return app
+    one = copy(app)
+    one.registered_commands, one.registered_groups = commands, groups
+    return one
+
+
+def _name_of(callback: Any) -> str:
+    return str(callback.__name__).replace("_", "-")
 
 
 def _failed(problem: EdgedError | OSError | ImportError | MemoryError) -> int:
@@ -223,6 +243,7 @@ def evaluate(
 ) -> None:
     """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
     from edged.workbench import evaluation
+    from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
     from edged.workbench.recordings.stream import LabelOptions
 
     if several != (len(configs) > 1):
@@ -237,14 +258,18 @@ def evaluate(
     written = ["compare.*", *_names(configs)] if several else evaluation.WRITTEN
     replacing = nullcontext() if out is None else new_directory(out, *written, force=force)
     with replacing as folder, output.ReplayProgress() as progress:
+        found: EvaluationComparison | EvaluationReport
         if several:
-            report = evaluation.run_several(named, data, options, folder, progress.update)
+            found = evaluation.run_several(named, data, options, folder, progress.update)
         else:
-            report = evaluation.run(loaded[0], data, options, folder, progress.update)
+            found = evaluation.run(loaded[0], data, options, folder, progress.update)
     if as_json:
-        print_json(report)
+        print_json(found.to_json())
     else:
-        (output.show_comparison if several else output.show_evaluation)(report)
+        if isinstance(found, EvaluationReport):
+            output.show_evaluation(found)
+        else:
+            output.show_comparison(found)
         if out is not None:
             output.show_note(f"report: {out / ('compare.html' if several else 'report.html')}")
 
@@ -264,6 +289,9 @@ def demo(
         float | None, Option(min=1, help="samples a second at most; 180, less on a slow board")
     ] = None,
     seed: Annotated[int, Option(min=0, help="of the simulated plant")] = 0,
+    machines: Annotated[
+        int, Option(min=1, max=1000, help="pumps in the plant; each of several gets a model of its own")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """The main job with nothing set up: broker, plant, daemon and trainer, live in the terminal."""
@@ -271,9 +299,11 @@ def demo(
     from edged.workbench.demo.run import run_demo
 
     logs.configure("error", "auto")
-    summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle, rate=rate)
+    summary = run_demo(
+        seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle, rate=rate, machines=machines
+    )
     if as_json:
-        print_json(summary)
+        print_json(summary.to_json())
 
 
 @app.command()

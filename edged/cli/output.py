@@ -21,7 +21,9 @@ from edged.domain.text import when as _when
 if TYPE_CHECKING:
     from edged.cli.doctor import CheckResult
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
+    from edged.workbench.evaluation.figures import DetectionFigures, EvaluationComparison, EvaluationReport
     from edged.workbench.experiments.job import EpochDone, TrialOrder
+    from edged.workbench.experiments.report import RecipeReport
 
 ALARMS_SHOWN = 8
 MOMENTS = ("ts", "created", "since", "ended", "started")  # fields that are Unix seconds
@@ -122,73 +124,74 @@ def show_models(action: str, answer: Any) -> None:
     out.print(table)
 
 
-def show_evaluation(report: Mapping[str, Any]) -> None:
+def show_evaluation(report: EvaluationReport) -> None:
     """Print the report of `edged evaluate`."""
-    names = list(report["metric"])
+    names = list(report.metric)
     table = new_table("prequential evaluation", ("", *names))
-    for row, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label")):
-        table.add_row(title, *(figure(name, report[row].get(name)) for name in names))
-    if report["last_of_keys"] is not None:
-        table.add_row("at keys' ends", *(figure(n, report["last_of_keys"]["metric"].get(n)) for n in names))
+    lines = {"adapted": report.metric, "frozen": report.frozen, "last label": report.no_change}
+    for title, line in lines.items():
+        table.add_row(title, *(figure(name, line.get(name)) for name in names))
+    if report.last_of_keys is not None:
+        table.add_row("at keys' ends", *(figure(n, report.last_of_keys.metric.get(n)) for n in names))
     out.print(table)
-    if report["anomaly"] is not None:
-        show_pairs("", _alarms(report["anomaly"]))
-    counted = {name: report[name] for name in EVALUATED}
-    if report["forgetting"] is not None:  # of accuracies, or of errors
-        counted["forgetting"] = change(names[0], report["forgetting"])
+    if report.anomaly is not None:
+        show_pairs("", _alarms(report.anomaly.adapted))
+    counted = {name: getattr(report, name) for name in EVALUATED}
+    if report.forgetting is not None:  # of accuracies, or of errors
+        counted["forgetting"] = change(names[0], report.forgetting)
     show_pairs("", _kept_promises(report) | counted)
-    show_warnings(report)
+    show_warnings(report.warnings)
 
 
-def _kept_promises(report: Mapping[str, Any]) -> dict[str, Any]:
+def _kept_promises(report: EvaluationReport) -> dict[str, Any]:
     """How far confidence was from the truth, and how often sets contained it."""
-    error, found = report["calibration_error"], report["coverage"]
+    error, found = report.calibration_error, report.coverage
     shown = {} if error is None else {"calibration_error": percent(error)}
     if found is None:
         return shown
-    share = f"{percent(found['covered'])} (promised {percent(found['promised'])})"
-    extremes = f"{percent(found['lowest'])} to {percent(found['highest'])} in {found['window']:,} rows"
-    return shown | {"covered": f"{share}, {extremes}", "set size": found["size"]}
+    share = f"{percent(found.covered)} (promised {percent(found.promised)})"
+    extremes = f"{percent(found.lowest)} to {percent(found.highest)} in {found.window:,} rows"
+    return shown | {"covered": f"{share}, {extremes}", "set size": found.size}
 
 
-def show_warnings(report: Mapping[str, Any]) -> None:
+def show_warnings(warnings: Sequence[str]) -> None:
     """Print on stderr what a person should know of the data."""
-    for warning in report["warnings"]:
+    for warning in warnings:
         show_note(f"warning: {warning}")
 
 
-def _alarms(found: Mapping[str, Any]) -> dict[str, Any]:
+def _alarms(found: DetectionFigures) -> dict[str, Any]:
     """How many alarms there were, and where they began and ended."""
-    spans = [f"{a['row']}–{'' if a['end'] is None else a['end']}" for a in found["alarms"]]
+    spans = [f"{a.row}–{'' if a.end is None else a.end}" for a in found.alarms]
     shown = ", ".join(spans[:ALARMS_SHOWN]) + (", …" if len(spans) > ALARMS_SHOWN else "")
-    return {"alarms": f"{len(spans)}: {shown}" if spans else "none", "set aside": found["flagged"]}
+    return {"alarms": f"{len(spans)}: {shown}" if spans else "none", "set aside": found.flagged}
 
 
-def show_comparison(comparison: Mapping[str, Any]) -> None:
+def show_comparison(comparison: EvaluationComparison) -> None:
     """Print the table of `edged evaluate --compare`."""
-    reports, gains = comparison["reports"], comparison["gains"]
-    what, names = comparison["figure"], list(next(iter(reports.values()))["metric"])
+    reports, gains = comparison.reports, comparison.gains
+    what, names = comparison.figure, list(next(iter(reports.values())).metric)
     table = new_table(
-        "compared", ("", *names, f"gain against {comparison['against']}", "95 % interval", "better")
+        "compared", ("", *names, f"gain against {comparison.against}", "95 % interval", "better")
     )
     for name, report in reports.items():
         gain = gains.get(name)
         told = ("", "", "")
         if gain is not None:
-            interval = f"{change(what, gain['low'])} to {change(what, gain['high'])}"
-            told = (change(what, gain["gain"]), interval, gain["better"])
-        table.add_row(name, *(figure(n, report["metric"].get(n)) for n in names), *told)
+            interval = f"{change(what, gain.low)} to {change(what, gain.high)}"
+            told = (change(what, gain.gain), interval, gain.better)
+        table.add_row(name, *(figure(n, report.metric.get(n)) for n in names), *told)
     out.print(table)
-    show_warnings(next(iter(reports.values())))
+    show_warnings(next(iter(reports.values())).warnings)
 
 
 def show_note(text: str) -> None:
     """Print one line on stderr."""
-    err.print(text, highlight=False, markup=False)
+    err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_bundle(values: Mapping[str, Any]) -> None:
-    """`edged artifacts build` and `inspect`."""
+    """Print the result of `edged artifacts build` and `inspect`."""
     terms = [
         f"{term['weight']:g}·{term['loss']}({term['output']}{_settings(term.get('options', {}))})"
         for term in values["losses"]
@@ -300,7 +303,8 @@ def show_findings(findings: Sequence[CheckResult]) -> None:
     marks = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "error": "[red]error[/]"}
     for finding in findings:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
-        out.print(f"{marks[finding.level]:<8} {finding.what}: {finding.result}{remedy}", highlight=False)
+        line = escape(f" {finding.what}: {finding.result}{remedy}")
+        out.print(marks[finding.level] + line, highlight=False, soft_wrap=True)
 
 
 class Bars:
@@ -343,7 +347,7 @@ class ReplayProgress(Bars):
         self._task = self._progress.add_task("", total=None, note="")
 
     def update(self, position: int, total: int, version: int) -> None:
-        """After every block of samples."""
+        """Show the position after a block of samples."""
         self._progress.update(self._task, total=total, completed=position, note=f"model {version}")
 
 
@@ -391,34 +395,34 @@ class RecipeProgress(Bars):
             self._progress.advance(self._whole)
 
 
-def show_recipes(report: Mapping[str, Any], page: Path) -> None:
+def show_recipes(report: RecipeReport, page: Path) -> None:
     """Print the ranking of `edged recipe run`, what failed, and what was written."""
-    metric = report["metric"]
+    metric = report.metric
     figures = (metric.replace("_", " "), "± 95 %", "test", "step µs", "memory", "bundle")
     table = new_table("ranking", ("", "recipe", *figures))
     for column in table.columns[2:]:
         column.justify = "right"
-    for row in report["ranking"]:
-        found, test, peak = row["validation"][metric], row["test"], row["peak_bytes"]
+    for row in report.ranking:
+        found = row.validation[metric]
         table.add_row(
-            str(row["rank"]),
-            escape(row["name"]),
-            figure(metric, found["mean"]),
-            figure(metric, found["high"] - found["mean"]) if report["seeds"] > 1 else "–",
-            figure(metric, test[metric]["mean"]) if test else "–",
-            f"{row['step_us']:,.0f}",
-            size(peak),
-            size(row["bundle_bytes"]),
+            str(row.rank),
+            escape(row.recipe.name),
+            figure(metric, found.mean),
+            figure(metric, found.high - found.mean) if report.seeds > 1 else "–",
+            figure(metric, row.test[metric].mean) if row.test else "–",
+            f"{row.step_us:,.0f}",
+            size(row.peak_bytes),
+            size(row.bundle_bytes),
         )
     out.print(table)
-    show_warnings(report)
-    for row in report["failed"]:
-        for reason in row["reasons"]:
-            seeds = ", ".join(map(str, reason["seeds"]))
-            say(f"failed: {row['name']}, seed {seeds}: {reason['reason']}")
+    show_warnings(report.warnings)
+    for failed in report.failed:
+        for reason in failed.reasons:
+            seeds = ", ".join(map(str, reason.seeds))
+            say(f"failed: {failed.recipe.name}, seed {seeds}: {reason.reason}")
     say(f"report: {page}")
-    if report["written"]:
-        say(f"written: {report['written']['config']}, {report['written']['bundle']}")
+    if report.written:
+        say(f"written: {report.written.config}, {report.written.bundle}")
 
 
 def show_import(told: Mapping[str, Any]) -> None:
@@ -431,4 +435,4 @@ def show_import(told: Mapping[str, Any]) -> None:
             highlight=False,
             soft_wrap=True,
         )
-        show_warnings(file)
+        show_warnings(file["warnings"])

@@ -37,7 +37,7 @@ __all__ = [
 
 
 class DeviceConfig(Section):
-    """Who this device is."""
+    """Identity of this device."""
 
     id: Name = Field(description="name of this device: part of every topic and of the client id")
 
@@ -92,6 +92,15 @@ class Config(Section):
             )
         if network in ("cnn1d", "gru") and self.stream.window is None:
             raise ValueError(f"model.network {network} takes windows: add stream.window, or take an mlp")
+        return self
+
+    @model_validator(mode="after")
+    def _labels_of_keys(self) -> Config:
+        if self.model.per == "key" and self.stream.resolved_task not in ("classify", "regress"):
+            raise ValueError(
+                f"model.per: key learns from labels, and stream.task is {self.stream.resolved_task}: it needs"
+                " classify or regress"
+            )
         return self
 
     @model_validator(mode="after")

@@ -72,7 +72,7 @@ class FeatureConfig(Section):
         return (self.name,) if self.time is None else (f"{self.name}.sin", f"{self.name}.cos")
 
     def rule(self) -> FeatureRule:
-        """What a sample is told of it."""
+        """Return the rule that derives the feature of a sample."""
         return FeatureRule(self.name, self.time, self.max_age, self.change)
 
 

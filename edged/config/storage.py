@@ -11,7 +11,7 @@ from edged.config.values import Duration, FilePath, Section, Size
 
 
 class StorageConfig(Section):
-    """What survives on this disk."""
+    """What is stored on this disk, and how much of it."""
 
     dir: FilePath = Field(Path("./state"), description="state directory")
     max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="cap of the sample log")

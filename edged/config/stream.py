@@ -77,7 +77,7 @@ class WindowConfig(Section):
         return self
 
     def rules(self) -> WindowRules:
-        """How windows are cut."""
+        """Return the rules by which windows are cut."""
         gap = self.max_gap
         if gap is None and self.rate is not None:
             gap = max(min(SHORTEST_GAP, self.size), GAP_SHARE * self.size) / self.rate
@@ -332,12 +332,12 @@ class StreamConfig(Section):
 
     @property
     def width(self) -> int:
-        """Numbers in one reading."""
+        """Number of channels of a reading."""
         return self.features if isinstance(self.features, int) else len(self.names)
 
     @property
     def steps(self) -> int:
-        """Readings in a sample."""
+        """Number of readings in a sample."""
         return 1 if self.window is None else self.window.size
 
     @property
@@ -404,7 +404,7 @@ class StreamConfig(Section):
         return tuple((self.steps - 1) * self.width + column for column in columns)
 
     def admission_rules(self) -> AdmissionRules:
-        """What the stream is guarded against."""
+        """Return the rules of admission control."""
         return AdmissionRules(
             self.max_rate,
             self.key_rate,

@@ -105,6 +105,22 @@ class ModelConfig(Section):
         " of two experts half as wide in the second,"
         " 32 and 32 filters (cnn1d), 64 units (gru), or 64 and a code of 32 for a reconstruction",
     )
+    per: Literal["stream", "key"] = Field(
+        "stream",
+        description="key: a key with labels enough gets a model of its own, which starts from the stream's",
+    )
+    own_after: int = Field(
+        200,
+        ge=20,
+        description="labels of a key from which on it has a model of its own, if it has at least two classes"
+        " and each of them came twice",
+    )
+    keep: int = Field(
+        100,
+        ge=1,
+        description="models of keys in memory; those not used for longest are unloaded, and loaded again when"
+        " a sample of their key comes, which the stream's model answers meanwhile",
+    )
 
     @model_validator(mode="after")
     def _something_signed(self) -> ModelConfig:

@@ -160,6 +160,10 @@ class Assembly:
             self._state, host, session=self.session, watchdog=self.watchdog, latencies=latencies
         )
         pipeline.resume(self._state.unfinished)
+        if config.model.per == "key":
+            from edged.device.keys import KeyModels
+
+            pipeline.serve_keys(KeyModels(pipeline, self._state.bundle, host, pipeline.worker))
         for version in pipeline.models.unusable:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")

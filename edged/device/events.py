@@ -7,13 +7,14 @@ its sample) is no listener: stages call each other directly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edged.domain.events import Event
     from edged.domain.judging.predictions import Predictions
 
 
@@ -23,10 +24,10 @@ class Listener:
     Methods are called on the thread that has the news and must return quickly.
     """
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
-        """Something happened that people hear of: an event of the contract, without its time and number."""
+    def event(self, event: Event) -> None:
+        """Something happened that people hear of."""
 
-    def reported(self, topic: str, values: dict[str, Any]) -> None:
+    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
         """A report was published: `topic` is below the device's own, such as `events` or `state/model`."""
 
     def predicted(self, payloads: list[bytes]) -> None:
@@ -72,12 +73,12 @@ class Events(Listener):
         """Let `listener` hear everything from now on."""
         self._listeners.append(listener)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Pass the news on: see `Listener.event`."""
         for listener in self._listeners:
-            listener.event(name, fields)
+            listener.event(event)
 
-    def reported(self, topic: str, values: dict[str, Any]) -> None:
+    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
         """Pass the news on: see `Listener.reported`."""
         for listener in self._listeners:
             listener.reported(topic, values)

@@ -9,6 +9,7 @@ from edged import __version__, logs
 from edged.config import loader
 from edged.device.assembly import Assembly
 from edged.device.learning.conditions import Pacer
+from edged.domain.events import DaemonStarted
 from edged.errors import ConfigError, StorageError
 from edged.mqtt.topics import widest
 
@@ -49,16 +50,9 @@ class Device(Assembly):
             extension.start()
         self.recovery.serving()  # before anybody hears of it
         self.session.start()
-        self.events.event(
-            "started",
-            {
-                "boot": self.boot,
-                "version": __version__,
-                "model": self.pipeline.predictor.champion.version,
-                "boot_reason": self.recovery.reason,
-                "repaired": self.recovery.repaired,
-            },
-        )
+        model = self.pipeline.predictor.champion.version
+        recovery = self.recovery
+        self.events.event(DaemonStarted(self.boot, __version__, model, recovery.reason, recovery.repaired))
         gc.collect()
         gc.freeze()
         self.notifier.ready()
@@ -129,6 +123,8 @@ class Device(Assembly):
         self.pipeline.worker.join(8.0)
         self.pipeline.scheduler.client.close()
         self._keep_learning()
+        if self.pipeline.keys is not None:
+            self.pipeline.keys.close()
         self.reporter.farewell()
         if damaged is None:
             self.periodic_reporter.store_status({**self.status.status(), "state": "stopped"})

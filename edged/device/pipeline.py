@@ -9,17 +9,19 @@ candidate and `models` store it, and brings it into service.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.device.ingest.import_feed import ImportFeed
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.key_turns import KeyTurns
 from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.worker import CANCELLED, TrainingWorker
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import HeadTeacher, Predictor, ServingWorker
+from edged.device.serving.key_answers import KeyAnswers
 from edged.device.serving.label_requester import LabelRequester
 from edged.device.startup.restore import (
     restore_anomalies,
@@ -35,6 +37,8 @@ from edged.domain.stream.admission import AdmissionControl
 from edged.mqtt.codecs import sample_codec
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from edged.clock import Clock
     from edged.config import Config
     from edged.config.judging import LabelsConfig
@@ -139,6 +143,25 @@ class Pipeline:
             self.predictor.resume(predecessor)
 
 
+class KeyPart(KeyAnswers, KeyTurns, Protocol):
+    """The models of keys beside the stream's; see `edged.device.keys`."""
+
+    def status(self) -> dict[str, Any]:
+        """How many keys have models of their own, and those that do worst."""
+
+    def held(self, key: str) -> AbstractContextManager[Pipeline]:
+        """The pipeline of a key, which stays loaded meanwhile; RefusedError where it has no model."""
+
+    def configure(self, config: Config) -> None:
+        """Go by another configuration."""
+
+    def forget(self, key: str | None = None) -> int:
+        """Remove the models of a key, or of all, between two runs; how many."""
+
+    def close(self) -> None:
+        """Store what every loaded model knows, and unload all."""
+
+
 class LivePipeline(Pipeline):
     """One stream as the daemon runs it: with three threads, none of which runs yet, and label requests.
 
@@ -205,6 +228,11 @@ class LivePipeline(Pipeline):
             watchdog=watchdog,
             imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
         )
+        self.keys: KeyPart | None = None
+
+    def serve_keys(self, keys: KeyPart) -> None:
+        """Let keys be answered and learned by models of their own, too; call it before the threads start."""
+        self.keys = self.serving.keys = self.worker.keys = keys
 
 
 def head_of(config: Config, bundle: Bundle, schema: Schema) -> RidgeHead | None:

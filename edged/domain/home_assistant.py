@@ -21,7 +21,10 @@ BIRTH = b"online"
 
 MOST_VALUES = 16  # predicted values of a key that get an entity
 
-Components = dict[str, dict[str, Any]]
+Announcement = dict[str, Any]
+"""What an entity or a device is announced with, as Home Assistant names its fields."""
+
+Components = dict[str, Announcement]
 
 _HISTORICAL = "value_json.historical is defined"
 _SPECIAL = re.compile(r"_(?=[0-9a-f]{2})|[^A-Za-z0-9_-]")
@@ -35,7 +38,7 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class AnnouncedDevice:
-    """What is announced of a device.
+    """Properties of a device that its announcement needs.
 
     `root` is `<mqtt.root>/<device id>`; `commands` are those that may be sent as they are; `classes` those
     that a label can have now; `targets` how many values a prediction has. `url` leads to the device page.
@@ -113,7 +116,7 @@ def off_option(classes: Collection[str]) -> str:
 
 def announcement(
     device: AnnouncedDevice, keys: Sequence[str], *, gone: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+) -> Announcement:
     """Build the discovery message of the main device, with the entities of its `keys`: one, or none.
 
     `gone` are components of earlier messages, with their platforms: Home Assistant removes them.
@@ -136,7 +139,7 @@ def announcement(
 
 def key_announcement(
     device: AnnouncedDevice, key: str, *, gone: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+) -> Announcement:
     """Build the discovery message of one key, as a device of its own below the main one."""
     block = {
         "identifiers": [f"{_identity(device)}:{digest(key)}"],
@@ -153,8 +156,8 @@ def _identity(device: AnnouncedDevice) -> str:
 
 
 def _message(
-    device: AnnouncedDevice, block: dict[str, Any], components: Components, gone: Mapping[str, str]
-) -> dict[str, Any]:
+    device: AnnouncedDevice, block: Announcement, components: Components, gone: Mapping[str, str]
+) -> Announcement:
     identity = block["identifiers"][0]
     present = {name: {"unique_id": f"{identity}/{name}", **fields} for name, fields in components.items()}
     removed = {name: {"platform": platform} for name, platform in gone.items() if name not in components}
@@ -184,7 +187,7 @@ def _main(device: AnnouncedDevice) -> Components:
     return _health(device) | _learning(device) | _diagnostics(device) | _buttons(device)
 
 
-def _sensor(device: AnnouncedDevice, name: str, place: str, template: str, **more: Any) -> dict[str, Any]:
+def _sensor(device: AnnouncedDevice, name: str, place: str, template: str, **more: Any) -> Announcement:
     return {
         "platform": "sensor",
         "name": name,
@@ -194,7 +197,7 @@ def _sensor(device: AnnouncedDevice, name: str, place: str, template: str, **mor
     }
 
 
-def _binary(device: AnnouncedDevice, name: str, place: str, condition: str, **more: Any) -> dict[str, Any]:
+def _binary(device: AnnouncedDevice, name: str, place: str, condition: str, **more: Any) -> Announcement:
     template = f"{{{{ 'ON' if {condition} else 'OFF' }}}}"
     return _sensor(device, name, place, template, **more) | {"platform": "binary_sensor"}
 
@@ -254,9 +257,9 @@ def _learning(device: AnnouncedDevice) -> Components:
     return found
 
 
-def _quality(device: AnnouncedDevice) -> dict[str, Any]:
+def _quality(device: AnnouncedDevice) -> Announcement:
     """Accuracy in percent, or the mean error; unknown until there are labels."""
-    measured: dict[str, Any] = {"state_class": "measurement"}
+    measured: Announcement = {"state_class": "measurement"}
     if device.task != "classify":
         return _sensor(
             device, "Error", "state/quality", "{{ value_json.error }}", icon="mdi:plus-minus", **measured
@@ -297,7 +300,7 @@ def _diagnostics(device: AnnouncedDevice) -> Components:
     }  # fmt: skip
 
 
-def _button(device: AnnouncedDevice, name: str, icon: str, command: str, payload: str) -> dict[str, Any]:
+def _button(device: AnnouncedDevice, name: str, icon: str, command: str, payload: str) -> Announcement:
     return {
         "platform": "button",
         "name": name,
@@ -342,7 +345,7 @@ def _predicted(device: AnnouncedDevice, key: str) -> Components:
         "topic": f"{device.root}/{place}",
         "value_template": "{{ 'offline' if value_json.silent else 'online' }}",
     }
-    seen: dict[str, Any] = {"availability": [_online(device), silence]}
+    seen: Announcement = {"availability": [_online(device), silence]}
     if device.task == "classify":
         return {
             "prediction": _sensor(
@@ -369,7 +372,7 @@ def _predicted(device: AnnouncedDevice, key: str) -> Components:
     }
 
 
-def _number(device: AnnouncedDevice, name: str, place: str, at: int, seen: dict[str, Any]) -> dict[str, Any]:
+def _number(device: AnnouncedDevice, name: str, place: str, at: int, seen: Announcement) -> Announcement:
     template = (
         f"{{{{ none if value_json.untrained or value_json.output is none else value_json.output[{at}] }}}}"
     )

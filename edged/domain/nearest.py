@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 from itertools import islice
 
 SHOWN = 12
@@ -25,8 +26,15 @@ def did_you_mean(name: str, known: Collection[str]) -> str | None:
     >>> did_you_mean("Temp", ["vib", "temp"])
     'did you mean temp?'
     """
+    some = list(islice(known, COMPARED))
+    at = _nearest(name[:40].casefold(), tuple(other[:40].casefold() for other in some))
+    return None if at is None else f"did you mean {some[at]}?"
+
+
+@lru_cache(maxsize=64)  # a sensor that is refused sends the same names again and again
+def _nearest(name: str, known: tuple[str, ...]) -> int | None:
+    """The position of the name that is most like `name`; None where none is like it."""
     import difflib
 
-    folded = {other.casefold(): other for other in islice(known, COMPARED)}
-    near = difflib.get_close_matches(name[:40].casefold(), folded, n=1)
-    return f"did you mean {folded[near[0]]}?" if near else None
+    near = difflib.get_close_matches(name, known, n=1)
+    return known.index(near[0]) if near else None

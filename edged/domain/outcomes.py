@@ -249,7 +249,7 @@ def ended(end: RunEnd) -> str | None:
 
 
 def paused_after(failures: int, reason: str, remedy: str) -> str:
-    """That training is paused after failures.
+    """Say that training is paused after failures.
 
     >>> paused_after(3, "killed by SIGSEGV", "send `train` to try again")
     'Training is paused after 3 failures in a row: killed by SIGSEGV. To do: send `train` to try again.'
@@ -266,7 +266,7 @@ def paused_for_labels(verdicts: int, labels: int) -> str:
 
 
 def refused_again(times: int, cause: str) -> str:
-    """That candidate after candidate is rejected."""
+    """Say that candidate after candidate is rejected."""
     return f"The last {times:,} new models were not used: {cause}. Check the newest labels and sensors."
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -326,6 +326,13 @@ class ModelSupervisor(Protocol):
         """Return another model for a champion that fails and has no predecessor; None without any."""
 
 
+class Deferring(Protocol):
+    """Carries out what a thread must not wait for."""
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """Call `action` soon on another thread."""
+
+
 class RunObserver(Protocol):
     """Hears how far one training run is."""
 
@@ -337,7 +344,7 @@ class RunObserver(Protocol):
 
 
 class SampleStore(Protocol):
-    """Where samples become durable."""
+    """Store that makes samples durable."""
 
     def next_offset(self) -> int:
         """The first offset that was never given."""
@@ -364,13 +371,13 @@ class SampleStore(Protocol):
         """Packet id and checksum of the newest rows."""
 
     def open_windows(self) -> OpenWindows:
-        """What is not yet a sample."""
+        """Return the windows that are still open."""
 
     def joined_values(self) -> dict[str, array[float]]:
         """The newest values of every key."""
 
     def held_labels(self) -> dict[str, HeldLabel]:
-        """The labels that hold."""
+        """Read the labels that hold."""
 
     def newest_by_key(self, limit: int) -> tuple[list[str], NDArray[np.float32]]:
         """The newest of the last `limit` samples for each key, and what the model took of them."""
@@ -403,7 +410,7 @@ class ConnectionListener(Protocol):
 
 
 class Outbound(Protocol):
-    """Sends what a device reports."""
+    """Sends the reports of a device."""
 
     def now(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
         """Publish what is worth nothing without a connection; False when it was not sent."""

@@ -125,7 +125,7 @@ def quality(live: Mapping[str, Any] | None) -> str:
 
 
 def learned(state: Mapping[str, Any]) -> str:
-    """What the newest labels did, and when."""
+    """Say what the newest labels did, and when."""
     if not state.get("summary"):
         return "nothing yet: training starts when enough labels have arrived"
     return f"{state['summary']} ({when(state.get('summary_ts'))})"
@@ -182,7 +182,7 @@ def last_run(run: Mapping[str, Any]) -> str:
 
 
 def outbox(state: Mapping[str, Any]) -> str:
-    """What the broker does not have yet."""
+    """Say what waits for the broker."""
     return f"{state['pending']:,} waiting, {state['dropped']:,} dropped"
 
 

@@ -22,7 +22,10 @@ SMALLER_UNITS = (10**3, 10**6, 10**9)  # in a second
 MISSING: Any = object()
 
 Getter = Callable[[Any], Any]
-Features = Callable[[dict[str, Any]], list[float]]
+Message = dict[str, Any]
+"""A decoded message: its fields by name."""
+
+Features = Callable[[Message], list[float]]
 
 _FLOATS = {float}
 _NUMBERS = {int, float}
@@ -138,7 +141,7 @@ def features_of(names: str | Sequence[str], width: int) -> Features:
 
 
 def _array_at(name: str, width: int) -> Features:
-    def features(message: dict[str, Any]) -> list[float]:
+    def features(message: Message) -> list[float]:
         values = message.get(name, MISSING)
         if type(values) is not list:
             if values is MISSING:
@@ -156,7 +159,7 @@ def _flat(names: Sequence[str]) -> Features:
     """All names are keys of the message itself: one call fetches them all."""
     fetch = itemgetter(*names)
 
-    def features(message: dict[str, Any]) -> list[float]:
+    def features(message: Message) -> list[float]:
         try:
             values = fetch(message)
         except KeyError:
@@ -222,7 +225,7 @@ def _first_problem(
 def finite(features: Features) -> Features:
     """Wrap `features` so that NaN is rejected, for formats that can spell it."""
 
-    def checked(message: dict[str, Any]) -> list[float]:
+    def checked(message: Message) -> list[float]:
         values = features(message)
         if not math.isfinite(sum(values)):
             at = next(i for i, value in enumerate(values) if not math.isfinite(value))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.logs import get_logger
-from edged.storage.files.atomic import disk_errors, make_directory, publish_file
+from edged.storage.files.atomic import disk_errors, make_directory, owner_only, publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class WebAccess:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> WebAccess:
-        """Read what `asdict` gave."""
+        """Read the JSON values of `asdict`."""
         codes = tuple(PairingCode(**{**code, "scopes": tuple(code["scopes"])}) for code in values["codes"])
         sessions = tuple(
             PairedSession(**{**one, "scopes": tuple(one["scopes"])}) for one in values["sessions"]
@@ -109,7 +109,12 @@ class Pairing:
         return f"{code[:4]}-{code[4:]}"
 
     def sessions(self) -> list[PairedSession]:
-        """Return the sessions that count now, oldest first."""
+        """Return the sessions that count now, oldest first.
+
+        Raises StorageError when this user may not read them.
+        """
+        with disk_errors("reading", self._path), suppress(FileNotFoundError):
+            self._path.open("rb").close()
         return list(self._read().at(self._clock.now()).sessions)
 
     def forget(self, number: int | None = None) -> int:
@@ -164,7 +169,7 @@ class Pairing:
                 found = session
         return found
 
-    def end(self, cookie: str) -> None:
+    def log_out(self, cookie: str) -> None:
         """End the session with this cookie value, if it is one. Raises StorageError."""
         session = self.find(cookie)
         if session is not None:
@@ -199,7 +204,8 @@ class Pairing:
     def _changing(self) -> Iterator[WebAccess]:
         """What counts now, while no other process changes it."""
         place = self._path.with_name(LOCK)
-        make_directory(self._path.parent)
+        with owner_only():
+            make_directory(self._path.parent)
         with disk_errors("locking", place):
             descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -210,11 +216,8 @@ class Pairing:
             os.close(descriptor)
 
     def _write(self, known: WebAccess) -> None:
-        before = os.umask(0o077)
-        try:
+        with owner_only():
             publish_file(self._path, seal(asdict(known)))
-        finally:
-            os.umask(before)
         _give_to_owner(self._path)
 
 

@@ -57,7 +57,6 @@ from edged.trainer.task import EngineFactory, LearningTask
 if TYPE_CHECKING:
     from edged.config import Config
     from edged.domain.training.message import Message
-    from edged.domain.training.training_run import Base
 
 MORE_MEMORY = "raise training.memory_limit or lower training.batch"
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
@@ -108,7 +107,7 @@ def serve(pipe: DaemonPipe) -> int:
         training = training.model_copy(update={"threads": threads})
         config = config.model_copy(update={"training": training})
     with nullcontext() if first.durable else scratch():
-        return _execute_all(Trainer(config, pipe, first.base), pipe, config.training.resident or None)
+        return _execute_all(Trainer(config, pipe, first), pipe, config.training.resident or None)
 
 
 def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:
@@ -116,6 +115,10 @@ def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:
     code = 0
     while (order := pipe.next_order(idle)) is not None:
         try:
+            if isinstance(order, messages.Setup):  # another learner's turn
+                trainer.close()
+                trainer = Trainer(loader.from_json(order.config), pipe, order)
+                continue
             pipe.report(trainer.execute(order))
             code = 0
         except NoDataError as problem:
@@ -132,10 +135,11 @@ def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:
 class Trainer:
     """Executes the daemon's orders with the parts that a configuration describes.
 
-    `control` is the pipe to the daemon, `base` the weights that the first run begins with.
+    `control` is the pipe to the daemon; `setup` names the weights that the first run begins with, and whose
+    samples are learned.
     """
 
-    def __init__(self, config: Config, control: DaemonPipe, base: Base) -> None:
+    def __init__(self, config: Config, control: DaemonPipe, setup: messages.Setup) -> None:
         if config.model.bundle is None:
             raise ConfigError("the trainer needs a bundle", where="model.bundle")
         bundle = open_bundle(config.model.bundle, config.model.keys)
@@ -144,12 +148,17 @@ class Trainer:
         state, training = config.storage.dir, config.training
         if training.guide != "none" and training.engine == "auto":
             training = training.model_copy(update={"engine": "portable"})
-        chosen = choose(training, bundle, state, note=lambda what: control.report(messages.Note(what)))
+        chosen = choose(
+            training, bundle, setup.log or state, note=lambda what: control.report(messages.Note(what))
+        )
         if chosen.new:
             control.report(messages.EngineChosen(chosen.line()))
         engines = EngineFactory(chosen.engine, bundle, training.threads, training.provider)
         engine = engines.open()
-        samples = SampleLog.open(state / "samples.db", schema, readonly=True)
+        self._log = samples = SampleLog.open((setup.log or state) / "samples.db", schema, readonly=True)
+        self._key = setup.key
+        if setup.key is not None:
+            samples = samples.of_key(setup.key)
         task = LearningTask(training, schema, bundle, block_of(config.stream.window_rules))
         models = LocalModels(state, bundle)
         # Weights lie beside a model where they are published, and where nothing could read them from it.
@@ -164,7 +173,7 @@ class Trainer:
         checkpoints = Checkpoints(state / "checkpoints", training.keep_checkpoints)
         challenges = Challenges(task, engines, samples, control)
         self.learner = Learner(task, engine, checkpoints, models, challenges, control)
-        self.learner.restore(base)
+        self.learner.restore(setup.base)
         sampler = BatchSampler(task, samples, control)
         self._run = TrainingRun(task, self.learner, samples, sampler, models, exporter, control)
         data = LearnerData(task, self.learner, samples, sampler, self._importer)
@@ -173,10 +182,16 @@ class Trainer:
         self._in_fleet = config.fleet is not None
         self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, data, config.weights.max_bytes)
 
+    def close(self) -> None:
+        """Close the log: another learner takes this one's place."""
+        self._log.close()
+
     def execute(self, order: Message) -> Message:
         """Execute an order and return its result."""
         match order:
             case messages.RunRequest():
+                if order.key != self._key:
+                    raise TrainingError(f"set up for {self._key!r}", where=f"order about {order.key!r}")
                 before = written_bytes()
                 result = self._run.run(order)
                 after = written_bytes()

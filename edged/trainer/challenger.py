@@ -55,14 +55,14 @@ class Challenger:
         self.engine, self.state, self.born, self.contest = engine, state, born, contest
         self.won = False
 
-    def note(self) -> bytes:
+    def mark(self) -> bytes:
         """Return what its candidate carries, so that it is known again when it serves."""
         return str(self.born).encode()
 
     def serves(self, champion: Path | None) -> bool:
         """Whether the champion's folder is that of a candidate of this challenger."""
         note = champion / NOTE if champion is not None else None
-        return note is not None and note.exists() and note.read_bytes() == self.note()
+        return note is not None and note.exists() and note.read_bytes() == self.mark()
 
     def test(self, champion: Path | None, new: Window, schema: Schema) -> str:
         """Compare it with the champion on new labels; how the contest stands."""

@@ -50,7 +50,7 @@ class CarriedState:
 
 @dataclass(frozen=True)
 class RoundContribution:
-    """What a device gives to a round.
+    """Contribution of a device to a round: its update, and what training cost.
 
     `coded` is the difference to the base as it is sent: without personal layers, clipped, with its noise;
     `norm` is its L2 norm, `moved` that before it was clipped. `carried` is for the next round; `samples` were

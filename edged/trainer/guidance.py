@@ -74,7 +74,7 @@ class ChampionGuide:
         taught = None if self._answers is None else self._answers[index]
         return self._engine.step(x[index], y[index], apply=apply, teacher=taught)
 
-    def note(self) -> dict[str, Floats]:
+    def anchor(self) -> dict[str, Floats]:
         """Return what anchoring to this model will need: weights, and how much each matters."""
         if self._kind == "distill":
             return {}

@@ -272,7 +272,7 @@ class TrainingRun:
         """Publish the average that does better, or the weights themselves where there is none."""
         engine = self._learner.engine
         with in_place(self._learner.state.average.chosen, engine):
-            files = {} if self._guide is None else {ANCHOR_FILE: pack_arrays(self._guide.note())}
+            files = {} if self._guide is None else {ANCHOR_FILE: pack_arrays(self._guide.anchor())}
             return self._exporter.export(run, engine, probe, files)
 
     def _export_challenger(self, run: int, probe: NDArray[np.float32]) -> Challenge | None:
@@ -280,5 +280,5 @@ class TrainingRun:
         beside = self._learner.challenges.current
         if beside is None or not beside.won:
             return None
-        folder = self._exporter.export(run, beside.engine, probe, {NOTE: beside.note()}, "-challenger")
+        folder = self._exporter.export(run, beside.engine, probe, {NOTE: beside.mark()}, "-challenger")
         return Challenge(folder, beside.contest.dump())

@@ -37,7 +37,7 @@ class LearningTask:
 
     @property
     def memory(self) -> MemoryRules:
-        """What a learner of this task remembers."""
+        """Return the rules of what a learner of this task remembers."""
         training = self.training
         recent = min(training.recent, training.replay)
         return MemoryRules(

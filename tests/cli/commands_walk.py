@@ -8,6 +8,7 @@ front of the command that drop them.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import json
@@ -287,6 +288,8 @@ def _read_all() -> Iterator[ModuleType]:
 
 if __name__ == "__main__":
     list(_read_all())
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page of its parent's
     place, good, only = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
     for outcome in interrupted(good, place / "i") if only == "SIGINT" else walk(good, place, only):
         sys.stdout.write(json.dumps(asdict(outcome)) + "\n")

@@ -294,6 +294,16 @@ def test_a_person_chooses(tmp_path: Path, capture: Path) -> None:
     assert stream["label"] == {"topic": "labels/my-pump", "hold": True}
 
 
+def test_a_field_that_is_proposed_as_the_label_is_offered_once(tmp_path: Path) -> None:
+    capture = tmp_path / "capture.txt"
+    capture.write_text("".join(f's/p {{"temp":{n}.5,"state":"{"ab"[n % 2]}"}}\n' for n in range(8)))
+    person = Person(tmp_path / "new", "--from", capture)
+    for question in ("Number", "Words", "Name"):
+        person.answer(question, "")
+    assert person.end() == 0
+    assert person.seen.count("the field state") == 1
+
+
 def test_ctrl_c_writes_nothing(tmp_path: Path, capture: Path) -> None:
     person = Person(tmp_path / "new", "--from", capture)
     person.answer("Which of them", "1", interrupt=True)

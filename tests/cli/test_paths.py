@@ -36,7 +36,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("good")
     x, y = two_classes(300)
     np.savez(folder / "data.npz", X=x, y=y)
-    (folder / "recipe.yaml").write_text("name: r\nstream: {features: 4, classes: 2}\nrecipes:\n- {}\n")
+    recipe = "name: r\nseeds: 1\nengine: portable\nstream: {features: 4, classes: 2}\nrecipes:\n- epochs: 1\n"
+    (folder / "recipe.yaml").write_text(recipe)
     (folder / "fleet.yaml").write_text("fleet: plant\nmodel: bundle\nround: {devices: 2}\n")
     save_file({"w": np.ones(3, np.float32)}, folder / "w.safetensors")
     write_config(folder, {"features": 4, "classes": 2})

@@ -12,7 +12,7 @@ import yaml
 
 from edged.clock import SystemClock
 from edged.config import WebConfig
-from edged.device.web.http.own_certificate import FILE, fingerprint
+from edged.device.web.http.own_certificate import FILE, fingerprint, own_certificate
 from edged.device.web.http.sockets import Sockets
 from edged.errors import ConfigError
 from edged.storage.web_access import Pairing
@@ -56,13 +56,21 @@ def test_without_the_page_there_is_nothing_to_pair(tmp_path: Path) -> None:
     assert "add `web: {}`" in done.stderr
 
 
-def test_a_damaged_certificate_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["nothing", "cut", "key of another"])
+def test_a_damaged_certificate_of_the_devices_own_is_made_again(tmp_path: Path, damage: str) -> None:
     config = WebConfig.model_validate({"listen": "0.0.0.0:0"})
-    (tmp_path / FILE).write_text("nothing")
-    with pytest.raises(ConfigError, match="makes a new one"):
-        Sockets(config, tmp_path)
-    (tmp_path / FILE).unlink()
     assert Sockets(config, tmp_path).tls is not None
+    whole = (tmp_path / FILE).read_text()
+    assert Sockets(config, tmp_path).tls is not None
+    assert (tmp_path / FILE).read_text() == whole, "one that is whole stays"
+    certificate = whole[whole.index("-----BEGIN CERTIFICATE-----") :]
+    (tmp_path / "other").mkdir()
+    other = own_certificate(config, tmp_path / "other").read_text()
+    key = other[: other.index("-----BEGIN CERTIFICATE-----")]
+    damaged = {"nothing": "nothing", "cut": whole[:700], "key of another": key + certificate}
+    (tmp_path / FILE).write_text(damaged[damage])
+    assert Sockets(config, tmp_path).tls is not None
+    assert (tmp_path / FILE).read_text() not in (whole, damaged[damage])
     assert Sockets(WebConfig(), tmp_path).tls is None
 
 

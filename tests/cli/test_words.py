@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from edged.cli import output
+from edged.cli.doctor import CheckResult
+from edged.workbench.evaluation.figures import EvaluationReport
 from tests.commands import edged
 
 if TYPE_CHECKING:
@@ -25,13 +27,20 @@ def test_times_and_sizes_are_those_of_people(capsys: pytest.CaptureFixture[str])
     assert "12,345" in told
 
 
+def test_findings_are_one_line_each_with_every_word(capsys: pytest.CaptureFixture[str]) -> None:
+    result = "no feature tags[name=tag2].value on " + "x" * 80
+    output.show_findings([CheckResult("samples", "error", result, "look")])
+    assert capsys.readouterr().out == f"error samples: {result} → look\n"
+
+
 def test_figures_have_one_form_in_the_terminal_and_in_reports(capsys: pytest.CaptureFixture[str]) -> None:
     scores = {"accuracy": 0.81, "balanced_accuracy": 0.8, "kappa": 0.625}
-    counts = ("samples", "scored", "trainings", "promotions", "rejections", "rollbacks", "peak_rss_mb")
-    report: dict[str, object] = dict.fromkeys(counts, 3)
-    report |= {"metric": scores, "frozen": scores, "no_change": scores, "last_of_keys": None, "anomaly": None}
-    report |= {"calibration_error": 0.031, "coverage": None, "forgetting": 0.003, "warnings": []}
-    report |= {"labels_used": 2700, "engine": "native", "seconds": 3.0, "train_seconds": 1.0}
+    report = EvaluationReport(
+        samples=3, scored=3, quarantined=0, warnings=(), metric=scores, frozen=scores, no_change=scores,
+        experts={}, calibration_error=0.031, coverage=None, windows=(), trainings=3, promotions=3, origins={},
+        rejections=3, rollbacks=3, drifts=(), labels_used=2700, last_of_keys=None, anomaly=None,
+        forgetting=0.003, retention=None, engine="native", train_seconds=1.0, seconds=3.0, peak_rss_mb=3.0,
+    )  # fmt: skip
     output.show_evaluation(report)
     told = capsys.readouterr().out
     assert re.search(r"adapted +81\.0 % +80\.0 % +0\.625", told)

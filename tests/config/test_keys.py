@@ -1,4 +1,4 @@
-"""Every key of the configuration is set by a test.
+"""Every key of the configuration, and of a coordinator's, is set by a test.
 
 That a test sets a key is judged by its text: it has the dotted name, or the key as a word of its own while
 the section is named there or in what it imports from the tests. Whether it also shows what the key does, no
@@ -18,6 +18,7 @@ import pytest
 from pydantic import BaseModel
 
 from edged.config import Config
+from edged.fleet.config import CoordinatorConfig
 
 HERE = Path(__file__).parents[1]
 ELSEWHERE = {"domain", "config"}
@@ -61,16 +62,30 @@ def imported(path: Path) -> frozenset[Path]:
     return frozenset(found)
 
 
-def files() -> list[Path]:
-    """All that counts."""
-    return [path for path in HERE.rglob("*.py") if path.relative_to(HERE).parts[0] not in ELSEWHERE]
+def files(folder: str) -> list[Path]:
+    """All that counts below a folder of the tests."""
+    found = ((path, path.relative_to(HERE).parts) for path in (HERE / folder).rglob("*.py"))
+    return [path for path, parts in found if parts[0] not in ELSEWHERE and "rules" not in parts]
+
+
+OF_COORDINATOR = [key for key in keys(CoordinatorConfig) if key[0] not in Config.model_fields]
 
 
 @pytest.mark.parametrize("key", list(keys(Config)), ids=".".join)
 def test_some_test_sets_the_key(key: tuple[str, ...]) -> None:
+    check(key, "")
+
+
+@pytest.mark.parametrize("key", OF_COORDINATOR, ids=".".join)
+def test_some_test_sets_the_coordinators_key(key: tuple[str, ...]) -> None:
+    check(key, "fleet")
+
+
+def check(key: tuple[str, ...], folder: str) -> None:
+    """Fail where no test below the folder sets the key."""
     *sections, name = key
-    section = {sections[-1], f"{sections[-1].title()}Config"}
-    for path in files():
+    section = {sections[-1], f"{sections[-1].title()}Config"} if sections else {"CoordinatorConfig", "Fleet"}
+    for path in files(folder):
         if ".".join(key) in words(path):
             return
         if name in words(path) and any(section & words(file) for file in imported(path)):

@@ -22,6 +22,7 @@ from tests.device.partners import Supervisor, watchdog
 from tests.storage.stream import stored_inputs
 
 if TYPE_CHECKING:
+    from edged.domain.events import Event
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.mqtt.client.session import Session
 
@@ -74,9 +75,9 @@ class Hearing(Listener):
     def __init__(self, dock: Dock) -> None:
         self._dock = dock
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
-        if name.startswith(("sensor_", "sample_implausible")):
-            self._dock.notices.append((name, fields))
+    def event(self, event: Event) -> None:
+        if event.name.startswith(("sensor_", "sample_implausible")):
+            self._dock.notices.append((event.name, event.to_json()))
 
     def problem_changed(self) -> None:
         self._dock.problems.append(self._dock.committer.problem)

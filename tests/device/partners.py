@@ -14,6 +14,7 @@ from edged.host.systemd import Notifier, Watchdog
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.domain.drift.signals import DriftSignal
+    from edged.domain.events import Event
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Batch, LabelUpdate
     from edged.domain.stream.schema import Schema
@@ -75,8 +76,8 @@ class Recorder(Listener):
         self.published: list[dict[str, Any]] = []
         self.answers: list[tuple[Any, ...]] = []
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
-        self.events.append((name, fields))
+    def event(self, event: Event) -> None:
+        self.events.append((event.name, event.to_json()))
 
     def named(self, name: str) -> list[dict[str, Any]]:
         """The fields of all events of this name."""

@@ -25,6 +25,7 @@ from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 from edged.storage.outbox.queue import Outbox
+from edged.storage.web_access import Pairing
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ STREAM: dict[str, Any] = {
     "features": ["a", "b", "c"], "missing": {"fill": "last"}, "classes": 2, "label": "y", "id": "id",
 }  # fmt: skip
 MODEL: dict[str, Any] = {"hidden": [4]}
+WEB = {"listen": "0.0.0.0:0"}
+"""Open to the network: the device has a certificate of its own and paired browsers."""
 STARTS = 6
 """As many may fail, one after the other, as parts can fail twice in a try; far fewer do."""
 PATIENCE = 60.0
@@ -57,7 +60,8 @@ class Tries:
 def make_state(folder: Path, broker: Mosquitto) -> Path:
     """A state directory with something of every kind in it, as a daemon that was killed has left it."""
     folder.mkdir()
-    device = Device(folder, broker.port, STREAM, model=MODEL, training={"every": None, "new_labels": 0})
+    training = {"every": None, "new_labels": 0}
+    device = Device(folder, broker.port, STREAM, model=MODEL, training=training, web=WEB)
     rng = np.random.default_rng(0)
     with running(device, broker.port) as listener:
         for row in range(400):
@@ -68,11 +72,20 @@ def make_state(folder: Path, broker: Mosquitto) -> Path:
         assert listener.request("train", transaction="t")["status"] == "ok"
         listener.wait(lambda: listener.events("training_finished"), PATIENCE)
         assert listener.request("config.set", **{"gate.min_gain": 0.0})["status"] == "ok"
-        assert listener.request("export", what="model")["status"] == "ok"
+        for what in ("model", "mixture"):
+            assert listener.request("export", what=what)["status"] == "ok"
+        listener.wait(lambda: listener.request("labels.suspects")["data"]["reviewed"], PATIENCE)
+        assert listener.request("labels.confirm", ids=["s1"])["status"] == "ok"
+        # The first interval makes the index that the timeline reads.
+        listener.request("label", key="nobody", label=1, **{"from": 0, "to": 1})
+        assert listener.request("label", key="nobody", label=1, hold=True)["status"] == "ok"
         piece = {"bytes": 8, "sha256": "0" * 64}
         listener.request("weights.apply", transfer="t1", manifest=piece | {"chunks": [piece]})
         device.stop(signal.SIGKILL)
     state = device.state
+    pairing = Pairing(state, SystemClock())
+    assert pairing.redeem(pairing.new_code(["read"]))
+    pairing.new_code(["read", "label"])
     with_fleet = SentUpdates(state, ROUNDS)
     with_fleet.add({"round": 1}, b"update", {"residual/w": np.zeros(3, np.float32)})
     SentUpdates(state).add({"version": 1}, b"update", {"w": np.ones(3, np.float32)})
@@ -194,7 +207,7 @@ class Campaign:
         stream = STREAM | {"topic": f"s{number}/#", "key": "topic:1"}
         mqtt = {"host": "127.0.0.1", "port": self._port}
         values = {"device": {"id": f"t{number}"}, "stream": stream, "model": MODEL, "mqtt": mqtt}
-        values |= {"training": {"enabled": False}}
+        values |= {"training": {"enabled": False}, "web": WEB}
         path.write_text(yaml.safe_dump(values), encoding="utf-8")
         return path
 

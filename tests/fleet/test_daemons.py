@@ -65,7 +65,7 @@ def feed(listener: Listener, count: int, seed: int) -> None:
 def updates(site: Site) -> int:
     """How many of the round that is open are durable."""
     try:
-        return int(status_of(load(site.path))["updates"])
+        return status_of(load(site.path)).status.updates
     except StorageError:  # no coordinator has written anything
         return 0
 
@@ -110,13 +110,12 @@ def test_two_daemons_learn_from_each_other_though_coordinator_and_device_are_kil
             feed(listener, 100, seed)
         assert coordinator.wait(120) == 0, (site.folder / "log").read_text()
         rounds = read_lineage(site.dir)
-        assert [(entry["round"], entry["version"], entry["accepted"]) for entry in rounds] == [
+        assert [(entry.round, entry.version, entry.accepted) for entry in rounds] == [
             (1, 1, True),
             (2, 2, True),
         ]
         made_of = [
-            json.loads((site.dir / "models" / entry["model"] / "manifest.json").read_bytes())
-            for entry in rounds
+            json.loads((site.dir / "models" / entry.model / "manifest.json").read_bytes()) for entry in rounds
         ]
         assert [(about["devices"], about["refused"]) for about in made_of] == [(2, {}), (2, {})]
         for listener in listeners:
@@ -166,25 +165,25 @@ def test_a_canary_tries_a_model_an_operator_approves_it_and_a_group_has_its_own(
         coordinator = site.spawn()
         for listener in listeners.values():
             listener.wait(lambda listener=listener: listener.events("fleet_model"), 120)  # type: ignore[misc]
-        wait_until(lambda: status_of(load(site.path))["phase"] == "approval", 60)
+        wait_until(lambda: status_of(load(site.path)).status.phase == "approval", 60)
         assert "waits for approval" in fleet(site, "rollout status")
         assert fleet(site, "rollout approve") == "approve: round 1\n"
         wait_until(lambda: len(read_lineage(site.dir)) == 1, 60)
         wait_until(lambda: len(read_lineage(site.dir / "groups" / "apart")) == 1, 60)
         assert coordinator.wait(60) == 0, (site.folder / "log").read_text()
     common, apart = read_lineage(site.dir)[0], read_lineage(site.dir / "groups" / "apart")[0]
-    assert (common["accepted"], apart["accepted"]) == (True, True)
-    assert common["approved_by"] == getuser()
-    assert common["model"] != apart["model"]
+    assert (common.accepted, apart.accepted) == (True, True)
+    assert common.approved_by == getuser()
+    assert common.model != apart.model
     told = fleet(site, "history")
-    assert f"bird model {common['model'][:12]}, round 1" in told
-    assert f"alone-1 model {apart['model'][:12]}" in fleet(site, "history", "--device", "alone-1")
+    assert f"bird model {common.model[:12]}, round 1" in told
+    assert f"alone-1 model {apart.model[:12]}" in fleet(site, "history", "--device", "alone-1")
     assert f"approve round 1, by {getuser()}" in told
     for group, entry in ((), common), (("--group", "apart"), apart):
-        out = tmp_path / f"{entry['model'][:8]}.onnx"
-        assert entry["model"][:12] in fleet(site, "export", str(out), *group)
+        out = tmp_path / f"{entry.model[:8]}.onnx"
+        assert entry.model[:12] in fleet(site, "export", str(out), *group)
         folder = site.dir / "groups" / "apart" if group else site.dir
-        expected, _ = unpack((folder / "models" / entry["model"] / FILE).read_bytes())
+        expected, _ = unpack((folder / "models" / entry.model / FILE).read_bytes())
         model = onnx.load(out)
         found = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
         assert all(np.array_equal(found[name], value) for name, value in expected.items())
@@ -225,7 +224,7 @@ def test_one_round_of_statistics_serves_on_all_daemons(
         for listener in listeners:
             listener.request("resume", what="training")
         assert coordinator.wait(120) == 0, (site.folder / "log").read_text()
-        assert [entry["accepted"] for entry in read_lineage(site.dir)] == [True]
+        assert [entry.accepted for entry in read_lineage(site.dir)] == [True]
         for listener in listeners:
             listener.wait(lambda listener=listener: listener.events("fleet_model"), 60)  # type: ignore[misc]
             assert listener.events("fleet_model")[0]["taken"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edged.clock import VirtualClock
-from edged.errors import RefusedError
+from edged.errors import RefusedError, StorageError
 from edged.storage.web_access import (
     CODE_SECONDS,
     FILE,
@@ -131,8 +131,8 @@ def test_a_session_ends_when_it_is_revoked(shown: Pairing, daemon: Pairing) -> N
 
 def test_a_browser_logs_itself_out(shown: Pairing, daemon: Pairing) -> None:
     first, second = paired(shown, daemon), paired(shown, daemon)
-    daemon.end(first)
-    daemon.end("unknown")
+    daemon.log_out(first)
+    daemon.log_out("unknown")
     assert [one.number for one in shown.sessions()] == [2]
     assert daemon.find(second) is not None
 
@@ -168,6 +168,15 @@ def test_the_file_is_private_and_has_neither_code_nor_cookie(
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
+def test_a_code_before_the_first_start_makes_a_private_directory(tmp_path: Path, clock: VirtualClock) -> None:
+    before = os.umask(0o022)
+    try:
+        Pairing(tmp_path / "state", clock).new_code(SCOPES)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+
+
 def test_a_damaged_file_opens_nothing(shown: Pairing, daemon: Pairing, tmp_path: Path) -> None:
     cookie = paired(shown, daemon)
     path = tmp_path / FILE
@@ -176,3 +185,14 @@ def test_a_damaged_file_opens_nothing(shown: Pairing, daemon: Pairing, tmp_path:
     path.write_text(json.dumps(values))
     assert daemon.find(cookie) is None
     assert daemon.find(paired(shown, daemon)) is not None
+
+
+def test_who_may_not_read_the_file_is_told_so(shown: Pairing, daemon: Pairing, tmp_path: Path) -> None:
+    assert shown.sessions() == []
+    paired(shown, daemon)
+    assert len(shown.sessions()) == 1
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).symlink_to(tmp_path / FILE)  # as unreadable for root as for anybody else
+    with pytest.raises(StorageError, match="reading failed"):
+        shown.sessions()
+    assert daemon.find("cookie") is None

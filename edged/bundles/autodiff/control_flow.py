@@ -31,7 +31,7 @@ class Body(NodeWriter):
         self._to = to
 
     def body(self) -> Body:
-        """Another one inside this."""
+        """Return a nested body for a graph inside this one."""
         return Body(self._to)
 
     def name(self, hint: str) -> str:

@@ -39,7 +39,7 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is to become of a model.
+    """Options of an export: outputs, optimisation, form and parameters.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ def whole_name(name: str) -> str:
 
 
 def scale_name(name: str) -> str:
-    """What their scales are called."""
+    """Return the name of the tensor that holds the scales of a layer."""
     return _added(name, "scale")
 
 

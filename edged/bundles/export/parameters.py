@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import raw_offsets
 from edged.errors import ConfigError
-from edged.storage.files.atomic import STAGING, disk_errors, publish_file
+from edged.storage.files.atomic import disk_errors, publish_file, staging_path
 from edged.storage.models.bundles import DESCRIPTION, Bundle, publish, seal
 
 if TYPE_CHECKING:
@@ -133,10 +132,10 @@ def parse_property(text: str) -> tuple[str, Property]:
 
 def _put_bundle(bundle: Bundle, changed: ModelContents, ready: Mapping[str, Floats]) -> None:
     path = bundle.path
-    staged = Path(tempfile.mkdtemp(prefix=f"{STAGING}{path.name}-", dir=path.resolve().parent))
+    staged = staging_path(path.resolve().parent, path.name)
     try:
         with disk_errors("changing the bundle", path):
-            staged.chmod(0o755)
+            staged.mkdir()
             for name in bundle.files:
                 shutil.copyfile(path / name, staged / name)
             moved = replace(bundle, path=staged, properties=changed.properties)

@@ -25,7 +25,7 @@ class Loss(Protocol):
 
     @property
     def name(self) -> str:
-        """What the bundle calls it."""
+        """Name of the loss in the bundle."""
 
     def label(self, output: Tensor) -> Tensor:
         """The label for a model output."""

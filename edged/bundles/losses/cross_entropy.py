@@ -102,7 +102,7 @@ class CrossEntropy:
         return label
 
     def nodes(self, prediction: Tensor, label: str, output: str) -> list[onnx.NodeProto]:
-        """Its nodes between these tensors."""
+        """Return the nodes of the loss between these tensors."""
         if self.smoothing:
             return self._smoothed(prediction, label, output)
         made, inputs, more = [], [prediction.name, label], dict[str, Any]()

@@ -38,7 +38,7 @@ _REMEDY = "see docs/losses.md, Functions"
 
 
 class LossGraph(Writer):
-    """What a loss is written into.
+    """Graph that the nodes of a loss are added to.
 
     `add(operator, inputs, **attributes)` writes a standard operator of opset 17 and returns the name of its
     output; `number(value)` and `constant(array)` write constants.

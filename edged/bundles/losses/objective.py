@@ -65,7 +65,7 @@ class Objective:
 
     @property
     def name(self) -> str:
-        """What the bundle calls the loss."""
+        """Name of the loss in the bundle."""
         return self.terms[0].name
 
     @property

@@ -70,7 +70,7 @@ class Arrivals:
         self._count(self._joiner.join(told, delivery.received, group))
         self.labels += group.labels
 
-    def end(self) -> None:
+    def count_due(self) -> None:
         """Count the samples by the clock that are due."""
         self._count(self._joiner.tick())
 

@@ -191,7 +191,7 @@ def _hand_over(
             waiting.until_room(total)
             chunks.write(batch)
             total = int(batch.offsets[-1]) + 1
-        chunks.end(total, _entry(file, total))
+        chunks.write_end(total, _entry(file, total))
         waiting.until_finished(total)
         return False, total
 

@@ -52,7 +52,7 @@ UNFINISHED = ("interrupted", "stopped")
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
-    "imports", ".restor*", ".replaced",
+    "by-key", "imports", ".restor*", ".replaced",
 )  # fmt: skip
 
 
@@ -104,13 +104,12 @@ def _add_registry(values: dict[str, Any], config: Config) -> None:
         "pinned": record is not None and record.pinned,
         "quality": last.get("model", {}).get("quality"),
     }
+    pause = FailureBackoff.recalled(backoff_rules(config.training), registry.get_value(BACKOFF)).pause()
     values["training"] = {
         "runs": registry.run_count(),
         "last": asdict(runs[0]) if runs else None,
-        "paused": FailureBackoff.recalled(
-            backoff_rules(config.training), registry.get_value(BACKOFF)
-        ).pause(),
-        **stored_summary(registry),
+        "paused": None if pause is None else pause.to_json(),
+        **stored_summary(registry).to_json(),
     }
     values["engine"] = last.get("engine") or values["engine"]
     values["on_hold"] = registry.get_value("paused") or []

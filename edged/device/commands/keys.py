@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.config import Config
+    from edged.domain.commands.rules import Answer, Request
     from edged.storage.models.trust import Trust
 
 
@@ -39,7 +40,7 @@ class KeyCommands:
     def __init__(self, config: Config, trust: Trust) -> None:
         self._config, self._trust = config, trust
 
-    def rotate(self, request: dict[str, Any]) -> dict[str, Any]:
+    def rotate(self, request: Request) -> Answer:
         """Let the public key `new` (PEM) count wherever `old`, an id or PEM, counts now.
 
         Raises ConfigError when a field is no key; RefusedError when `old` does not count, or `new` did
@@ -47,7 +48,7 @@ class KeyCommands:
         """
         return self._replace(self._counting("old", request), parse_public(request["new"], "new"))
 
-    def revoke(self, request: dict[str, Any]) -> dict[str, Any]:
+    def revoke(self, request: Request) -> Answer:
         """Let `key`, an id or PEM, count no more.
 
         Raises ConfigError when it is no key; RefusedError when it does not count now, or is the last one
@@ -60,14 +61,14 @@ class KeyCommands:
             )
         return self._replace(key, None)
 
-    def _replace(self, key: str, new: tuple[str, bytes] | None) -> dict[str, Any]:
+    def _replace(self, key: str, new: tuple[str, bytes] | None) -> Answer:
         before = counting(self._config, self._trust)
         self._trust.replace_key(key, new)
         after = counting(self._config, self._trust)
         change = {"before": {"keys": _uses(before)}, "after": {"keys": _uses(after)}}
         return {"keys": after, **change}
 
-    def _counting(self, field: str, request: dict[str, Any]) -> str:
+    def _counting(self, field: str, request: Request) -> str:
         """The id of a key that counts now."""
         if not self._config.commands.keys:
             raise RefusedError("commands are not signed here", where="commands.keys", remedy="name keys")

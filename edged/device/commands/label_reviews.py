@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
+    from edged.domain.commands.rules import Answer, Request
     from edged.domain.stream.sample import StoredSample
     from edged.domain.stream.schema import Schema
 
@@ -19,20 +20,20 @@ class LabelReviewCommands:
     def __init__(self, reviews: LabelReviews) -> None:
         self._reviews = reviews
 
-    def suspects(self, request: dict[str, Any]) -> dict[str, Any]:
+    def suspects(self, request: Request) -> Answer:
         """Return labels that a model contradicts which was fitted without them, the most suspect first."""
         ts, labels, found = self._reviews.suspects(int(request.get("limit", USUAL)), request.get("key"))
         schema = self._reviews.schema
         return {"reviewed": ts, "labels": labels, "suspects": [suspect(schema, one) for one in found]}
 
-    def confirm(self, request: dict[str, Any]) -> dict[str, Any]:
+    def confirm(self, request: Request) -> Answer:
         """Confirm the labels of samples: they are not suspected again unless they change."""
         right = bool(request.get("right", True))
         done, unknown = self._reviews.confirm(request["ids"], right=right)
         return {"confirmed" if right else "withdrawn": done, "unknown": unknown}
 
 
-def suspect(schema: Schema, one: CheckedLabel) -> dict[str, Any]:
+def suspect(schema: Schema, one: CheckedLabel) -> Answer:
     """A suspect label as JSON values."""
     return sample(schema, one.id, one.sample) | {
         "label_confidence": one.suspect.label_confidence,
@@ -41,7 +42,7 @@ def suspect(schema: Schema, one: CheckedLabel) -> dict[str, Any]:
     }
 
 
-def sample(schema: Schema, sample_id: str, one: StoredSample) -> dict[str, Any]:
+def sample(schema: Schema, sample_id: str, one: StoredSample) -> Answer:
     """A sample as JSON values."""
     return {
         "id": sample_id,

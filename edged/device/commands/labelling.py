@@ -22,6 +22,7 @@ from edged.storage.samples.label_history import LabelHistory
 
 if TYPE_CHECKING:
     from edged.device.pipeline import LivePipeline
+    from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
     from edged.domain.stream.sample import LabelValue
     from edged.errors import EdgedError
@@ -48,7 +49,7 @@ class LabelCommands:
 
     # ---- label -----------------------------------------------------------------------------
 
-    def label(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+    def label(self, request: Request, task: Task) -> Answer:
         """Store labels durably and pass them to serving and training; the answer has the `number` to undo it.
 
         Takes `{"id", "label"}` or `{"key", "ts", "label"}`, or a list of such under `labels`; an interval
@@ -69,7 +70,7 @@ class LabelCommands:
             return self._told(done or self._label_interval(request, command))
         return self._label_samples(request, command, done)
 
-    def resume(self, request: dict[str, Any], task: Task) -> None:
+    def resume(self, request: Request, task: Task) -> None:
         """Finish and answer the command `label` that the end of the daemon cut off."""
         task.done(self.label(request, task))
 
@@ -82,9 +83,7 @@ class LabelCommands:
         self._history.release(command)
         return command, None
 
-    def _label_samples(
-        self, request: dict[str, Any], command: str, done: LabelAction | None
-    ) -> dict[str, Any]:
+    def _label_samples(self, request: Request, command: str, done: LabelAction | None) -> Answer:
         entries = request.get("labels", [request])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ConfigError("expected a list of objects with id and label", where="labels")
@@ -140,7 +139,7 @@ class LabelCommands:
 
     # ---- an interval -----------------------------------------------------------------------
 
-    def _label_interval(self, request: dict[str, Any], command: str) -> LabelAction:
+    def _label_interval(self, request: Request, command: str) -> LabelAction:
         first, last = (_read(parse_time, request, name) for name in ("from", "to"))
         if first > last:
             raise ConfigError(f"it is after to ({last:.3f})", where="from")
@@ -160,7 +159,7 @@ class LabelCommands:
         self._pipeline.worker.wake()
         return action
 
-    def _key(self, request: dict[str, Any]) -> str:
+    def _key(self, request: Request) -> str:
         if request.get("key") is not None:
             return _read(parse_key, request, "key")
         self._pipeline.ingestor.flush()
@@ -173,7 +172,7 @@ class LabelCommands:
         self._pipeline.serving.label(updates)
         self._pipeline.worker.wake()
 
-    def _told(self, action: LabelAction) -> dict[str, Any]:
+    def _told(self, action: LabelAction) -> Answer:
         """The answer about samples: how many, and how many of them had and have labels."""
         after = _counts(0 if _cleared(action) else action.rows, action.rows)
         before = _counts(action.had, action.rows)
@@ -181,7 +180,7 @@ class LabelCommands:
 
     # ---- a label that holds ----------------------------------------------------------------
 
-    def _hold(self, request: dict[str, Any], command: str) -> LabelAction:
+    def _hold(self, request: Request, command: str) -> LabelAction:
         value, schema = request.get("label"), self._pipeline.schema
         label = None if ends(value, schema) else self._label_of(value, "label")
         self._submit(HoldReading(self._key(request), label, command=command))
@@ -208,13 +207,13 @@ class LabelCommands:
             raise problems[0]
 
     @staticmethod
-    def _held(action: LabelAction) -> dict[str, Any]:
+    def _held(action: LabelAction) -> Answer:
         before, after = action.held is not None, action.now_held is not None
         return {"held": after, "number": action.number, "before": {"held": before}, "after": {"held": after}}
 
     # ---- label.undo ------------------------------------------------------------------------
 
-    def undo(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+    def undo(self, request: Request, task: Task) -> Answer:
         """Take back the last `label`, or that of `number`: what was there before comes back.
 
         Raises RefusedError when there is none, or its samples or key have been labelled again since.
@@ -239,11 +238,11 @@ class LabelCommands:
             "after": _counts(after, action.back),
         }
 
-    def resume_undo(self, request: dict[str, Any], task: Task) -> None:
+    def resume_undo(self, request: Request, task: Task) -> None:
         """Finish and answer the command `label.undo` that the end of the daemon cut off."""
         task.done(self.undo(request, task))
 
-    def _undo_held(self, action: LabelAction, command: str) -> dict[str, Any]:
+    def _undo_held(self, action: LabelAction, command: str) -> Answer:
         if action.undone_by is None:
             before, after = held_label(action.now_held), held_label(action.held)
             ts, key = self._pipeline.clock.now(), str(action.key)
@@ -257,7 +256,7 @@ class LabelCommands:
         return {"number": action.number, "undone": 1, "before": told["after"], "after": told["before"]}
 
 
-def _read(parse: Callable[[Any], _T], request: dict[str, Any], name: str) -> _T:
+def _read(parse: Callable[[Any], _T], request: Request, name: str) -> _T:
     """A field of a request, read as fields of messages are."""
     try:
         return parse(request.get(name))

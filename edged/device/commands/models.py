@@ -6,10 +6,11 @@ import hashlib
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.device.commands.of_key import addressed
 from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.metrics import score
 from edged.domain.judging.outputs import answers, errors
@@ -17,12 +18,14 @@ from edged.errors import EdgedError, ModelError, RefusedError
 from edged.host.child_process import run_module
 from edged.mqtt import weight_encoding
 from edged.storage.files.atomic import make_directory, publish_file, remove
+from edged.storage.models.key_folders import folder_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.device.events import Events
-    from edged.device.pipeline import LivePipeline
+    from edged.device.pipeline import LivePipeline, Pipeline
+    from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
     from edged.domain.protocols import ServedModel
 
@@ -41,53 +44,62 @@ class ModelCommands:
         self._pipeline = pipeline
         self._events = events
 
-    def roll_back(self, request: dict[str, Any]) -> dict[str, Any]:
+    def roll_back(self, request: Request) -> Answer:
         """Serve an earlier model again and reject the present one."""
-        change = self._pipeline.rollout.roll_back("command", _version(request))
+        with addressed(self._pipeline, request) as pipeline:
+            change = pipeline.rollout.roll_back("command", _version(request))
         self._events.states_changed()
         return change.to_json()
 
-    def promote(self, request: dict[str, Any]) -> dict[str, Any]:
+    def promote(self, request: Request) -> Answer:
         """Serve a stored model, with probation."""
         to = int(request["version"])
-        others = [version for version in self._pipeline.registry.pinned() if version != to]
-        if others:
-            raise RefusedError(f"version {others[0]} is pinned", where=f"version {to}", remedy="send unpin")
-        return self._serve(to, watch=True)
+        with addressed(self._pipeline, request) as pipeline:
+            others = [version for version in pipeline.registry.pinned() if version != to]
+            if others:
+                raise RefusedError(
+                    f"version {others[0]} is pinned", where=f"version {to}", remedy="send unpin"
+                )
+            return self._serve(pipeline, to, watch=True)
 
-    def _serve(self, version: int, *, watch: bool) -> dict[str, Any]:
-        change = self._pipeline.rollout.promote(version, watch=watch)
-        self._pipeline.recall.record_champion(version)
+    def _serve(self, pipeline: Pipeline, version: int, *, watch: bool) -> Answer:
+        change = pipeline.rollout.promote(version, watch=watch)
+        pipeline.recall.record_champion(version)
         self._events.states_changed()
         return change.to_json()
 
-    def pin(self, request: dict[str, Any]) -> dict[str, Any]:
+    def pin(self, request: Request) -> Answer:
         """Serve one version until `unpin`: candidates are evaluated, but cannot replace it."""
-        registry, champion = self._pipeline.registry, self._pipeline.predictor.champion.version
-        version = _version(request) or champion
-        registry.verify(registry.get(version).version)
-        before = {"pinned": registry.pinned()}
-        if self._pipeline.rollout.pin(version) != version:
-            self._serve(version, watch=False)
+        with addressed(self._pipeline, request) as pipeline:
+            registry, champion = pipeline.registry, pipeline.predictor.champion.version
+            version = _version(request) or champion
+            registry.verify(registry.get(version).version)
+            before = {"pinned": registry.pinned()}
+            if pipeline.rollout.pin(version) != version:
+                self._serve(pipeline, version, watch=False)
         self._events.states_changed()
         return {"pinned": version, "before": before, "after": {"pinned": [version]}}
 
-    def unpin(self, _: dict[str, Any]) -> dict[str, Any]:
+    def unpin(self, request: Request) -> Answer:
         """Unpin all versions: candidates can replace the model again."""
-        unpinned = self._pipeline.registry.unpin_all()
+        with addressed(self._pipeline, request) as pipeline:
+            unpinned = pipeline.registry.unpin_all()
         self._events.states_changed()
         return {"unpinned": unpinned, "before": {"pinned": unpinned}, "after": {"pinned": []}}
 
     # ---- how good --------------------------------------------------------------------------
 
-    def evaluate(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+    def evaluate(self, request: Request, task: Task) -> Answer:
         """Evaluate a model on the newest labelled samples that were never trained on."""
-        pipeline = self._pipeline
-        pipeline.ingestor.flush()
+        self._pipeline.ingestor.flush()
+        with addressed(self._pipeline, request) as pipeline:
+            return self._evaluate(pipeline, request, task)
+
+    def _evaluate(self, pipeline: Pipeline, request: Request, task: Task) -> Answer:
         window = pipeline.reader.holdout_window(int(request.get("rows", ROWS)))
         if len(window) == 0:
             raise RefusedError("no labelled holdout sample yet", where="evaluate")
-        served = self._model(_version(request))
+        served = self._model(pipeline, _version(request))
         raw = []
         for start in range(0, len(window), PIECE):
             if task.cancelled:
@@ -103,11 +115,9 @@ class ModelCommands:
             "figures": self._figures(served, np.concatenate(raw), window.y),
         }
 
-    def _model(self, version: int | None) -> ServedModel:
-        champion = self._pipeline.predictor.champion
-        return (
-            champion if version in (None, champion.version) else self._pipeline.models.open(int(version or 0))
-        )
+    def _model(self, pipeline: Pipeline, version: int | None) -> ServedModel:
+        champion = pipeline.predictor.champion
+        return champion if version in (None, champion.version) else pipeline.models.open(int(version or 0))
 
     def _figures(
         self, served: ServedModel, raw: NDArray[np.float32], y: NDArray[np.float32]
@@ -120,12 +130,16 @@ class ModelCommands:
 
     # ---- a copy ----------------------------------------------------------------------------
 
-    def export(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+    def export(self, request: Request, task: Task) -> Answer:
         """Write a model, its weights or what is served into the state directory's `exports/`.
 
         The newest 8 files stay there.
         """
-        pipeline, what = self._pipeline, request.get("what", "model")
+        with addressed(self._pipeline, request) as pipeline:
+            return self._export(pipeline, request, task)
+
+    def _export(self, pipeline: Pipeline, request: Request, task: Task) -> Answer:
+        what = request.get("what", "model")
         version = _version(request) or pipeline.predictor.champion.version
         source = pipeline.registry.verify(pipeline.registry.get(version).version)
         name = f"model-{version}{source.suffix}"
@@ -137,12 +151,14 @@ class ModelCommands:
                     where=f"version {version}",
                     remedy="set report.weights, or export the model",
                 )
-        folder = pipeline.config.storage.dir / EXPORTS
+        folder = self._pipeline.config.storage.dir / EXPORTS
         make_directory(folder)
         if what == "mixture":
-            content, name = self._mixture(version, source, folder), f"mixture-{version}.onnx"
+            content, name = self._mixture(pipeline, version, source, folder), f"mixture-{version}.onnx"
         else:
             content = source.read_bytes()
+        if request.get("key") is not None:
+            name = f"{folder_name(request['key'])}-{name}"
         task.progress({"bytes": len(content)})
         publish_file(folder / name, content)
         _prune(folder, EXPORTS_KEPT)
@@ -153,10 +169,10 @@ class ModelCommands:
             "sha256": hashlib.sha256(content).hexdigest(),
         }
 
-    def _mixture(self, version: int, source: Path, folder: Path) -> bytes:
+    def _mixture(self, pipeline: Pipeline, version: int, source: Path, folder: Path) -> bytes:
         """What is served with this version, as one ONNX file that another process writes."""
-        champion = self._pipeline.predictor.champion
-        served = champion if champion.version == version else self._pipeline.models.open(version)
+        champion = pipeline.predictor.champion
+        served = champion if champion.version == version else pipeline.models.open(version)
         if not isinstance(served.model, StreamModel) or source.suffix != ".onnx":
             raise RefusedError("nothing is mixed with this model", where=f"version {version}")
         with TemporaryDirectory(dir=folder.parent) as made:
@@ -169,7 +185,7 @@ class ModelCommands:
             return out.read_bytes()
 
 
-def _version(request: dict[str, Any]) -> int | None:
+def _version(request: Request) -> int | None:
     return None if request.get("version") is None else int(request["version"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.errors import RefusedError
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.pipeline import LivePipeline
     from edged.device.settings import PausedParts
+    from edged.domain.commands.rules import Answer, Request
     from edged.mqtt.client.command_connection import CommandConnection
 
 
@@ -51,7 +52,7 @@ class PauseCommands:
         """Close the connection for commands. Safe to call twice."""
         self._connection.close()
 
-    def pause(self, request: dict[str, Any]) -> dict[str, Any]:
+    def pause(self, request: Request) -> Answer:
         """Pause the part `what`, training by default; with `hold` false resume it.
 
         Raises RefusedError where `resume` must be signed and this command need not be.
@@ -61,11 +62,11 @@ class PauseCommands:
             raise RefusedError("resuming must be signed", where="hold", remedy="send the command resume")
         return self._set(request.get("what", "training"), paused=hold)
 
-    def resume(self, request: dict[str, Any]) -> dict[str, Any]:
+    def resume(self, request: Request) -> Answer:
         """Resume the part `what`, training by default."""
         return self._set(request.get("what", "training"), paused=False)
 
-    def _set(self, part: str, *, paused: bool) -> dict[str, Any]:
+    def _set(self, part: str, *, paused: bool) -> Answer:
         before = {"paused": self._paused.names}
         if self._paused.set(part, paused=paused):
             self._switch(part, paused=paused)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged import __version__
 
 if TYPE_CHECKING:
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
+    from edged.domain.commands.rules import Answer, Request
     from edged.mqtt.client.session import Session
 
 
@@ -21,15 +22,15 @@ class QueryCommands:
         self._status = status
         self._session = session
 
-    def ping(self, _: dict[str, Any]) -> dict[str, Any]:
+    def ping(self, _: Request) -> Answer:
         """Return the time of the device and its version."""
         return {"pong": True, "ts": self._pipeline.clock.now(), "version": __version__}
 
-    def status(self, _: dict[str, Any]) -> dict[str, Any]:
+    def status(self, _: Request) -> Answer:
         """Return the summary that `edged status` prints."""
         return self._status.status()
 
-    def capabilities(self, names: Iterable[str]) -> dict[str, Any]:
+    def capabilities(self, names: Iterable[str]) -> Answer:
         """Describe the device, and its commands `names` with the schemas of their requests and answers."""
         from edged.domain.messages.requests import REQUESTS, whole
         from edged.domain.messages.sent import ANSWERS

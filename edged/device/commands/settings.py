@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged import logs
 from edged.device.settings import value_of
@@ -10,6 +10,7 @@ from edged.device.settings import value_of
 if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.settings import Settings
+    from edged.domain.commands.rules import Answer, Request
 
 SHOWN = {
     "device", "stream", "model", "training", "drift", "anomaly", "gate", "labels", "serving", "storage",
@@ -25,7 +26,7 @@ class SettingsCommands:
         self._settings = settings
         self._events = events
 
-    def get(self, request: dict[str, Any]) -> dict[str, Any]:
+    def get(self, request: Request) -> Answer:
         """Return the configuration in force, or the keys that the request names."""
         values = self._settings.config.model_dump(mode="json", include=SHOWN)
         keys = request.get("keys")
@@ -33,7 +34,7 @@ class SettingsCommands:
             return {"values": values, **self._settings.report()}
         return {"values": {key: value_of(values, key) for key in keys}, **self._settings.report()}
 
-    def set(self, request: dict[str, Any]) -> dict[str, Any]:
+    def set(self, request: Request) -> Answer:
         """Set keys permanently; null restores the value of the configuration file.
 
         Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
@@ -42,7 +43,7 @@ class SettingsCommands:
         self._events.states_changed()
         return self._settings.report() | change
 
-    def level(self, request: dict[str, Any]) -> dict[str, Any]:
+    def level(self, request: Request) -> Answer:
         """Set the log level until the next restart."""
         before = {"level": logs.level()}
         logs.configure(request["level"], self._settings.config.log.format)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from edged.device.commands.of_key import addressed
 from edged.domain.training.training_run import RunOptions
 from edged.errors import RefusedError
 from edged.storage.models.checkpoints import Checkpoints
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
+    from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.running import RunningCommands
     from edged.domain.commands.tasks import Task
 
@@ -27,20 +29,28 @@ class TrainingCommands:
         self._running = running
         self._events = events
 
-    def train(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+    def train(self, request: Request, task: Task) -> Answer:
         """Start a run as soon as the present run has ended; the task ends with the run.
 
         Samples received so far are committed first, so that the run can read them.
         """
         self._pipeline.ingestor.flush()
+        key = request.get("key")
+        if key is not None:
+            with addressed(self._pipeline, request) as own:
+                self._pipeline.worker.command(_options(request), task, key)
+                return {"new_samples": own.scheduler.new()}
         self._pipeline.worker.command(_options(request), task)
         return {"new_samples": self._status.new_labelled()}
 
-    def resume(self, request: dict[str, Any], task: Task) -> None:
+    def resume(self, request: Request, task: Task) -> None:
         """Resume a run that was interrupted when the daemon ended."""
-        self._pipeline.worker.adopt(_options(request), task)
+        if request.get("key") is not None:
+            self.train(request, task)
+        else:
+            self._pipeline.worker.adopt(_options(request), task)
 
-    def cancel(self, request: dict[str, Any]) -> dict[str, Any]:
+    def cancel(self, request: Request) -> Answer:
         """Cancel the present run, or the command with the transaction `target`."""
         worker, target = self._pipeline.worker, request.get("target")
         if target is None:
@@ -53,7 +63,7 @@ class TrainingCommands:
         task.cancelled = True
         return {"cancelled": task.name, "run": None}
 
-    def checkpoint(self, _: dict[str, Any], task: Task) -> dict[str, Any]:
+    def checkpoint(self, _: Request, task: Task) -> Answer:
         """Store a checkpoint of the present run; without a run, report the newest checkpoint."""
         if not self._pipeline.worker.want_checkpoint(task):
             config = self._pipeline.config
@@ -63,7 +73,7 @@ class TrainingCommands:
             task.done({"generation": max(numbers, default=None), "step": None})
         return {}
 
-    def accept(self, request: dict[str, Any]) -> dict[str, Any]:
+    def accept(self, request: Request) -> Answer:
         """Mark the samples of an alarm as normal, end the alarm and learn from the samples.
 
         With `labels` trust a source of labels again; learn from those that were set aside unless `earlier` is
@@ -84,18 +94,19 @@ class TrainingCommands:
         self._pipeline.worker.wake()
         return {"accepted": accepted}
 
-    def reset_drift(self, _: dict[str, Any]) -> dict[str, Any]:
+    def reset_drift(self, request: Request) -> Answer:
         """Use current data as the drift baseline and drop pending drift triggers."""
-        predictor, triggers = self._pipeline.predictor, self._pipeline.scheduler.triggers
-        signals = predictor.drift.signals
-        predictor.reset_drift()
-        triggers.drifted = triggers.warned = triggers.fallen = False
+        with addressed(self._pipeline, request) as pipeline:
+            predictor, triggers = pipeline.predictor, pipeline.scheduler.triggers
+            signals = predictor.drift.signals
+            predictor.reset_drift()
+            triggers.drifted = triggers.warned = triggers.fallen = False
         self._pipeline.worker.store_state()
         self._events.states_changed()
         return {"forgotten": signals}
 
 
-def _options(request: dict[str, Any]) -> RunOptions:
+def _options(request: Request) -> RunOptions:
     """Return the fields of a request as the options of the trainer."""
     options = {"base" if name == "from" else name: value for name, value in request.items()}
     if "steps" in options:

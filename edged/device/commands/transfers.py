@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from edged.device.outbound.weight_updates import WeightUpdates
     from edged.device.promotion.rollout import Rollout
     from edged.device.transfers.receiver import TransferReceiver
-
-Request = dict[str, Any]
+    from edged.domain.commands.rules import Answer, Request
 
 
 class TransferCommands:
@@ -38,7 +37,7 @@ class TransferCommands:
         self._config, self._transfers = config, transfers
         self._updates, self._publishing, self._rollout = updates, publishing, rollout
 
-    def get_weights(self, request: Request) -> Request:
+    def get_weights(self, request: Request) -> Answer:
         """Send the weights of a version, or some chunks of them, by the way that updates go.
 
         Takes `version` (the champion's when absent), `mode`, `dtype`, `base` (`last`, `bundle` or a version)
@@ -60,7 +59,7 @@ class TransferCommands:
             "manifest": {name: value for name, value in update.manifest.items() if name != "chunks"},
         }
 
-    def apply_weights(self, request: Request) -> Request:
+    def apply_weights(self, request: Request) -> Answer:
         """Announce an update, or ask how it stands: which chunks are missing, or how it has ended.
 
         Takes `transfer`, a name that the sender chooses, `manifest` as `weights.get` publishes it, and `mix`
@@ -71,7 +70,7 @@ class TransferCommands:
         purpose, limit = TransferPurpose(mix=request.get("mix", True)), self._config.weights.max_bytes
         return self._transfers.announce(request["transfer"], request["manifest"], purpose, limit)
 
-    def install_bundle(self, request: Request) -> Request:
+    def install_bundle(self, request: Request) -> Answer:
         """Announce a bundle file, or ask how it stands.
 
         Takes `transfer`, a name that the sender chooses, and either `manifest` (`bytes`, `sha256`, `chunks`),
@@ -92,14 +91,14 @@ class TransferCommands:
                 )
         return self._install("bundle", request)
 
-    def install_model(self, request: Request) -> Request:
+    def install_model(self, request: Request) -> Answer:
         """Announce a model file of the network that the device has; fields and errors as for a bundle.
 
         Raises RefusedError also where only signed bundles are accepted.
         """
         return self._install("model", request)
 
-    def _install(self, kind: Literal["model", "bundle"], request: Request) -> Request:
+    def _install(self, kind: Literal["model", "bundle"], request: Request) -> Answer:
         url, manifest = request.get("url"), request.get("manifest")
         if url is not None:
             whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}

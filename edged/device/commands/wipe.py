@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.commands.models import EXPORTS
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.pipeline import LivePipeline
+    from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
 
 USUAL = ("samples", "checkpoints", "models")
@@ -34,7 +35,7 @@ class WipeCommands:
         self._outbound = outbound
         self._events = events
 
-    def wipe(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
+    def wipe(self, request: Request, task: Task) -> Answer:
         """Erase the kinds of data in `what`: samples, checkpoints and models by default.
 
         Raises RefusedError when `confirm` is not the id of this device.
@@ -48,13 +49,16 @@ class WipeCommands:
             )
         with suppress(RefusedError):  # no run is in progress
             pipeline.worker.cancel()
+        if request.get("key") is not None and pipeline.keys is None:
+            raise RefusedError("keys have no models here", where="key", remedy="set model.per: key")
         gone: dict[str, int] = {}
         done = threading.Event()
         problems: list[EdgedError] = []
 
         def erase() -> None:
             try:
-                gone.update(self._erase(what))
+                key = request.get("key")
+                gone.update(self._erase(what) if key is None else self._erase_key(key))
             except StorageError:
                 raise  # tried again
             except EdgedError as problem:
@@ -72,6 +76,12 @@ class WipeCommands:
             raise problems[0]
         return gone
 
+    def _erase_key(self, key: str) -> dict[str, int]:
+        """Erase what a key has learned for itself: it shares the stream's model again."""
+        pipeline = self._pipeline
+        pipeline.scheduler.client.stop()
+        return {"keys": 0 if pipeline.keys is None else pipeline.keys.forget(key)}
+
     def _erase(self, what: list[str]) -> dict[str, int]:
         """Erase data on the training thread; return counts by kind."""
         pipeline, state = self._pipeline, self._pipeline.config.storage.dir
@@ -81,6 +91,8 @@ class WipeCommands:
         )
         if "samples" in what or "labels" in what:
             pipeline.ingestor.forget()
+        if pipeline.keys is not None:  # whatever goes, models of keys were learned from it
+            gone["keys"] = pipeline.keys.forget()
         if "models" in what:
             pipeline.registry.unpin_all()
             pipeline.rollout.begin_anew("wiped")

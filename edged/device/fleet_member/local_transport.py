@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.events import Listener
+from edged.domain.events import FleetAccepted, FleetDeclined, FleetFailed, FleetRefused
 from edged.domain.federated.messages import Evaluation, FleetTopics, RoundAnnouncement, UpdateHeader, split
 from edged.domain.federated.participation import stranger
 from edged.errors import RefusedError
@@ -22,11 +23,9 @@ from edged.mqtt.client.message import ReceivedMessage
 if TYPE_CHECKING:
     from edged.config import FleetConfig
     from edged.device.fleet_member.protocols import MemberHost, RoundWork
+    from edged.domain.events import Event
 
     Sink = Callable[[ReceivedMessage], None]
-
-SETTLED = ("fleet_accepted", "fleet_refused")
-BROKEN_OFF = ("fleet_declined", "fleet_failed")
 
 
 class LocalTransport(Listener):
@@ -79,13 +78,13 @@ class LocalTransport(Listener):
         with self._lock:
             self._sinks.pop(pattern, None)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Drop an update that has its receipt; note why the member declines or fails in the round."""
         with self._lock:
-            if name in SETTLED:
-                self._parts = {n: kept for n, kept in self._parts.items() if kept[0].round != fields["round"]}
-            elif name in BROKEN_OFF and self._round is not None and fields["round"] == self._round.round:
-                self._why_not = str(fields["reason"])
+            if isinstance(event, FleetAccepted | FleetRefused):
+                self._parts = {n: kept for n, kept in self._parts.items() if kept[0].round != event.round}
+            elif self._round is not None and isinstance(event, FleetDeclined | FleetFailed):
+                self._why_not = event.reason if event.round == self._round.round else self._why_not
 
     # ---- what the carrier calls ------------------------------------------------------------
 

@@ -17,6 +17,14 @@ from edged import signing
 from edged.device.fleet_member.masked_rounds import MaskedRounds
 from edged.device.fleet_member.round_jobs import RoundJobs
 from edged.device.fleet_member.update_sender import UpdateSender
+from edged.domain.events import (
+    FleetAccepted,
+    FleetDeclined,
+    FleetFailed,
+    FleetModelJudged,
+    FleetRefused,
+    FleetTrained,
+)
 from edged.domain.federated.audience import BUDGET_USED, DAY_SECONDS, Audience, DeviceFacts, outside
 from edged.domain.federated.messages import (
     STOPPED,
@@ -38,6 +46,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import FleetConfig
     from edged.device.fleet_member.protocols import FleetTransport, MemberHost, RoundWork
+    from edged.domain.events import Event
     from edged.domain.federated.participation import MembershipRecord
     from edged.domain.federated.settings import BaseModelInfo
     from edged.domain.training.training_run import FleetModelResult, RoundResult
@@ -207,7 +216,7 @@ class Member:
         """Take no further part in the round's sum: the others take off what masks it leaves."""
         self._masks.drop()
         number = self._round.round if self._round is not None else None
-        self._event("fleet_failed", {"round": number, "reason": problem.line()})
+        self._event(FleetFailed(number, problem.line()))
 
     # ---- rounds ----------------------------------------------------------------------------
 
@@ -299,7 +308,7 @@ class Member:
         """Report once why the device takes no part in a round."""
         if self._declined != (announced.id, reason):
             self._declined = (announced.id, reason)
-            self._event("fleet_declined", {"round": announced.round, "reason": reason})
+            self._event(FleetDeclined(announced.round, reason))
 
     def _why_not(self, config: RoundSettings) -> str:
         if not self._config.train:
@@ -356,8 +365,7 @@ class Member:
         if not isinstance(problem, StorageError):  # of a disk no round is to blame
             self._failures[name] = self._failures.get(name, 0) + 1
         announced = self._round
-        fields = {"round": announced.round if announced is not None else None, "reason": problem.line()}
-        self._event("fleet_failed", fields)
+        self._event(FleetFailed(None if announced is None else announced.round, problem.line()))
         if name == (announced and announced.base.hash):
             self._models.remove(name)  # perhaps it came damaged
 
@@ -368,25 +376,13 @@ class Member:
         window = self._round.window if self._round is not None else 0.0
         self._sender.add(number, about, self._clock.monotonic() + window * random.random())
         self._masks.trained(number, about)
-        self._event(
-            "fleet_trained",
-            {
-                "round": about.round,
-                "samples": found.samples,
-                "steps": found.steps,
-                "bytes": found.bytes,
-                "norm": found.norm,
-            },
-        )
+        self._event(FleetTrained(about.round, found.samples, found.steps, found.bytes, found.norm))
         self._change(self._record.trained(number, about))
 
     def _acknowledge(self, payload: bytes) -> None:
         for update, refused in self._sender.acknowledge(payload):
-            fields: dict[str, Any] = {"round": update.about.round, "sendings": update.sendings}
-            if refused is None:
-                self._event("fleet_accepted", fields)
-            else:
-                self._event("fleet_refused", fields | {"reason": refused})
+            ended = update.about.round, update.sendings
+            self._event(FleetAccepted(*ended) if refused is None else FleetRefused(*ended, refused))
             self._change(self._record.done_with(update.number))
 
     # ---- the fleet's model -----------------------------------------------------------------
@@ -403,7 +399,7 @@ class Member:
             return
         self._failures[base.hash] = self._failures[announced.id] = TRIES
         reason = f"its model has {base.bytes} bytes, fleet.max_bytes is {self._config.max_bytes}"
-        self._event("fleet_failed", {"round": announced.round, "reason": reason})
+        self._event(FleetFailed(announced.round, reason))
 
     def _add_part(self, topic: str, payload: bytes) -> None:
         self._transferred(len(payload))
@@ -416,11 +412,7 @@ class Member:
         self._busy = False
         self._publish_state()
         share, taken, reason = found.share, found.taken, found.reason
-        self._event(
-            "fleet_model",
-            {"round": announced.round, "model": announced.base.hash, "share": share, "taken": taken,
-             "reason": reason},
-        )  # fmt: skip
+        self._event(FleetModelJudged(announced.round, announced.base.hash, share, taken, reason))
         before, model, mixed = found.before, found.model, found.mixed
         if self._config.report and announced.config.evaluate and before is not None and model is not None:
             report = Evaluation(
@@ -456,9 +448,9 @@ class Member:
         if self._transport.publish(self._topics.state(self._device), state.payload(), retain=True):
             self._told = now, fields
 
-    def _event(self, what: str, fields: Fields) -> None:
-        log.info(what, **fields)
-        self._host.event(what, fields)
+    def _event(self, event: Event) -> None:
+        log.info(event.name, **event.to_json())
+        self._host.event(event)
 
 
 class ModelFetcher:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.events import Extension
 from edged.device.fleet_member.local_transport import LocalTransport
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edged.device.fleet_member.protocols import FleetTransport
     from edged.device.learning.worker import TrainingWorker
     from edged.device.pipeline import LivePipeline
+    from edged.domain.events import Event
     from edged.mqtt.client.session import Session
     from edged.storage.models.active_bundle import ActiveBundle
     from edged.storage.models.registry import Registry
@@ -52,9 +53,9 @@ class DeviceHost:
         """Call `job` on the learning thread, after the present training run."""
         self._worker.between_runs(job)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Report an event of the contract."""
-        self._events.event(name, fields)
+        self._events.event(event)
 
 
 class Membership(Extension):
@@ -103,7 +104,7 @@ class Membership(Extension):
         """Stop the member; the fleet is told that the device takes part in nothing for now."""
         self._member.stop()
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Let the local transport hear how rounds go."""
         if self.local_transport is not None:
-            self.local_transport.event(name, fields)
+            self.local_transport.event(event)

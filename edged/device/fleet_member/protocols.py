@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from edged.domain.events import Event
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.federated.participation import MembershipRecord
     from edged.domain.training.training_run import FleetModelResult, RoundResult
@@ -57,7 +58,7 @@ class MemberHost(Protocol):
     def between_runs(self, job: Callable[[], None]) -> None:
         """Call `job` on another thread as soon as no training run is in progress."""
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Report an event of the contract."""
 
 

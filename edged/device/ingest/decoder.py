@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -75,14 +75,9 @@ class SampleDecoder:
                 found = self._codec.decode(delivery.topic, delivery.payload)
                 self.record(self.messages, None)
                 if isinstance(found, Reading):
-                    self._look_at_labels([found], delivery, group)
-                    return _from(found, delivery.topic) if self.admit(found) else None
-                self._look_at_labels(found, delivery, group)
-                return [
-                    _from(one, delivery.topic)
-                    for one in found
-                    if isinstance(one, LabelReading | HoldReading) or self.admit(one)
-                ]
+                    self._look_at_label(found, delivery, group)
+                    return found if self.admit(found) else None
+                return self._several(found, delivery, group)
             label = _from(self._label_codec.decode(delivery.topic, delivery.payload), delivery.topic)
             if isinstance(label, HoldReading) or (label.key is not None and label.ts is None):
                 return [label]
@@ -99,17 +94,29 @@ class SampleDecoder:
             self.record(self.labels if of_label else self.messages, f"{delivery.topic}: {problem.what}")
         return None
 
-    def _look_at_labels(self, found: Sequence[Seen], delivery: Delivery, group: CommitGroup) -> None:
-        """Put the labels that the stream does not know into the quarantine: their samples stay."""
-        for reading in found:
-            if isinstance(reading, LabelReading | HoldReading):
+    def _several(self, found: Sequence[Seen], delivery: Delivery, group: CommitGroup) -> list[Seen]:
+        """Let in what one message says of several samples, or of parts of them, and its labels."""
+        taken: list[Seen] = []
+        for one in found:
+            if isinstance(one, LabelReading | HoldReading):
                 self.record(self.labels, None)
-            elif reading.refused_label is not None:
-                now, what = self._clock.now(), reading.refused_label
-                group.rejected.append(Rejected(now, delivery.topic, "label", delivery.payload, what))
-                self.record(self.labels, f"{delivery.topic}: {what}")
-            elif reading.label is not None:
-                self.record(self.labels, None)
+                taken.append(_from(one, delivery.topic))
+            else:
+                self._look_at_label(one, delivery, group)
+                if self.admit(one):
+                    taken.append(one)
+        return taken
+
+    def _look_at_label(self, reading: Reading | Observation, delivery: Delivery, group: CommitGroup) -> None:
+        """Say where a label came from; one that the stream does not know is quarantined, its sample stays."""
+        if reading.label is not None:
+            self.record(self.labels, None)
+            if isinstance(reading, Reading):
+                reading.source = delivery.topic
+        elif reading.refused_label is not None:
+            now, what = self._clock.now(), reading.refused_label
+            group.rejected.append(Rejected(now, delivery.topic, "label", delivery.payload, what))
+            self.record(self.labels, f"{delivery.topic}: {what}")
 
     def record(self, monitor: RefusalMonitor, refused: str | None) -> None:
         """Record what was taken, or why not; when most are refused from now on, or no longer, report it."""
@@ -157,11 +164,6 @@ class SampleDecoder:
         return frozenset(batch.offsets[rows].tolist())
 
 
-_Found = TypeVar("_Found", bound=Seen)
-
-
-def _from(found: _Found, topic: str) -> _Found:
-    """What a message on a topic holds, with the topic as the source of a label."""
-    if isinstance(found, LabelReading) or (isinstance(found, Reading) and found.label is not None):
-        return replace(found, source=topic)
-    return found
+def _from(label: LabelReading | HoldReading, topic: str) -> LabelReading | HoldReading:
+    """A label, with the topic of its message as its source."""
+    return replace(label, source=topic) if isinstance(label, LabelReading) else label

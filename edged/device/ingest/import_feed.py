@@ -31,7 +31,7 @@ class AuditJournal(Protocol):
     """Where an entry waits for the audit log."""
 
     def record_audit(self, entry: Mapping[str, Any]) -> None:
-        """Let an entry wait, durably."""
+        """Queue an entry for the audit log, durably."""
 
 
 def store_part(

@@ -5,6 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edged.device.outbound.reporter import EventThrottle
+from edged.domain.events import (
+    SampleImplausible,
+    SampleQuarantined,
+    SensorBack,
+    SensorFlooding,
+    SensorMissing,
+    SensorMoves,
+    SensorStuck,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,39 +39,35 @@ class IngestNotices:
         """Report a message that was put into quarantine."""
         more = self._throttle.admit(rejected.reason)
         if more is not None:
-            fields = {"reason": rejected.reason, "topic": rejected.topic, "detail": rejected.detail}
-            self._events.event("sample_quarantined", {**fields, "more": more})
+            event = SampleQuarantined(rejected.reason, rejected.topic, rejected.detail, more)
+            self._events.event(event)
 
     def flooding(self, key: str) -> None:
         """Report a key that sends more than it may."""
         more = self._throttle.admit("sensor_flooding")
         if more is not None:
-            self._events.event("sensor_flooding", {"more": more, "key": key})
+            self._events.event(SensorFlooding(more, key))
 
     def stuck(self, changes: list[StuckSensor]) -> None:
         """Report sensors that have stopped, or have begun to move again."""
         for change in changes[:MOST_STUCK]:
-            names = [self._schema.names[i] if self._schema.names else i for i in change.features]
-            self._events.event(
-                "sensor_stuck" if change.stuck else "sensor_moves",
-                {"more": max(0, len(changes) - MOST_STUCK), "key": change.key, "features": names},
-            )
+            names = tuple(self._schema.names[i] if self._schema.names else i for i in change.features)
+            kind = SensorStuck if change.stuck else SensorMoves
+            self._events.event(kind(max(0, len(changes) - MOST_STUCK), change.key, names))
 
     def implausible(self, key: str, feature: int, value: float) -> None:
         """Report a value that cannot be; `feature` is its position in a reading."""
         more = self._throttle.admit("sample_implausible")
         if more is not None:
             name = self._schema.names[feature] if self._schema.names else feature
-            fields = {"key": key, "feature": name, "value": value, "more": more}
-            self._events.event("sample_implausible", fields)
+            self._events.event(SampleImplausible(key, name, value, more))
 
     def away(self, absence: SensorAbsence, names: Sequence[str]) -> None:
         """Report sensors whose values stay away, or are back; `names` are those of features of messages."""
-        more = self._throttle.admit("sensor_missing" if absence.away else "sensor_back")
+        kind = SensorMissing if absence.away else SensorBack
+        more = self._throttle.admit(kind.NAME)
         if more is not None:
-            features = [names[at] for at in absence.features]
-            event = "sensor_missing" if absence.away else "sensor_back"
-            self._events.event(event, {"more": more, "key": absence.key, "features": features})
+            self._events.event(kind(more, absence.key, tuple(names[at] for at in absence.features)))
 
     def problem_changed(self) -> None:
         """Report that commits fail, or succeed again."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edged import __version__
 from edged.device.events import Extension
 from edged.device.integrations.key_states import KeyStates
+from edged.domain.events import AnomalyAlarm
 from edged.domain.home_assistant import (
     BIRTH,
     AnnouncedDevice,
@@ -31,8 +32,11 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.outbound.publisher import OutboundRouter
     from edged.device.pipeline import LivePipeline
+    from edged.domain.events import Event
+    from edged.domain.home_assistant import Announcement
     from edged.domain.judging.predictions import Predictions
     from edged.domain.stream.schema import Schema
+    from edged.domain.training.message import Message
     from edged.host.scheduler import Scheduler
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
@@ -44,7 +48,7 @@ ANNOUNCED, KEYS = "home_assistant", "home_assistant_keys"
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 3.0  # until Home Assistant has what was announced, options of a select for one
 LEAST_ROOM = 100  # messages that must find room at the broker's side before a state is published
-NOTHING: dict[str, Any] = {"components": {}}
+NOTHING: Announcement = {"components": {}}
 MOST_GONE = 100  # components of a device that are remembered after they went
 
 
@@ -68,7 +72,7 @@ class AnnouncedTopics:
         """Return what is stored."""
         return {"devices": self.devices, "states": sorted(self.states)}
 
-    def with_more(self, devices: dict[str, dict[str, Any]], states: Collection[str]) -> AnnouncedTopics:
+    def with_more(self, devices: dict[str, Announcement], states: Collection[str]) -> AnnouncedTopics:
         """Return these and what is announced now: messages by topic, and states."""
         known = dict(self.devices)
         for place, message in devices.items():
@@ -78,7 +82,7 @@ class AnnouncedTopics:
         return AnnouncedTopics(known, self.states | frozenset(states))
 
     def without(self, place: str) -> AnnouncedTopics:
-        """Return these but one topic."""
+        """Return the topics without this one."""
         devices = {known: parts for known, parts in self.devices.items() if known != place}
         return AnnouncedTopics(devices, self.states - {place})
 
@@ -151,10 +155,10 @@ class HomeAssistantDiscovery(Extension):
         if self._enabled and self._config.serving.publish and self._states.answered(made, keys, ts):
             self._scheduler.soon(self._look)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Let the states of keys follow their alarms."""
-        if name == "anomaly" and self._enabled:
-            self._states.alarmed(fields["key"], alarm=fields["state"] == "start")
+        if isinstance(event, AnomalyAlarm) and self._enabled:
+            self._states.alarmed(event.change.key, alarm=event.change.until is None)
             self._scheduler.soon(self._look)
 
     def champion_changed(self, version: int) -> None:  # noqa: ARG002
@@ -209,7 +213,7 @@ class HomeAssistantDiscovery(Extension):
         self._again = self._pipeline.clock.monotonic() + AGAIN_SECONDS
         self._publish_states()
 
-    def _messages(self, keys: Sequence[str], classes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    def _messages(self, keys: Sequence[str], classes: tuple[str, ...]) -> dict[str, Announcement]:
         """Build the discovery messages by topic: with several keys each of them is a device of its own."""
         prefix, root = self._config.discovery.prefix, self._config.topic_root
         device = _device(self._config, self._pipeline.schema, self._commands, classes)
@@ -227,11 +231,11 @@ class HomeAssistantDiscovery(Extension):
     def _state(self, name: str) -> str:
         return f"{self._config.topic_root}/state/{name}"
 
-    def _send_state(self, name: str, payload: dict[str, Any]) -> bool:
+    def _send_state(self, name: str, state: Message) -> bool:
         """Publish a state, unless much waits for the broker."""
         if not self._session.connected or self._session.room(1) < LEAST_ROOM:
             return False
-        return self._session.publish(self._state(name), _json(payload), qos=1, retain=True)
+        return self._session.publish(self._state(name), _json(state.to_json()), qos=1, retain=True)
 
     def _clear(self, place: str) -> None:
         def done() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.home_assistant import labelling_state, prediction_state
 from edged.domain.stream.arrivals import KeyArrivals
+from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,8 +30,48 @@ LOOK_SECONDS = 60.0  # between two looks for such a key
 URGENT_SECONDS = 0.1  # between two calls for `publish`, of all keys
 AHEAD_SECONDS = 60.0  # a sample from further in the future does not make later ones old
 
-Send = Callable[[str, dict[str, Any]], bool]
+Send = Callable[[str, Message], bool]
 """Publishes a state, below `state/`; False when it was not taken."""
+
+
+@dataclass(frozen=True)
+class KeyPrediction:
+    """The newest prediction of a key, at `ts` (Unix seconds) of its sample."""
+
+    ts: float
+    label: str | None
+    confidence: float | None
+    output: tuple[float, ...] | None
+    model: int
+    untrained: bool
+
+
+@dataclass(frozen=True)
+class PredictionState(Message):
+    """The state `prediction` of a key."""
+
+    key: str
+    ts: float | None
+    label: str | None
+    confidence: float | None
+    output: tuple[float, ...] | None
+    model: int | None
+    alarm: bool
+    silent: bool
+    untrained: bool
+
+    def differs(self, other: PredictionState) -> bool:
+        """Whether more has changed than time and numbers."""
+        ours, theirs = ((state.label, state.alarm, state.silent, state.untrained) for state in (self, other))
+        return ours != theirs
+
+
+@dataclass(frozen=True)
+class LabellingState(Message):
+    """The state `labelling` of a key: the class that holds."""
+
+    key: str
+    label: str | None
 
 
 @dataclass(slots=True)
@@ -40,26 +81,30 @@ class KeyState(KeyArrivals):
     `said` is the newest prediction; None until there is one since the daemon started.
     """
 
-    said: dict[str, Any] | None = None
+    said: KeyPrediction | None = None
     alarm: bool = False
-    told: dict[str, Any] | None = None
+    told: PredictionState | None = None
     told_at: float = float("-inf")
-    label: dict[str, Any] | None = field(default=None)
+    label: LabellingState | None = None
 
-    def payload(self, key: str, *, silent: bool) -> dict[str, Any]:
+    def prediction(self, key: str, *, silent: bool) -> PredictionState:
         """Return the state `prediction` of this key."""
-        said = {"ts": None, "label": None, "confidence": None, "output": None, "model": None}
-        more = {"alarm": self.alarm, "silent": silent, "untrained": False}
-        return {"key": key, **said, **more, **(self.said or {})}
+        said = self.said
+        if said is None:
+            return PredictionState(
+                key, None, None, None, None, None, alarm=self.alarm, silent=silent, untrained=False
+            )
+        return PredictionState(
+            key, said.ts, said.label, said.confidence, said.output, said.model,
+            alarm=self.alarm, silent=silent, untrained=said.untrained,
+        )  # fmt: skip
 
-    def is_due(self, payload: dict[str, Any], monotonic: float) -> bool:
-        """Whether `payload` is to be published by now."""
-        if self.told == payload:
-            return False
-        if self.told is None:
-            return True
-        changed = any(self.told[name] != payload[name] for name in ("label", "alarm", "silent", "untrained"))
-        return monotonic - self.told_at >= (CHANGE_SECONDS if changed else EVERY_SECONDS)
+    def is_due(self, state: PredictionState, monotonic: float) -> bool:
+        """Whether `state` is to be published by now."""
+        if self.told is None or self.told == state:
+            return self.told is None
+        pause = CHANGE_SECONDS if self.told.differs(state) else EVERY_SECONDS
+        return monotonic - self.told_at >= pause
 
 
 class KeyStates:
@@ -108,10 +153,10 @@ class KeyStates:
                     continue
                 state.record_arrivals(counts[key], now)
                 before = state.said
-                if before is not None and ts[i] < before["ts"] <= self._clock.now() + AHEAD_SECONDS:
+                if before is not None and ts[i] < before.ts <= self._clock.now() + AHEAD_SECONDS:
                     continue  # it comes late, and says nothing of now
                 state.said = self._said(made, i, float(ts[i]))
-                urgent |= before is None or before["label"] != state.said["label"]
+                urgent |= before is None or before.label != state.said.label
             if not urgent or now - self._urged < URGENT_SECONDS:
                 return False
             self._urged = now
@@ -130,18 +175,15 @@ class KeyStates:
         self._states[key] = state = KeyState(now)
         return state
 
-    def _said(self, made: Predictions, i: int, ts: float) -> dict[str, Any]:
+    def _said(self, made: Predictions, i: int, ts: float) -> KeyPrediction:
         row, label, confidence = made.output[i], None, None
         finite = bool(np.isfinite(row).all())
         if finite and made.confidence is not None:
             confidence = round(float(made.confidence[i]), 3)
             decided = made.promise is None or not made.promise.undecided[i]
             label = (self._schema.classes[int(made.answers[i, 0])] or None) if decided else None
-        output = [float(f"{value:.4g}") for value in row.tolist()] if finite else None
-        return {
-            "ts": ts, "label": label, "confidence": confidence, "output": output,
-            "model": made.version, "untrained": made.missing is not None,
-        }  # fmt: skip
+        output = tuple(float(f"{value:.4g}") for value in row.tolist()) if finite else None
+        return KeyPrediction(ts, label, confidence, output, made.version, untrained=made.missing is not None)
 
     def alarmed(self, key: str, *, alarm: bool) -> None:
         """An alarm of a key begins or ends."""
@@ -157,10 +199,10 @@ class KeyStates:
         with self._lock:
             for key, state in self._states.items():
                 quiet = silent or state.said is None or state.is_silent(now)
-                payload = state.payload(key, silent=quiet)
-                waits = payload["label"] is not None and payload["label"] not in self.classes
-                if not waits and state.is_due(payload, now) and send(prediction_state(key), payload):
-                    state.told, state.told_at = payload, now
+                made = state.prediction(key, silent=quiet)
+                waits = made.label is not None and made.label not in self.classes
+                if not waits and state.is_due(made, now) and send(prediction_state(key), made):
+                    state.told, state.told_at = made, now
 
     def publish_labels(self, held: HeldLabels, send: Send) -> None:
         """Publish the labels that hold, where they have changed."""
@@ -168,11 +210,11 @@ class KeyStates:
             return
         with self._lock:
             for key, state in self._states.items():
-                payload = {"key": key, "label": self._class_of(held[key])}
-                if payload == state.label or payload["label"] not in (None, *self.classes):
+                made = LabellingState(key, self._class_of(held[key]))
+                if made == state.label or made.label not in (None, *self.classes):
                     continue
-                if send(labelling_state(key), payload):
-                    state.label = payload
+                if send(labelling_state(key), made):
+                    state.label = made
 
     def _class_of(self, held: HeldLabel | None) -> str | None:
         """The name of the class that holds; None for none, or one that was removed."""

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from edged.clock import Ages
+from edged.domain.events import ClockSet, DeviceThrottled
 from edged.domain.training.guards import Conditions, TrainingPace
 
 if TYPE_CHECKING:
@@ -91,13 +92,11 @@ class BoardWatch:
             self._last, self.reasons = now, board.reasons
             if self._since is None:
                 self._since = now
-                self._report("start", {})
+                self._events.event(DeviceThrottled("start", self.reasons))
         elif self._since is not None and now - self._last >= self.CALM:
-            self._report("end", {"seconds": round(self._last - self._since, 1)})
+            seconds = round(self._last - self._since, 1)
+            self._events.event(DeviceThrottled("end", self.reasons, seconds))
             self._since, self.reasons = None, ()
-
-    def _report(self, state: str, more: dict[str, float]) -> None:
-        self._events.event("device_throttled", {"state": state, "reasons": list(self.reasons), **more})
 
 
 class ClockWatch:
@@ -114,7 +113,7 @@ class ClockWatch:
         lead = now - self._clock.monotonic()
         step, self._lead = lead - self._lead, lead
         if abs(step) > Ages.STEP:
-            self._events.event("clock_set", {"step_s": round(step, 1), "before": round(now - step, 3)})
+            self._events.event(ClockSet(round(step, 1), round(now - step, 3)))
 
 
 class Pacer:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from edged.domain.events import LabelsDisputed
 from edged.domain.labels.label_watch import Dispute, LabelWatch, Suspicion, explained
 from edged.errors import RefusedError
 
@@ -72,7 +73,7 @@ class LabelDisputes:
         if explained(measured, suspicion.contradicts(rows.offsets.tolist())):
             return
         for dispute in watch.confirm(suspicion):
-            self._events.event("labels_disputed", {**self._fields(dispute), "detail": self._told(dispute)})
+            self._events.event(self._event(dispute))
         self._registry.set_value(DISPUTES, watch.dump())
         self._events.problem_changed()
 
@@ -97,14 +98,10 @@ class LabelDisputes:
         self._events.problem_changed()
         return back
 
-    def _fields(self, dispute: Dispute) -> dict[str, Any]:
-        names = self._schema.classes
-        return {
-            "source": dispute.source,
-            "predicted": names[dispute.predicted],
-            "said": names[dispute.said],
-            "labels": "all" if dispute.whole else "contradicting",
-        }
+    def _event(self, dispute: Dispute) -> LabelsDisputed:
+        predicted, said = self._schema.classes[dispute.predicted], self._schema.classes[dispute.said]
+        labels = "all" if dispute.whole else "contradicting"
+        return LabelsDisputed(dispute.source, predicted, said, labels, self._told(dispute))
 
     def _told(self, dispute: Dispute) -> str:
         names = self._schema.classes

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.events import Extension
+from edged.domain.events import TrainingFinished
 from edged.domain.stream.sample import LabelReading
 from edged.domain.training.label_review import SampleMap, SuspectLabel
 from edged.domain.training.trainer_messages import ReviewLabels
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.learning.worker import TrainingWorker
+    from edged.domain.events import Event
     from edged.domain.stream.sample import StoredSample
     from edged.domain.stream.schema import Schema
     from edged.storage.models.registry import Registry
@@ -73,10 +75,10 @@ class LabelReviews(Extension):
 
     # ---- reviews -----------------------------------------------------------------------------
 
-    def reported(self, topic: str, values: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """After a run the labels may have to be reviewed."""
-        ended = topic == "events" and values["event"] == "training_finished"
-        if ended and values["outcome"] == "done" and self.schema.task == "classify":
+        done = isinstance(event, TrainingFinished) and event.end.outcome == "done"
+        if done and self.schema.task == "classify":
             self._worker.between_runs(self._review)
 
     def _review(self) -> None:
@@ -107,6 +109,7 @@ class LabelReviews(Extension):
             return None, 0, []
         suspects, size = review["suspects"], min(PART, limit)
         confirmed, found = self._confirmed(), list[CheckedLabel]()
+        classes, known = self.schema.classes, self.schema.known_classes
         for start in range(0, len(suspects), size):
             read = (SuspectLabel.from_json(one) for one in suspects[start : start + size])
             part = {one.offset: one for one in read}
@@ -115,7 +118,8 @@ class LabelReviews(Extension):
                 sample = stored.get(offset)
                 if sample is None or sample.label != suspect.label or key not in (None, sample.key):
                     continue
-                if confirmed.get(offset) != sample.label:
+                # An answer may be a class that has been removed or merged since.
+                if confirmed.get(offset) != sample.label and classes[suspect.answer] in known:
                     found.append(CheckedLabel(self._id(offset), sample, suspect))
             if len(found) >= limit:
                 break

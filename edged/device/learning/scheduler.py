@@ -11,6 +11,14 @@ from edged.device.learning.trainer_client import NothingNewError, StoppedRunErro
 from edged.device.startup.restore import stored_budget
 from edged.domain import outcomes
 from edged.domain.drift.signals import Level
+from edged.domain.events import (
+    CheckpointDamaged,
+    SampleQuarantined,
+    TrainingFinished,
+    TrainingPaused,
+    TrainingResumed,
+    TrainingStarted,
+)
 from edged.domain.training.guards import BackoffRules, Conditions, FailureBackoff, refusals
 from edged.domain.training.learning_policy import LearningPolicy
 from edged.domain.training.trainer_messages import (
@@ -24,6 +32,7 @@ from edged.domain.training.trainer_messages import (
 )
 from edged.domain.training.training_run import RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers
+from edged.domain.training.turns import Waiting
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import get_logger
 
@@ -84,7 +93,8 @@ class TrainingScheduler:
 
     `registry` records runs, and knows how far was learned and which failures there were. `predictor` knows
     the share of the newest answers that were wrong. `bundle` is the fingerprint of what is trained: earlier
-    failures of another bundle do not count. Without `conditions` only the time is known. `unfinished` is the
+    failures of another bundle do not count. `key` is whose model it is; None: the stream's.
+    Without `conditions` only the time is known. `unfinished` is the
     run of an earlier process that was cut off, until a run has continued it or taken its place.
     """
 
@@ -106,6 +116,8 @@ class TrainingScheduler:
         self._events = events
         self._clock = clock
         self._bundle = bundle
+        self._since = clock.monotonic()
+        self.key: str | None = None
         self._seen = samples.next_offset()
         self._conditions = conditions
         self.client = client
@@ -141,7 +153,10 @@ class TrainingScheduler:
         self.triggers.rules = trigger_rules(training, drift=config.drift.train, fewest=self._fewest)
         self.backoff.rules = backoff_rules(training)
         self._go_by(training)
-        self.client.configure(config)
+        if self.key is None:
+            self.client.configure(config)
+        else:
+            self.client.enrol(self.key, config)
 
     def _go_by(self, training: TrainingConfig) -> None:
         self._retry_after = training.retry_after
@@ -200,6 +215,15 @@ class TrainingScheduler:
             return None
         self.triggers.begun(wanted)
         return wanted
+
+    def waiting(self) -> Waiting | None:
+        """How this learner waits for its turn beside others; None while no trigger wants a run."""
+        triggers = self.triggers
+        new, triggers.arrived = self.new(), self.arrived
+        if not self.enabled or self.paused or triggers.wanted(new) is None:
+            self._since = self._clock.monotonic()
+            return None
+        return Waiting(None, new, triggers.needed, triggers.drifted or triggers.fallen, self._since)
 
     def _resumes_first(self, *, automatic: bool) -> bool:
         """Whether a run that was cut off continues before one that a command asked for."""
@@ -271,12 +295,13 @@ class TrainingScheduler:
             self._held_by_disk(problem, DISK_SECONDS)
             return None
         self.progress = RunProgress(run)
-        self._events.event("training_started", {"run": run, "trigger": trigger, "new": self.new()})
+        self._events.event(TrainingStarted(run, trigger, self.new()))
         self._observer = observer
         day, started = self.conditions().day, time.monotonic()
         result: RunResult | None = None
         try:
-            request = RunRequest(run, trigger, options, resumes, left is not None and left.trained)
+            unjudged = left is not None and left.trained
+            request = RunRequest(run, trigger, options, resumes, unjudged, self.key)
             opened = self._predictor.schema.open
             classes = None if opened is None else len(opened.rows())
             result = replace(self.client.run(request, self._on_message), classes=classes)
@@ -324,7 +349,7 @@ class TrainingScheduler:
             self.backoff.succeeded()
             self._keep_setbacks()
             if was_paused:
-                self._events.event("training_resumed", {"run": run})
+                self._events.event(TrainingResumed(run))
 
     def _failed(self, run: int, problem: EdgedError) -> None:
         where = f"{problem.where}: " if problem.where else ""
@@ -334,9 +359,9 @@ class TrainingScheduler:
         self._keep_setbacks()
         pause = self.backoff.pause()
         if pause is not None:
-            log.error("training_paused", **pause)
-            told = outcomes.paused_after(pause["failures"], pause["reason"], pause["remedy"])
-            self._events.event("training_paused", {**pause, "summary": told})
+            log.error("training_paused", **pause.to_json())
+            summary = outcomes.paused_after(pause.failures, pause.reason, pause.remedy)
+            self._events.event(TrainingPaused(**vars(pause), summary=summary))
 
     def _keep_setbacks(self) -> None:
         try:
@@ -352,9 +377,7 @@ class TrainingScheduler:
         except StorageError as problem:
             # The next start of the daemon finds it open and calls it interrupted.
             log.warning("run_not_recorded", run=end.run, outcome=end.outcome, problem=problem.line())
-        told = outcomes.ended(end)
-        summary = {} if told is None else {"summary": told}
-        self._events.event("training_finished", {"run": end.run, "outcome": end.outcome, **record, **summary})
+        self._events.event(TrainingFinished(end, result, outcomes.ended(end)))
 
     def _on_message(self, message: Message) -> None:
         match message:
@@ -363,7 +386,7 @@ class TrainingScheduler:
                 if self._observer is not None:
                     self._observer.progress(message)
             case BadSamples():
-                self._events.event("sample_quarantined", {"reason": "bad_for_training", **message.to_json()})
+                self._events.event(SampleQuarantined("bad_for_training", offsets=message.offsets))
             case DamagedCheckpoint():
                 self._damaged(message.generation)
             case CheckpointWritten():
@@ -380,4 +403,4 @@ class TrainingScheduler:
         """A generation that the trainer passed over; each trainer finds it again until it is pruned."""
         if generation not in self.damaged:
             self.damaged.add(generation)
-            self._events.event("checkpoint_damaged", {"generation": generation})
+            self._events.event(CheckpointDamaged(generation))

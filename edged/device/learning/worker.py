@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from edged.device.learning.queued_run import QueuedRun
 from edged.device.learning.run_queue import RunQueue
-from edged.domain.judging.gate import Verdict
 from edged.domain.training.training_run import RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -22,6 +21,7 @@ from edged.storage.samples.erasure import erase_files
 if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+    from edged.device.learning.key_turns import KeyTurns
     from edged.device.learning.label_disputes import LabelDisputes
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
@@ -54,7 +54,7 @@ class TrainingWorker:
     A run may take hours: a champion that fails meanwhile is replaced by the other thread.
 
     The detectors of `predictor` are stored for the next start. `events` hears of changed states, and of each
-    candidate that became champion.
+    candidate that became champion. `keys` are models of keys that take turns with the stream's, if any.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class TrainingWorker:
         self._samples = samples
         self._registry = registry
         self._events = events
+        self.keys: KeyTurns | None = None
         self._kept_at = float("-inf")
         self._wake = threading.Event()
         self._ending = threading.Event()
@@ -124,14 +125,19 @@ class TrainingWorker:
         """Live quality has fallen, errors are larger by the share `rise`: from any thread."""
         self.defer(lambda: self._fallen(rise))
 
-    def command(self, options: RunOptions, task: Task | None = None) -> None:
+    def command(self, options: RunOptions, task: Task | None = None, key: str | None = None) -> None:
         """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
+
+        With `key` the model of that key is trained.
 
         Those that ask for the same before it has begun get the same run.
 
         Raises RefusedError when too many runs wait.
         """
-        self._orders.add(options, task)
+        if self.keys is not None and key is not None:
+            self.keys.command(key, options, task)
+        else:
+            self._orders.add(options, task)
         self.wake()
 
     def adopt(self, options: RunOptions, task: Task) -> None:
@@ -146,9 +152,9 @@ class TrainingWorker:
         its_own = run is not None and left is not None and left.run in (run.id, run.request.get("resumes"))
         unjudged = its_own and left is not None and left.trained
         if run is not None and run.outcome not in UNTOLD and not (unjudged and run.outcome == "done"):
-            found = next((r.verdict for r in self._registry.records() if r.run == run.id), None)
+            verdict = next((r.judged for r in self._registry.records() if r.run == run.id), None)
             end = RunEnd.of_record(run.id, str(run.outcome), run.result or {})
-            QueuedRun(tasks=[task]).finish(end, None if found is None else Verdict.from_json(found))
+            QueuedRun(tasks=[task]).finish(end, verdict)
         elif run is not None and run.id == runs[0].id and self._registry.get_value(CANCELLED):
             task.fail(EdgedError("cancelled", where="train"))
         elif not its_own or options.dry_run:
@@ -181,6 +187,8 @@ class TrainingWorker:
             return None
         running, progress = self._running, self._scheduler.progress
         if progress is None or running is None or not (task is None or task in running.tasks):
+            if self.keys is not None:
+                return self.keys.cancel(task)
             raise RefusedError("no run is under way", where="cancel")
         running.cancelled = True
         self._registry.set_value(CANCELLED, True)
@@ -258,15 +266,24 @@ class TrainingWorker:
                 self._exclusion.apply()
                 self._disputes.apply()
                 self._try_recall()
-                trigger = self._scheduler.due()
-                if trigger is not None:
-                    self._run(trigger)
+                self._take_turn()
             except StorageError as problem:
                 log.warning("learning_held", problem=problem.line(), remedy="tried again")
                 self._ending.wait(IDLE_SECONDS)
             except Exception:
                 log.exception("learning_failed")
                 self._ending.wait(IDLE_SECONDS)
+
+    def _take_turn(self) -> None:
+        """Train whoever is due: the stream's model, or that of a key."""
+        key = None if self.keys is None else self.keys.next_key(self._scheduler.waiting())
+        if self.keys is not None and key is not None:
+            self.keys.train(key)
+            self.wake()  # others may wait
+            return
+        trigger = self._scheduler.due()
+        if trigger is not None:
+            self._run(trigger)
 
     def _do_between_runs(self) -> None:
         """What the disk refuses stays first, and is tried again."""
@@ -310,6 +327,8 @@ class TrainingWorker:
         self._registry.set_value("budget", self._scheduler.budget.to_json())
         if self._predictor.anomalies is not None:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())
+        if self.keys is not None:
+            self.keys.store_state()
 
     def _run(self, trigger: str) -> None:
         """Train once and evaluate the result; publish the outcome to those who requested the run."""

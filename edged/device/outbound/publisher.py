@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.events import Listener
 from edged.device.outbound.store_and_forward import StoreAndForward
@@ -13,6 +13,7 @@ from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, ex
 from edged.errors import EdgedError, StorageError
 from edged.logs import get_logger
 from edged.storage.outbox.queue import DATABASE, Outbox
+from edged.storage.outbox.tables import OutboxBacklog
 
 if TYPE_CHECKING:
     from collections import abc
@@ -105,7 +106,7 @@ class OutboundRouter(Listener):
         return self._session.connected and self._session.publish(topic, payload, qos=qos, retain=retain)
 
     def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
-        """What must arrive, sooner or later."""
+        """Publish a message that must arrive: now, or later through the outbox."""
         if self._forwarder is not None:
             self._forwarder.deliver(kind, topic, payload)
         elif not self._session.publish(topic, payload, qos=0 if kind is MessageKind.METRICS else 1):
@@ -180,13 +181,9 @@ class OutboundRouter(Listener):
 
     # ---- saying how it stands ------------------------------------------------------------------
 
-    def outbox(self) -> dict[str, Any]:
-        """What the broker does not have yet, and what was given up."""
+    def outbox(self) -> OutboxBacklog:
+        """Count what the broker does not have yet, and what was given up."""
         pending, size, dropped = self._session.pending, 0, 0
         if self._forwarder is not None:
             pending, size, dropped = self._forwarder.outstanding()
-        return {
-            "pending": pending,
-            "bytes": size,
-            "dropped": dropped + self._session.dropped + self._unpublished,
-        }
+        return OutboxBacklog(pending, size, dropped + self._session.dropped + self._unpublished)

@@ -14,6 +14,7 @@ from edged.logs import get_logger
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.device.events import Events
+    from edged.domain.events import Event
     from edged.domain.protocols import Outbound
     from edged.mqtt.topics import Topics
     from edged.storage.sequence import Sequence
@@ -67,7 +68,7 @@ class Reporter(Listener):
             self._send_state(name, values)
 
     def farewell(self) -> None:
-        """Before an orderly end."""
+        """Publish the status `offline`; call it before an orderly end."""
         self._status("offline")
 
     def _status(self, state: str) -> None:
@@ -86,11 +87,12 @@ class Reporter(Listener):
     def _send_state(self, name: str, values: dict[str, Any]) -> None:
         self._outbound.now(self._topics.state(name), _json(values), qos=1, retain=True)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Publish an event, and log it."""
-        tell = log.warning if name in WARNED else log.info
-        tell(name, **{field: value for field, value in fields.items() if field not in NOT_LOGGED})
-        said = {"event": name, **self._stamp(), **fields}
+        fields = event.to_json()
+        tell = log.warning if event.name in WARNED else log.info
+        tell(event.name, **{field: value for field, value in fields.items() if field not in NOT_LOGGED})
+        said = {"event": event.name, **self._stamp(), **fields}
         self._outbound.deliver(MessageKind.EVENT, self._topics.events, _json(said))
         self._events.reported("events", said)
 

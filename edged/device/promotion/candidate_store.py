@@ -186,12 +186,13 @@ class CandidateStore:
         Raises EdgedError when its files are damaged or it does not answer.
         """
         record = self._registry.get(version)
+        origin = record.origin
         self._reader.breathe()
-        form = INT8 if self._int8 and record.data.get("form") == INT8 else FLOAT32
+        form = INT8 if self._int8 and origin.form == INT8 else FLOAT32
         path = self._registry.verify(version, form)
         self._reader.breathe()
         random = self._random and record.source == "bundle"
-        learned = Learned.of(record.data)
+        learned = Learned.of(origin.consumed, origin.classes)
         model = StreamModel.of(self._reader.load(path), self._mix, random=random, learned=learned)
         out = model.predict(np.zeros((1, self._schema.width), np.float32))
         if out.shape[1] not in self._schema.output_widths or not np.isfinite(out).all():

@@ -113,7 +113,9 @@ class CandidateEvaluator:
         model, seconds = verify_candidate(
             candidate.folder, self._reader.load, self._probing(), self._reader.breathe
         )
-        return StreamModel.of(model, self._mix, learned=Learned.of(candidate.data())), seconds
+        return StreamModel.of(
+            model, self._mix, learned=Learned.of(candidate.consumed, candidate.classes)
+        ), seconds
 
     def _probing(self) -> ProbeRules:
         schema, config = self._schema, self._config
@@ -169,7 +171,9 @@ class CandidateEvaluator:
             )
             if found is None:
                 return None
-            return StreamModel.of(found[0], self._mix, learned=Learned.of(candidate.data())), found[1]
+            return StreamModel.of(
+                found[0], self._mix, learned=Learned.of(candidate.consumed, candidate.classes)
+            ), found[1]
 
         def choose() -> Verdict:
             recent = self._holdout.holdout_window(self._config.recent)
@@ -229,7 +233,7 @@ def gate_rules(config: GateConfig) -> GateRules:
 
 
 def line_of(problem: Exception) -> str:
-    """What went wrong, in one line."""
+    """Format an error in one line."""
     if isinstance(problem, EdgedError):
         return problem.line()
     return " ".join(str(problem).split()) or type(problem).__name__

@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.device.promotion.candidate_store import discard
 from edged.domain import outcomes
+from edged.domain.events import (
+    CandidateRejected,
+    CandidatesRefused,
+    ModelPromoted,
+    ModelRolledBack,
+    TrainingPaused,
+)
 from edged.domain.judging.refusal_streak import RefusalStreak
 from edged.domain.training.training_run import JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
@@ -51,9 +58,17 @@ class ChampionChange:
         return change if self.reason is None else {**change, "reason": self.reason}
 
 
+class Shared(Protocol):
+    """Of a key that has a model of its own: the stream's model, which is its version 0."""
+
+    def share(self) -> ServedModel:
+        """Go back to the stream's model."""
+
+
 class Rollout:
     """Brings candidates and stored models into service, and takes failing ones out of it.
 
+    Of a key `last_resort` is the stream's model.
     `events` hears of every change; `triggers` holds back the next training run after suspect labels.
     """
 
@@ -74,6 +89,7 @@ class Rollout:
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
         self._streak = RefusalStreak()
         self.origins: dict[str, int] = {}
+        self.last_resort: Shared | None = None
 
     @property
     def champion(self) -> int:
@@ -117,7 +133,7 @@ class Rollout:
             withdrawn = self._models.withdraw(served.version, against)
             return self._rejected(self._judged(candidate, withdrawn)), None
         judged = self._judged(candidate, verdict, evaluation.scale, served.version)
-        self._publish_promotion(served, champion, candidate.source, judged.event())
+        self._publish_promotion(served, champion, candidate.source, judged.summary, verdict, candidate)
         return judged, served
 
     def _judged(
@@ -131,24 +147,24 @@ class Rollout:
         return JudgedCandidate(candidate, verdict, promoted, summary)
 
     def _rejected(self, judged: JudgedCandidate) -> JudgedCandidate:
-        self._events.event("candidate_rejected", judged.event())
+        self._events.event(CandidateRejected(judged))
         return judged
 
     def _publish_streak(self, verdict: Verdict) -> None:
         if self.problem is not None:
             count, cause = self._streak.count, self._streak.cause
-            fields = {"count": count, "cause": cause, "reasons": [*verdict.reasons]}
-            fields["summary"] = outcomes.refused_again(count, cause)
-            self._events.event("candidates_refused", fields)
+            summary = outcomes.refused_again(count, cause)
+            self._events.event(CandidatesRefused(count, cause, verdict.reasons, summary))
         self._events.problem_changed()
 
     def _perhaps_rest(self) -> None:
         times = self._evaluator.recommended_pause()
         if times is not None:
             suspicious, labels = self._evaluator.trust.suspicious, self._triggers.hold_back(times)
-            fields = {"reason": "labels", "verdicts": suspicious, "new_labels": labels}
-            fields["summary"] = outcomes.paused_for_labels(suspicious, labels)
-            self._events.event("training_paused", fields)
+            summary = outcomes.paused_for_labels(suspicious, labels)
+            self._events.event(
+                TrainingPaused(reason="labels", verdicts=suspicious, new_labels=labels, summary=summary)
+            )
 
     def rehearse(self, candidate: Candidate) -> JudgedCandidate:
         """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
@@ -178,8 +194,7 @@ class Rollout:
                 raise RefusedError("another model took over meanwhile", where=f"version {to}")
             self._models.set_champion(to, outcomes.BY_COMMAND)
             self._predictor.swap(served, watch=watch)
-        told = {"reasons": [outcomes.BY_COMMAND], "summary": outcomes.chosen(to)}
-        self._publish_promotion(served, champion, outcomes.BY_COMMAND, told)
+        self._publish_promotion(served, champion, outcomes.BY_COMMAND, outcomes.chosen(to))
         return ChampionChange(champion.version, to)
 
     def recall(self, versions: list[int], window: Window) -> ServedModel | None:
@@ -197,7 +212,7 @@ class Rollout:
             log.error("recall_failed", version=served.version, problem=against)
             return None
         summary = outcomes.recalled(served.version, told)
-        self._publish_promotion(served, champion, "bank", {**verdict.to_json(), "summary": summary})
+        self._publish_promotion(served, champion, "bank", summary, verdict)
         return served
 
     # ---- taking over -----------------------------------------------------------------------
@@ -217,13 +232,16 @@ class Rollout:
         return None
 
     def _publish_promotion(
-        self, served: ServedModel, before: ServedModel, origin: str, told: dict[str, Any]
+        self,
+        served: ServedModel,
+        before: ServedModel,
+        origin: str,
+        summary: str,
+        verdict: Verdict | None = None,
+        candidate: Candidate | None = None,
     ) -> None:
         self.origins[origin] = self.origins.get(origin, 0) + 1
-        self._events.event(
-            "model_promoted",
-            {"version": served.version, "parent": before.version, "origin": origin, **told},
-        )
+        self._events.event(ModelPromoted(served.version, before.version, origin, summary, verdict, candidate))
 
     # ---- probation and rollback ------------------------------------------------------------
 
@@ -295,6 +313,8 @@ class Rollout:
 
         Raises RefusedError when that version serves already, or none can be loaded.
         """
+        if to == 0 and self.last_resort is not None:
+            return self._share(reason)
         with self._lock:
             failing, previous = self._predictor.champion.version, self._predictor.previous
             if to is None and previous is not None:
@@ -303,6 +323,15 @@ class Rollout:
                 raise RefusedError("this version is serving already", where=f"version {to}")
             served = self._models.roll_back(failing, reason, to=to)
             self._predictor.revert(served)
+        return self._publish_rollback(failing, served, reason)
+
+    def _share(self, reason: str) -> ChampionChange:
+        """Serve what a key shares with the whole stream."""
+        with self._lock:
+            failing = self._predictor.champion.version
+            served = None if self.last_resort is None else self.last_resort.share()
+        if served is None:
+            raise RefusedError("there is no version 0", where="version 0")
         return self._publish_rollback(failing, served, reason)
 
     def begin_anew(self, reason: str) -> None:
@@ -317,5 +346,5 @@ class Rollout:
     def _publish_rollback(self, before: int, served: ServedModel, reason: str) -> ChampionChange:
         change = ChampionChange(before, served.version, reason)
         summary = outcomes.rolled_back(before, served.version, reason)
-        self._events.event("model_rolled_back", {**change.to_json(), "summary": summary})
+        self._events.event(ModelRolledBack(before, served.version, reason, summary))
         return change

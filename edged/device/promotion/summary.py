@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edged.device.events import Listener
+from edged.domain.training.message import Message
 from edged.errors import StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.clock import Clock
+    from edged.domain.events import Event
     from edged.storage.models.registry import Registry
 
-SUMMARY = "learned"  # the registry's value: `summary` and `summary_ts` (Unix seconds)
+SUMMARY = "learned"  # name of the registry's value
 SUMMARISED = (
     "training_finished", "training_paused", "candidate_rejected", "candidates_refused", "model_promoted",
     "model_rolled_back",
 )  # fmt: skip
-NONE = {"summary": None, "summary_ts": None}
 
 log = get_logger("edged.promote")
 
 
-def stored_summary(registry: Registry) -> dict[str, Any]:
-    """Return `summary` and `summary_ts` of the newest event about learning; None before the first."""
-    return {**NONE, **(registry.get_value(SUMMARY) or {})}
+@dataclass(frozen=True)
+class StoredSummary(Message):
+    """Summary of the newest event about learning, and when it was (Unix seconds); None before the first."""
+
+    summary: str | None = None
+    summary_ts: float | None = None
+
+
+def stored_summary(registry: Registry) -> StoredSummary:
+    """Read the newest summary from the registry."""
+    return StoredSummary.from_json(registry.get_value(SUMMARY) or {})
 
 
 class LearningSummary(Listener):
@@ -34,12 +44,12 @@ class LearningSummary(Listener):
         self._registry = registry
         self._clock = clock
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Store the summary of an event; if the disk refuses it, the older one stays."""
-        told = fields.get("summary")
-        if name not in SUMMARISED or not told:
+        told = event.to_json().get("summary") if event.name in SUMMARISED else None
+        if not told:
             return
         try:
-            self._registry.set_value(SUMMARY, {"summary": told, "summary_ts": self._clock.now()})
+            self._registry.set_value(SUMMARY, StoredSummary(told, self._clock.now()).to_json())
         except StorageError as problem:
             log.warning("summary_not_kept", problem=problem.line())

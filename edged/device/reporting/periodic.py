@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Listener
 from edged.device.startup.recovery import DATABASES
+from edged.domain.events import TrainingFinished, TrainingStarted
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.settings import Settings
+    from edged.domain.events import Event
     from edged.host.scheduler import Scheduler
     from edged.host.systemd import Notifier
     from edged.host.wakeup_queue import WakeupQueue
@@ -83,9 +85,9 @@ class PeriodicReporter(Listener):
         """Publish states soon, on the timetable's thread."""
         self._timetable.soon(self.now)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:  # noqa: ARG002
+    def event(self, event: Event) -> None:
         """Publish states soon when a run begins or ends."""
-        if name in ("training_started", "training_finished"):
+        if isinstance(event, TrainingStarted | TrainingFinished):
             self._timetable.soon(self.now)
 
     def problem_changed(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 from edged.device.promotion.summary import stored_summary
+from edged.domain.training.message import Message
 from edged.storage.journal.journal import AUDIT_HEAD
 
 if TYPE_CHECKING:
@@ -47,6 +48,16 @@ def health(state: str, problem: str | None) -> dict[str, Any]:
     {'state': 'degraded', 'reasons': ['the disk is full']}
     """
     return {"state": "ok" if state == "online" else state, "reasons": [problem] if problem else []}
+
+
+@dataclass(frozen=True)
+class LastRun(Message):
+    """The newest run that has ended, at `ended` (Unix seconds)."""
+
+    run: int
+    trigger: str
+    ended: float | None
+    outcome: str | None
 
 
 class StatusCollector:
@@ -122,7 +133,7 @@ class StatusCollector:
                 "since": reign.ts if reign else None,
                 "parent": record.parent,
                 "pinned": record.pinned,
-                "quality": self._pipeline.predictor.live_quality(),
+                "quality": self._pipeline.predictor.live_quality().to_json(),
                 "missing": self._pipeline.predictor.missing,
             },
             "drift": self._drift(),
@@ -130,16 +141,17 @@ class StatusCollector:
             "training": {
                 "runs": self._pipeline.registry.run_count(),
                 "last": asdict(runs[0]) if runs else None,
-                "progress": self._progress(),
-                "paused": self._pipeline.scheduler.backoff.pause(),
+                "progress": _json(self._pipeline.scheduler.progress),
+                "paused": _json(self._pipeline.scheduler.backoff.pause()),
                 "waiting_for": list(self._pipeline.scheduler.waiting_for),
-                **stored_summary(self._pipeline.registry),
+                **stored_summary(self._pipeline.registry).to_json(),
             },
-            "outbox": self.outbound.outbox(),
+            "outbox": self.outbound.outbox()._asdict(),
             "engine": self._pipeline.scheduler.engine,
             "host": self._vitals.board(),
             "flash": self._flash(counters.samples),
             "audit": self._pipeline.registry.get_value(AUDIT_HEAD),
+            **({} if self._pipeline.keys is None else {"keys": self._pipeline.keys.status()}),
         }
 
     def flash_bytes(self) -> int | None:
@@ -180,14 +192,14 @@ class StatusCollector:
                 "running": scheduler.progress is not None,
                 "runs": self._pipeline.registry.run_count(),
                 "failures": scheduler.backoff.failures,
-                "paused": scheduler.backoff.pause(),
+                "paused": _json(scheduler.backoff.pause()),
                 "on_hold": "training" in self.paused.names,
-                "last": self._last_run(),
+                "last": _json(self._last_run()),
                 "promotions": models.promotions,
                 "rejections": models.rejections,
                 "rollbacks": models.rollbacks,
                 "waiting_for": list(scheduler.waiting_for),
-                **stored_summary(self._pipeline.registry),
+                **stored_summary(self._pipeline.registry).to_json(),
             },
             "drift": {**self._drift(), "inputs": inputs, "regimes": len(self._pipeline.recall.regimes.ended)},
             "buffer": {
@@ -198,7 +210,7 @@ class StatusCollector:
                 "problem": self._pipeline.committer.problem or self._pipeline.ingestor.decoder.problem,
                 "on_hold": "ingest" in self.paused.names,
                 "windows": self._windows(),
-                "outbox": self.outbound.outbox(),
+                "outbox": self.outbound.outbox()._asdict(),
             },
         }
 
@@ -208,7 +220,10 @@ class StatusCollector:
         Errors of values count for the model that made them: the first trained one has another unit.
         """
         predictor, labels = self._pipeline.predictor, self._pipeline.samples.counters().labels
-        live, same = predictor.live_quality(), self._earlier.get("version") == predictor.champion.version
+        live, same = (
+            predictor.live_quality().to_json(),
+            self._earlier.get("version") == predictor.champion.version,
+        )
         comparable = same or predictor.schema.task == "classify"
         if not live["labelled"] and labels and comparable:  # without labels they were erased
             live = self._earlier.get("quality") or live
@@ -224,17 +239,10 @@ class StatusCollector:
         last = None if drift.last is None else drift.last.as_dict(names)
         return {"signals": drift.signals, "last": last}
 
-    def _progress(self) -> dict[str, Any] | None:
-        progress = self._pipeline.scheduler.progress
-        return None if progress is None else progress.to_json()
-
-    def _last_run(self) -> dict[str, Any] | None:
+    def _last_run(self) -> LastRun | None:
         """The newest run that has ended; None before the first."""
         ended = [run for run in self._pipeline.registry.runs(2) if run.ended is not None]
-        if not ended:
-            return None
-        run = ended[0]
-        return {"run": run.id, "trigger": run.trigger, "ended": run.ended, "outcome": run.outcome}
+        return LastRun(ended[0].id, ended[0].trigger, ended[0].ended, ended[0].outcome) if ended else None
 
     def _windows(self) -> dict[str, int] | None:
         """Counters of windowing since startup; None for a stream without windows."""
@@ -275,11 +283,11 @@ class StatusCollector:
             "training": {
                 "runs": self._pipeline.registry.run_count(),
                 "failures": self._pipeline.scheduler.backoff.failures,
-                "running": self._progress(),
+                "running": _json(self._pipeline.scheduler.progress),
                 "new": self.new_labelled(),
             },
             "model": self._pipeline.predictor.champion.version,
-            "live": self._pipeline.predictor.live_quality(),
+            "live": self._pipeline.predictor.live_quality().to_json(),
             "anomaly": None if anomalies is None else anomalies.figures(),
             "labels": {
                 "count": counters.labels,
@@ -289,7 +297,7 @@ class StatusCollector:
             },
             "predictions": self._pipeline.predictor.predictions,
             "latency": self._pipeline.serving.latencies.percentiles(),
-            "outbox": self.outbound.outbox(),
+            "outbox": self.outbound.outbox()._asdict(),
             "audit": self._pipeline.registry.get_value(AUDIT_HEAD),
             "commands": self.running.counts,
             "recovery": {
@@ -313,3 +321,7 @@ class _Rate:
         elapsed, more = monotonic - self._at, count - self._count
         self._at, self._count = monotonic, count
         return round(more / elapsed, 2) if elapsed > 0 else 0.0
+
+
+def _json(message: Message | None) -> dict[str, Any] | None:
+    return None if message is None else message.to_json()

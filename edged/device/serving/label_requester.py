@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edged.domain.events import LabelRequested
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from edged.clock import Clock
     from edged.device.events import Events
     from edged.domain.judging.predictions import Predictions
@@ -38,7 +43,7 @@ class LabelRequester:
 
     @property
     def requested(self) -> int:
-        """Requests since the start."""
+        """Number of requests since startup."""
         return self._rule.requested
 
     def answered(self, batch: Batch, part: slice, ids: Sequence[str], made: Predictions) -> None:
@@ -54,27 +59,27 @@ class LabelRequester:
                 if int(one[0].offsets[one[1]]) not in wanted:
                     continue
                 if one[0].labels[one[1]] is None:
-                    self._events.event("label_requested", self._request(*one))
+                    self._events.event(self._request(*one))
                 else:
                     self._rule.refund()
         while len(self._recent) > self._rule.waiting:
             self._recent.popleft()
 
-    def _request(self, batch: Batch, place: int, sample_id: str, made: Predictions, i: int) -> dict[str, Any]:
+    def _request(self, batch: Batch, place: int, sample_id: str, made: Predictions, i: int) -> LabelRequested:
         values = batch.x[place, : min(MOST_VALUES, self._schema.measured)]
-        request: dict[str, Any] = {
-            "id": sample_id,
-            "key": batch.keys[place],
-            "sample_ts": float(batch.ts[place]),
-            "values": [float(f"{value:.6g}") for value in values.tolist()],
-            "model": made.version,
-            "random": int(batch.offsets[place]) in self._rule.at_random,
-        }
+        random = int(batch.offsets[place]) in self._rule.at_random
+        answer: str | tuple[float, ...] = _shown(made.answers[i])
+        confidence, promised, classes = None, None, self._schema.classes
         if made.confidence is not None:
-            request["answer"] = self._schema.classes[int(made.answers[i, 0])]
-            request["confidence"] = round(float(made.confidence[i]), 4)
+            answer = classes[int(made.answers[i, 0])]
+            confidence = round(float(made.confidence[i]), 4)
             if made.promise is not None:
-                request["set"] = [self._schema.classes[at] for at in made.promise.classes(i)]
-        else:
-            request["answer"] = [float(f"{value:.6g}") for value in made.answers[i].tolist()]
-        return request
+                promised = tuple(classes[at] for at in made.promise.classes(i))
+        return LabelRequested(
+            sample_id, batch.keys[place], float(batch.ts[place]), _shown(values), made.version, random,
+            answer, confidence, promised,
+        )  # fmt: skip
+
+
+def _shown(values: NDArray[np.float32]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.6g}") for value in values.tolist())

@@ -12,6 +12,7 @@ import numpy as np
 from edged.domain.drift.live import LiveDrift
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
 from edged.domain.judging.gate import Probation
+from edged.domain.judging.metrics import QualityFigures
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
 from edged.domain.labels.label_watch import MOST_CLASSES, LabelWatch
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
 
-    Outputs = tuple[NDArray[np.float32], NDArray[np.float32] | None]
+    Outputs = tuple[NDArray[np.float32], NDArray[np.float32] | None, NDArray[np.bool_] | None]
 
 log = get_logger("edged.serve")
 
@@ -68,6 +69,7 @@ class Predictor:
         self.sets = sets
         self.teacher = teacher
         self._memory = RecentAnswers(config.remember, schema)
+        self._unkept: tuple[Predictions, NDArray[np.float32] | float, Sequence[str] | None] | None = None
         watched = schema.task == "classify" and gate.suspect_labels and len(schema.classes) <= MOST_CLASSES
         self.watch = LabelWatch(len(schema.classes), config.remember) if watched else None
         self.quality, self.repeated = LiveQuality(), LiveQuality()
@@ -94,28 +96,38 @@ class Predictor:
     ) -> Predictions:
         """Answers for `x` `(n, d)`; the labels of samples whose `keys` are given are watched.
 
-        A champion that fails is replaced by its predecessor at once.
+        A champion that fails is replaced by its predecessor at once. What labels are judged by is kept with
+        the next call, so that the answer need not wait for it.
 
         Raises ModelError when there is no predecessor, or none that answers.
         """
+        self._keep()
         if self.teacher is not None:
             self.teacher.refresh()
         made = self._by_champion(offsets, x)
-        if self.sets is not None:
-            made = replace(made, promise=self.sets.promise(made.output))
-        if self._config.min_confidence:
-            made = replace(made, least=self._config.min_confidence)
+        if self.sets is not None or self._config.min_confidence:
+            promise = None if self.sets is None else self.sets.promise(made.output)
+            made = replace(made, promise=promise, least=max(made.least, self._config.min_confidence))
         forecast = self.schema.forecast
-        self._memory.remember(made, x[:, forecast] if forecast else self._last)
-        if self.watch is not None and keys is not None and not is_untrained(self.champion.model):
+        watched = keys if self.watch is not None and not is_untrained(self.champion.model) else None
+        self._unkept = made, x[:, forecast] if forecast else self._last, watched
+        self.predictions += len(offsets)
+        self._newest = int(offsets[-1]) if len(offsets) else self._newest
+        return made
+
+    def _keep(self) -> None:
+        """Keep what labels of the last prediction will be joined with, and watch how sure it was."""
+        unkept, self._unkept = self._unkept, None
+        if unkept is None:
+            return
+        made, repeated, keys = unkept
+        self._memory.remember(made, repeated)
+        if self.watch is not None and keys is not None:
             self.watch.remember(made, keys)
         confidence = _unmixed_confidence(made)
         if confidence is not None:
             with self._watching:
-                self.drift.confidence(confidence, offsets, made.version)
-        self.predictions += len(offsets)
-        self._newest = int(offsets[-1]) if len(offsets) else self._newest
-        return made
+                self.drift.confidence(confidence, made.offsets, made.version)
 
     def answer(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
         """Predict rows `x` `(n, d)` that are no samples: drift detection and history ignore them.
@@ -134,7 +146,7 @@ class Predictor:
             previous = self.previous
             if previous is None or previous.version != version:
                 raise RefusedError("this version is not loaded", where=f"version {version}")
-            made = self._decode(previous, offsets, x, _outputs(previous, x)[0])
+            made = self._decode(previous, offsets, x, _outputs(previous, x), None)
         self.predictions += len(x)
         return made
 
@@ -142,8 +154,7 @@ class Predictor:
         served = self.champion
         while True:
             try:
-                raw, experts = self._run(served, x)
-                made = replace(self._decode(served, offsets, x, raw), experts=experts, missing=self.missing)
+                made = self._decode(served, offsets, x, self._run(served, x), self.missing)
                 # Random weights can be sure of anything: nothing that they say is a class.
                 return replace(made, least=np.inf) if made.missing == FIRST_RUN else made
             except ModelError as problem:
@@ -151,12 +162,14 @@ class Predictor:
 
     def ignore(self, offsets: NDArray[np.int64]) -> None:
         """Judge by no label of these samples, which have been answered."""
+        self._keep()
         self._memory.forget(offsets)
         if self.watch is not None:
             self.watch.forget(offsets)
 
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
         """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
+        self._keep()
         if len(offsets) == 0:
             return
         with self._watching:
@@ -176,12 +189,12 @@ class Predictor:
 
     def _run(self, served: ServedModel, x: NDArray[np.float32]) -> Outputs:
         """Raw outputs as `_outputs` gives them; rows without an answer count."""
-        raw, experts = _outputs(served, x)
-        missing = np.asarray(np.isnan(raw).any(axis=1))
-        if missing.any():
+        outputs = _outputs(served, x)
+        missing = outputs[2]
+        if missing is not None:
             self._compare(served, x[missing])
             self.unanswerable += int(missing.sum())
-        return raw, experts
+        return outputs
 
     def _compare(self, served: ServedModel, x: NDArray[np.float32]) -> None:
         """On probation: whether the predecessor answers rows `x` that the champion does not."""
@@ -214,19 +227,22 @@ class Predictor:
         served: ServedModel,
         offsets: NDArray[np.int64],
         x: NDArray[np.float32],
-        raw: NDArray[np.float32],
+        outputs: Outputs,
+        lacks: str | None,
     ) -> Predictions:
+        raw, experts, missing = outputs
         answer = answers(self.schema, raw)
-        answer[np.isnan(raw).any(axis=1)] = np.nan  # no class, not the first one
+        if missing is not None:
+            answer[missing] = np.nan  # no class, not the first one
+        output, sure = raw, None
         if self.schema.task == "classify":
             output = probabilities(raw)
-            return Predictions(served.version, offsets, answer, output, output.max(axis=1))
-        if self.schema.labels_itself:
+            sure = np.maximum.reduce(output, axis=1)
+        elif self.schema.labels_itself:
             weight = served.scale if served.scale is not None else np.float32(1)
             with np.errstate(over="ignore"):  # infinite: as unusual as can be, and no answer
-                score = (np.abs(raw - x) * weight).mean(axis=1, keepdims=True)
-            return Predictions(served.version, offsets, answer, score, None)
-        return Predictions(served.version, offsets, answer, raw, None)
+                output = (np.abs(raw - x) * weight).mean(axis=1, keepdims=True)
+        return Predictions(served.version, offsets, answer, output, sure, experts, lacks)
 
     # ---- exchanging ------------------------------------------------------------------------
 
@@ -282,6 +298,7 @@ class Predictor:
         `x` `(n, d)` are the samples; without them they are read where the head learns them. Labels whose
         `sources` are given are watched; nothing is judged by those that are set aside.
         """
+        self._keep()
         champion = self.champion
         good = np.ones(len(offsets), bool)
         if self.schema.open is not None:
@@ -298,7 +315,7 @@ class Predictor:
             self.teacher.teach(offsets, y, x)
         if joined.promised is not None and self.sets is not None:
             kept = joined.promised
-            covered = self.sets.settle(kept.promise, kept.answers, kept.y)
+            covered = self.sets.learn(kept.promise, kept.answers, kept.y)
             self._covered.add(covered.mean(axis=1))
         if len(joined.offsets):
             # The median of this group of labels: a few that are very late say nothing of the rest.
@@ -377,19 +394,17 @@ class Predictor:
         known = self.schema.task == "classify" and self.quality.count >= ENOUGH_LABELS
         return self.quality.mean if known else None
 
-    def live_quality(self) -> dict[str, Any]:
-        """For metrics: mean error (or accuracy) over the newest labelled predictions.
-
-        `repeated` is the same of repeating the last value that was known; None without a label before. With
-        `serving.coverage` also the share of their sets that contained the label.
-        """
-        name = "accuracy" if self.schema.task == "classify" else "error"
+    def live_quality(self) -> QualityFigures:
+        """Measure the newest labelled predictions, and with `serving.coverage` their sets."""
+        of_classes = self.schema.task == "classify"
         ours, repeated = (
-            None if mean is None else 1.0 - mean if name == "accuracy" else mean
+            None if mean is None else 1.0 - mean if of_classes else mean
             for mean in (self.quality.mean, self.repeated.mean)
         )
-        covered = {} if self.sets is None else {"coverage": self._covered.mean}
-        return {name: ours, "labelled": self.quality.count, "repeated": repeated, **covered}
+        coverage = None if self.sets is None else self._covered.mean
+        return QualityFigures(
+            ours, self.quality.count, repeated, of_classes, coverage, sets=self.sets is not None
+        )
 
 
 def _unmixed_confidence(made: Predictions) -> NDArray[np.float32] | None:
@@ -400,9 +415,9 @@ def _unmixed_confidence(made: Predictions) -> NDArray[np.float32] | None:
 
 
 def _outputs(served: ServedModel, x: NDArray[np.float32]) -> Outputs:
-    """Raw outputs and what experts say; NaN in rows that are themselves too extreme for the model.
+    """Raw outputs, what experts say, and which rows are themselves too extreme for the model; NaN in these.
 
-    Raises when zeros are, too.
+    None where no row is. Raises when zeros are, too.
     """
     experts = None
     try:
@@ -412,12 +427,13 @@ def _outputs(served: ServedModel, x: NDArray[np.float32]) -> Outputs:
             raw = served.model.predict(x)
     except ModelError:
         raw = _one_by_one(served, x)
-    finite = np.asarray(np.isfinite(raw).all(axis=1))
+    finite = np.isfinite(raw)
     if finite.all():
-        return raw, experts
+        return raw, experts, None
     if not np.isfinite(served.model.predict(np.zeros_like(x[:1]))).all():
         raise ModelError("the model's output is not finite", where=f"version {served.version}")
-    return np.where(finite[:, None], raw, np.float32("nan")), None
+    missing = np.asarray(~finite.all(axis=1))
+    return np.where(missing[:, None], np.float32("nan"), raw), None, missing
 
 
 def _one_by_one(served: ServedModel, x: NDArray[np.float32]) -> NDArray[np.float32]:

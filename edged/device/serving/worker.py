@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.events import AnomalyAlarm, DriftDetected
 from edged.domain.judging.predictions import Predictions, encode
 from edged.errors import EdgedError, ModelError
 from edged.logs import get_logger
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.device.events import Events
+    from edged.device.serving.key_answers import KeyAnswers, Share
     from edged.device.serving.label_requester import LabelRequester
     from edged.device.serving.predictor import Predictor
     from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
@@ -45,7 +47,7 @@ class ServingWorker:
     their own. `supervisor` acts on drift, failed champions and the outcome of probations. `requester` asks
     for labels of answered samples. `events` hears predictions and alarms. `watchdog` is shown that this
     thread works, as the loop `serve`. `latencies` collects seconds from the arrival of a sample to its
-    prediction.
+    prediction. `keys` answers for keys that have models of their own, where there are such.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ServingWorker:
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
             queue.Queue(MAX_WAITING)
         )
+        self.keys: KeyAnswers | None = None
         self._requests: InferenceRequests | None = None
         self._called = False
         self._on_asked: Callable[[list[InferenceRequest]], None] = lambda _: None
@@ -85,7 +88,7 @@ class ServingWorker:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Answer what waits, then end."""
+        """Answer the queued samples, then stop the thread."""
         self._queue.put(None)
         self._thread.join(timeout)
 
@@ -167,7 +170,7 @@ class ServingWorker:
 
     def _report_drift(self) -> None:
         for signal in self._predictor.drift.pop_signals():
-            self._events.event("drift_detected", signal.as_dict(self._schema.names))
+            self._events.event(DriftDetected(signal, self._schema.names))
             self._supervisor.drifted(signal, self._predictor.rise)
         if self._predictor.pop_quality_drop():
             self._supervisor.fallen(self._predictor.rise)
@@ -177,32 +180,58 @@ class ServingWorker:
             self._join([u.offset for u in item], [u.label for u in item], [u.source for u in item])
             return
         batch, received = item
+        if self.keys is None:
+            self._answer_all(batch, received)
+            return
+        for share in self.keys.split(batch.keys):
+            self._answer_all(batch.take(share.rows), received[share.rows], share)
+
+    def _answer_all(self, batch: Batch, received: NDArray[np.float64], share: Share | None = None) -> None:
         for start in range(0, len(batch), self._batch):
             part = slice(start, start + self._batch)
             try:
-                self._answer(batch, received, part)
+                self._answer(batch, received, part, share)
             except ModelError as problem:
                 self.errors += 1
                 log.error("prediction_failed", samples=len(batch.keys[part]), problem=problem.line())
 
-    def _answer(self, batch: Batch, received: NDArray[np.float64], part: slice) -> None:
-        offsets, x, aside = batch.offsets[part], batch.x[part], batch.is_aside()[part]
-        keys = batch.keys[part]
-        made = self._rescued(lambda: self._predictor.predict(offsets, x, keys))
+    def _predict(
+        self, offsets: NDArray[np.int64], x: NDArray[np.float32], keys: list[str], share: Share | None
+    ) -> tuple[Predictor, Predictions]:
+        """Who has answered, and what: the model of a key, or that of the stream."""
+        if self.keys is not None and share is not None and share.own:
+            try:
+                return share.predictor, share.predictor.predict(offsets, x, keys)
+            except ModelError as problem:
+                self.keys.failed(share, problem)
+        return self._predictor, self._rescued(lambda: self._predictor.predict(offsets, x, keys))
+
+    def _answer(
+        self, batch: Batch, received: NDArray[np.float64], part: slice, share: Share | None = None
+    ) -> None:
+        offsets, x, keys = batch.offsets[part], batch.x[part], batch.keys[part]
+        predictor, made = self._predict(offsets, x, keys, share)
         ids = [
             own if own is not None else f"{self._boot}-{offset}"
             for own, offset in zip(batch.ids[part], offsets.tolist(), strict=True)
         ]
-        self._events.predicted(encode(made, ids, keys, batch.ts[part], self._schema.classes))
+        own = predictor is not self._predictor
+        self._events.predicted(encode(made, ids, keys, batch.ts[part], self._schema.classes, own=own))
         self.latencies.add(time.monotonic() - received[part])
         self._requester.answered(batch, part, ids, made)
         self._events.answered(made, ids, keys, batch.ts[part])
-        self._predictor.ignore(offsets[aside])
-        self._predictor.shadow(offsets[~aside], x[~aside])
+        if self.keys is not None and share is not None:
+            self.keys.compare(share, made, x, keys)
+        if batch.aside:
+            aside = batch.is_aside()[part]
+            predictor.ignore(offsets[aside])
+            predictor.shadow(offsets[~aside], x[~aside])
+        else:
+            predictor.shadow(offsets, x)
         self._report_failed()
         if self._schema.labels_itself:
             for change in self._predictor.detect_anomalies(made, keys, batch.ts[part]).changes:
-                self._events.event("anomaly", change.as_dict())
+                self._events.event(AnomalyAlarm(change))
             self._report(self._predictor.label(offsets, x))
             return
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]
@@ -256,8 +285,10 @@ class ServingWorker:
     def _join(
         self, offsets: list[int], labels: list[Any], sources: list[str], x: NDArray[np.float32] | None = None
     ) -> None:
-        y = np.asarray(labels, np.float32).reshape(len(labels), -1)
-        self._report(self._predictor.label(np.asarray(offsets, np.int64), y, x, sources=sources))
+        y, at = np.asarray(labels, np.float32).reshape(len(labels), -1), np.asarray(offsets, np.int64)
+        self._report(self._predictor.label(at, y, x, sources=sources))
+        if self.keys is not None:
+            self.keys.label(at, y, x, sources)
 
     def _report(self, outcome: bool | None) -> None:
         if outcome is not None:

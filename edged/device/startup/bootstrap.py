@@ -55,6 +55,7 @@ def open_samples(config: Config, *, readonly: bool = False, clock: Clock | None 
         synchronous="FULL" if storage.durability == "full" else "NORMAL",
         readonly=readonly,
         clock=clock,
+        by_key=config.model.per == "key",
     )
 
 

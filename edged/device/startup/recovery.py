@@ -43,7 +43,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """What a start opens, and what is set aside where it fails, one more with each start."""
 FILES = (*DATABASES, "outbox.db", "boot.json", "config.set.json", "bundle.hidden.json", "engine-choice.json",
-         "trust.json", "trust.copy.json", "audit.head", "models/champion")  # fmt: skip
+         "trust.json", "trust.copy.json", "audit.head", "models/champion", "web-access.json",
+         "web-access.lock", "web-certificate.pem")  # fmt: skip
 FOLDERS = ("models", "checkpoints", "candidates", "incoming", "updates", "rounds", "fleet", "bundles",
            "exports", "unpacked", "bundle", "imports")  # fmt: skip
 FAILURES, DEATHS = 2, 5
@@ -72,7 +73,7 @@ class Recovery:
 
     @property
     def reason(self) -> Reason:
-        """Why the daemon starts."""
+        """Why the daemon has started, such as `crash` or `power_loss`."""
         return self.boot.reason
 
     def record(self, what: str) -> None:
@@ -236,7 +237,7 @@ def _judged(registry: Registry, run: int) -> bool:
 def _known(registry: Registry, checkpoints: Checkpoints) -> tuple[int, int]:
     """The largest offset and the largest position in label order that anything kept speaks of."""
     offsets, seqs = [int(registry.get_value(_BEGUN) or 0)], [int(registry.get_value("consumed") or 0)]
-    offsets += [int(record.data.get("last_offset") or 0) for record in registry.records()]
+    offsets += [record.origin.last_offset or 0 for record in registry.records()]
     newest = checkpoints.latest()
     if newest is not None:
         learner: dict[str, Any] = newest.state.get("learner", {})

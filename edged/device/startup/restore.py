@@ -35,8 +35,13 @@ def stored_regimes(registry: Registry) -> Regimes:
 def stored_mix(registry: Registry, schema: Schema, head: RidgeHead | None = None) -> Mix:
     """Return how much each expert counts, `head` among them; the same for all where that cannot be read."""
     mix = mix_of(schema, head)
-    _restore(registry, "mix", mix, "expert_mix_lost")
+    restore_mix(registry, mix)
     return mix
+
+
+def restore_mix(registry: Registry, mix: Mix) -> None:
+    """Go on with the stored weights of experts, where there are such that can be read."""
+    _restore(registry, "mix", mix, "expert_mix_lost")
 
 
 def stored_sets(registry: Registry, coverage: float | None, schema: Schema) -> PredictionSets | None:

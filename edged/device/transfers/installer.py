@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from edged.device.learning.trainer_client import StoppedRunError, TrainerClient
 from edged.device.transfers.admission import Admission
+from edged.domain.events import TransferInstalled, TransferOutcome
 from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -23,11 +25,8 @@ if TYPE_CHECKING:
     from edged.storage.models.active_bundle import ActiveBundle
     from edged.storage.models.installed_bundles import InstalledBundles
 
-Message = dict[str, Any]
-
 OUTCOMES = "transfers"  # name of the registry's value that remembers how the last transfers ended
 REMEMBERED = 32
-EVENTS = {"weights": "weights_applied", "model": "model_installed", "bundle": "bundle_installed"}
 RETRIES = 2  # after an error of the disk
 
 log = get_logger("edged.applying")
@@ -62,11 +61,11 @@ class TransferInstaller:
         self.admission = Admission(self._config, first.trust)
         self._tries = 0
 
-    def outcome(self, name: str, sha256: str) -> Message | None:
+    def outcome(self, name: str, sha256: str) -> TransferOutcome | None:
         """Return how a transfer has ended; None if it has not."""
         kept = (self._registry.get_value(OUTCOMES) or {}).get(name)
         if kept is not None and kept["update"] == sha256:
-            return dict(kept)
+            return TransferOutcome.from_json(kept)
         return self._outcome_of_model(name, sha256)
 
     def install(self, transfer: Transfer) -> None:
@@ -77,29 +76,29 @@ class TransferInstaller:
         if self.outcome(transfer.name, transfer.sha256) is not None:
             self._staging.discard(transfer)  # a crash came between the outcome and this
             return
-        refused = {"transfer": transfer.name, "update": transfer.sha256, "state": "refused"}
+        refused = TransferOutcome(transfer.name, transfer.sha256, "refused")
         trust = self._first.trust
         try:
             self.admission.check(transfer.purpose)
-            trust.begin(transfer.sha256)
+            trust.begin_opening(transfer.sha256)
             candidate = self._candidate(transfer)
         except StoppedRunError:
-            trust.end(transfer.sha256)
+            trust.end_opening(transfer.sha256)
             return  # the next start takes it up
         except EdgedError as problem:
             if isinstance(problem, StorageError) and self._tries < RETRIES:
                 self._tries += 1
-                trust.end(transfer.sha256)
+                trust.end_opening(transfer.sha256)
                 raise
-            self._end(transfer, {**refused, "reasons": [problem.line()]})
+            self._end(transfer, replace(refused, reasons=(problem.line(),)))
             return
         if candidate is None:
-            trust.end(transfer.sha256)
+            trust.end_opening(transfer.sha256)
             return  # a chunk was torn: its sender is told that it is missing
         _, served = self._pipeline.rollout.consider(candidate)
         unstored = "the candidate could not be verified or stored: see the event candidate_rejected"
-        told = self._outcome_of_model(transfer.name, transfer.sha256)
-        self._end(transfer, told or {**refused, "reasons": [unstored]})
+        outcome = self._outcome_of_model(transfer.name, transfer.sha256)
+        self._end(transfer, outcome or replace(refused, reasons=(unstored,)))
         if served is not None:
             self._pipeline.worker.record_champion(served)
 
@@ -125,7 +124,7 @@ class TransferInstaller:
         except EdgedError as problem:
             self._registry.end_run(run, clock.now(), "failed", {"error": problem.line()})
             raise
-        self._registry.end_run(run, clock.now(), "done", candidate.told())
+        self._registry.end_run(run, clock.now(), "done", candidate.origin())
         return candidate
 
     def _fetch(self, transfer: Transfer) -> None:
@@ -141,7 +140,7 @@ class TransferInstaller:
 
     def _from_bundle(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Install a bundle and export its own model, in a trainer process of its own."""
-        known = {str(record.data.get("bundle")) for record in self._registry.records()}
+        known = {str(record.origin.bundle) for record in self._registry.records()}
         fingerprint = self._first.install_bundle(
             self._chunks(transfer, folder), known, downgrade=transfer.purpose.downgrade
         )
@@ -158,29 +157,25 @@ class TransferInstaller:
 
     # ---- outcomes --------------------------------------------------------------------------
 
-    def _outcome_of_model(self, name: str, sha256: str) -> Message | None:
+    def _outcome_of_model(self, name: str, sha256: str) -> TransferOutcome | None:
         """Return the outcome by the registry's models: an accepted one has served, or serves."""
-        made = [r for r in self._registry.records() if r.data.get("update") == sha256]
-        if not made or made[-1].data.get("transfer") != name or made[-1].status == "candidate":
+        made = [r for r in self._registry.records() if r.origin.update == sha256]
+        if not made or made[-1].origin.transfer != name or made[-1].status == "candidate":
             return None
         model = made[-1]
-        return {
-            "transfer": name,
-            "update": sha256,
-            "state": "refused" if model.status == "rejected" else "promoted",
-            "version": model.version,
-            "share": model.data.get("share"),
-            "reasons": list((model.verdict or {}).get("reasons", [])),
-        }
+        state = "refused" if model.status == "rejected" else "promoted"
+        reasons = () if model.judged is None else model.judged.reasons
+        return TransferOutcome(name, sha256, state, reasons, model.version, model.origin.share)
 
-    def _end(self, transfer: Transfer, told: Message) -> None:
+    def _end(self, transfer: Transfer, outcome: TransferOutcome) -> None:
         """Remember the outcome first, so that the same transfer has no second effect."""
         self._tries = 0
         kept = self._registry.get_value(OUTCOMES) or {}
         kept.pop(transfer.name, None)
-        newest = [*kept.items(), (transfer.name, told)][-REMEMBERED:]
+        newest = [*kept.items(), (transfer.name, outcome.to_json())][-REMEMBERED:]
         self._registry.set_value(OUTCOMES, dict(newest))
-        self._first.trust.end(transfer.sha256)
+        self._first.trust.end_opening(transfer.sha256)
         self._staging.discard(transfer)
-        log.info(EVENTS[transfer.purpose.kind], **told)
-        self._events.event(EVENTS[transfer.purpose.kind], told)
+        event = TransferInstalled(transfer.purpose.kind, outcome)
+        log.info(event.name, **event.to_json())
+        self._events.event(event)

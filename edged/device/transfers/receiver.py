@@ -81,7 +81,7 @@ class TransferReceiver(Extension):
         transfer = announced(name, manifest, purpose, max_bytes)
         outcome = self._installer.outcome(transfer.name, transfer.sha256)
         if outcome is not None:
-            return outcome
+            return outcome.to_json()
         missing = self.open(transfer)
         if purpose.url is not None:  # the device fetches the file itself, and waits for no chunks
             return {"state": "executing", "transfer": transfer.name}

@@ -87,7 +87,7 @@ def application(
         get("/static/{name}", Assets().file),
         get("/api/session", login.session),
         post("/api/login", login.begin),
-        post("/api/logout", login.end),
+        post("/api/logout", login.log_out),
         get("/api/labels/suspects", reviews.suspects, "read"),
         get("/api/labels/map", reviews.points, "read"),
         get("/api/labels/samples/{offset}", reviews.sample, "read"),

@@ -116,7 +116,7 @@ class WebServer(Extension):
             self._thread.join(END_SECONDS)
         self._sockets.close()
 
-    def reported(self, topic: str, values: dict[str, Any]) -> None:
+    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
         """Pass on a report of the daemon; from any thread."""
         with self._lock:
             web = self._web

@@ -213,7 +213,7 @@ class TokenBucket:
         self._at = 0.0
 
     def allowed(self, now: float) -> int:
-        """How many may pass now."""
+        """Return how many commands can pass now."""
         self._tokens = min(self._burst, self._tokens + max(0.0, now - self._at) * self._rate)
         self._at = now
         return int(self._tokens)

@@ -209,7 +209,7 @@ class CorrelatedADWIN(ADWIN):
         require(self.block >= 1 <= self.fewest_blocks, self.name, "block and fewest_blocks >= 1")
 
     def update(self, value: float) -> Level:
-        """Take in one reading."""
+        """Add one value, and return whether the mean has changed."""
         value = float(value)
         if not -LARGEST < value < LARGEST:  # NaN too
             return NONE

@@ -192,7 +192,7 @@ class RoundAnnouncement(FleetMessage):
         return self.audience.group if self.audience is not None else ""
 
     def names(self, device: str) -> bool:
-        """Whether this device was chosen."""
+        """Return whether the round has chosen this device."""
         return self.devices is None or device in self.devices
 
 

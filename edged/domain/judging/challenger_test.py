@@ -49,7 +49,7 @@ class ChallengerTest:
         self.champion = np.concatenate([self.champion, champion[usable]])
 
     def dump(self) -> ContestErrors:
-        """The errors, for JSON."""
+        """Return the errors as JSON values."""
         return ContestErrors(tuple(self.challenger.tolist()), tuple(self.champion.tolist()))
 
     def outcome(self, task: Task) -> Literal["won", "lost", "open"]:

@@ -33,6 +33,7 @@ class ChangeMix:
     """
 
     head = None  # that of classes
+    common = None
 
     def __init__(self, columns: Sequence[int]) -> None:
         self._columns = list(columns)
@@ -41,7 +42,7 @@ class ChangeMix:
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """The shares, `(targets,)`."""
+        """Return the share of the model in each target's answer, `(targets,)`."""
         return self._shares
 
     def fresh(self) -> ChangeMix:
@@ -72,7 +73,7 @@ class ChangeMix:
             self._shares = np.clip(self._shares + step * far * np.sign(right - self._shares * change), 0, 1)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` takes."""
+        """Return the state as JSON values, for `restore`."""
         return {"shares": self._shares.tolist(), "usual": self._usual.tolist(), "labels": self.labels}
 
     def restore(self, state: Any) -> None:

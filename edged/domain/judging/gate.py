@@ -56,23 +56,23 @@ class Evidence:
     classes: Sequence[str] = ()
 
     def newest(self, n: int) -> Evidence:
-        """The last `n` rows."""
+        """Return the last `n` rows."""
         said = None if self.said is None else self.said[-n:]
         return Evidence(self.candidate[-n:], self.champion[-n:], said, self.classes)
 
     def name_of(self, said: int) -> str:
-        """The name of a class."""
+        """Return the name of a class."""
         return self.classes[said] if said < len(self.classes) else f"class {said}"
 
     def of_class(self, said: int) -> Evidence:
-        """The rows of one class."""
+        """Return the rows of one class."""
         chosen = self.said == said
         return Evidence(self.candidate[chosen], self.champion[chosen])
 
 
 @dataclass(frozen=True)
 class Retained:
-    """What is kept of an earlier regime.
+    """Holdout of an earlier regime, with the answers of both models.
 
     `elsewhere`: its inputs lie elsewhere than those of now, so what is learned now does not contradict it.
     `drifted`: a drift of the errors has ended it.

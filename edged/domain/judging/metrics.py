@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edged.domain.training.message import Message
+
 if TYPE_CHECKING:
     from edged.domain.stream.schema import Schema
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class QualityFigures(Message):
+    """Quality on the newest labelled predictions: accuracy of classes, mean error of values.
+
+    `repeated` is the same of repeating the last value that was known; None without a label before.
+    `coverage` is the share of sets that contained the label; `sets` says whether sets are promised.
+    """
+
+    mean: float | None
+    labelled: int
+    repeated: float | None
+    of_classes: bool
+    coverage: float | None = None
+    sets: bool = False
+
+    @property
+    def name(self) -> str:
+        """What `mean` is: `accuracy` or `error`."""
+        return "accuracy" if self.of_classes else "error"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of metrics, `mean` by its name."""
+        covered = {"coverage": self.coverage} if self.sets else {}
+        return {self.name: self.mean, "labelled": self.labelled, "repeated": self.repeated, **covered}
 
 
 def classification(y: Array, predicted: Array, classes: int) -> dict[str, float]:

@@ -48,7 +48,7 @@ class NonOverlappingHoldout:
         return self._holdout.training_window(after_seq, limit, upto_seq=upto_seq)
 
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
-        """The newest ones, oldest first."""
+        """Read the newest holdout samples, oldest first."""
         found = self._thinned(self._holdout.holdout_window(READ * limit, before_seq=before_seq))
         return found.take(np.arange(max(0, len(found) - limit), len(found)))
 

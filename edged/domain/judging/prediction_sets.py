@@ -75,7 +75,7 @@ class Promise:
         return np.asarray((self.sets[:, :, 0] <= y) & (y <= self.sets[:, :, 1]))
 
     def rows(self, which: Any) -> Promise:
-        """The promise of some rows."""
+        """Return the sets of some rows."""
         return Promise(self.coverage, self.sets[which], self.expected[which])
 
     def classes(self, row: int) -> list[int]:
@@ -155,7 +155,7 @@ class PredictionSets:
         sets[finite], expected[finite] = some, expected_of_some
         return Promise(self.coverage, sets, expected)
 
-    def settle(self, promise: Promise, answers: Floats, y: Floats) -> NDArray[np.bool_]:
+    def learn(self, promise: Promise, answers: Floats, y: Floats) -> NDArray[np.bool_]:
         """Learn labels `y` `(n, targets)` of predictions `answers` `(n, targets)`.
 
         Returns `(m, targets)`: of those that were promised, which sets contained the label.
@@ -241,7 +241,7 @@ class PredictionSets:
     # ---- restarts --------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What `restore` takes."""
+        """Return the state as JSON values, for `restore`."""
         newest = self._newest
         return {
             "coverage": self.coverage,

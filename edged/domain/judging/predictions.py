@@ -206,8 +206,10 @@ def encode(
     keys: Sequence[str],
     ts: NDArray[np.float64],
     classes: Sequence[str],
+    *,
+    own: bool = False,
 ) -> list[bytes]:
-    """JSON payloads of a batch of predictions.
+    """JSON payloads of a batch of predictions; `own` where the model is the key's own.
 
     Output, label and confidence of a row without an answer are null; so is the label of an undecided one. An
     untrained model says what it lacks. Written out by hand, as this is done for every
@@ -229,7 +231,8 @@ def encode(
         for i in np.flatnonzero(made.undecided).tolist():
             said[i] = "null"
     payloads = []
-    lacks = "" if made.missing is None else f',"untrained":true,"missing":{json.dumps(made.missing)}'
+    lacks = ',"own":true' if own else ""
+    lacks += "" if made.missing is None else f',"untrained":true,"missing":{json.dumps(made.missing)}'
     for i, row in enumerate(made.output.tolist()):
         key = known.get(keys[i]) or known.setdefault(keys[i], json.dumps(keys[i]))
         output = ",".join(["%.6g" % v for v in row])
@@ -242,7 +245,7 @@ def encode(
     for i in gaps:
         payloads[i] = (
             f'{{"id":{json.dumps(ids[i])},"key":{json.dumps(keys[i])},"ts":{ts[i]:.6f},"output":null,'
-            f'"label":null,"confidence":null{nothing},"model":{made.version}}}'.encode()
+            f'"label":null,"confidence":null{nothing},"model":{made.version}{lacks}}}'.encode()
         )
     return payloads
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.judging.outputs import probabilities
-from edged.domain.model_files import FLOOR
+from edged.domain.judging.outputs import log_likelihoods, probabilities
 from edged.domain.served_mixture import LinearHead
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ LARGEST = 512  # columns: what is solved takes their square in memory, and their
 HALF_LIFE = 3000.0  # labels after which one counts half
 PENALTY, CONTEXT_PENALTY = 10.0, 100.0  # of weights of standardised features, and of their context
 FEWEST = 2  # labels of a class before it can be answered
+YOUNG = 10  # labels of a class with each of which it is known much better
 CLIP, FAR, ENOUGH = (
     5.0,
     10.0,
@@ -42,10 +42,11 @@ class _Solution:
     prior: Doubles
     ready: bool
 
-    def scores(self, x: Doubles) -> Doubles:
-        z = np.minimum(
-            np.maximum((x - self.mean) * self.scale, -CLIP), CLIP
-        )  # np.clip takes longer for a row
+    def scores(self, x: Doubles | Floats) -> Doubles:
+        z = x - self.mean
+        z *= self.scale
+        np.maximum(z, -CLIP, out=z)  # np.clip takes longer for a row
+        np.minimum(z, CLIP, out=z)
         return np.asarray(self.prior + z @ self.weights)
 
 
@@ -61,10 +62,9 @@ class Learned:
     classes: int | None = None
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Learned | None:
-        """Read what the registry keeps as a model's data; None where it does not say."""
-        position = data.get("consumed")
-        return None if position is None else cls(position, data.get("classes"))
+    def of(cls, position: int | None, classes: int | None) -> Learned | None:
+        """Return what was learned up to a position; None where it is not known."""
+        return None if position is None else cls(position, classes)
 
     def covers(self, place: int, first: int) -> bool:
         """Whether a class may have been seen: its output, and the position of its first label."""
@@ -75,7 +75,8 @@ class RidgeHead:
     """Ridge regression of classes on samples and their context, in closed form.
 
     It keeps sums over samples `(1, x)` and their classes, in which older ones count less, and solves
-    (ZᵀZ + Λ)·W = ZᵀY for standardised Z when they have grown by a twentieth, by 400 labels, or by a class.
+    (ZᵀZ + Λ)·W = ZᵀY for standardised Z when they have grown by a twentieth, by 400 labels, or by a class,
+    and with each of the first `YOUNG` labels of a class.
     A row that is subtracted from the sums is forgotten exactly. Scores become probabilities by a softmax
     whose sharpness follows what the scores of each label had been before it was learned (Newton's method on
     its likelihood).
@@ -98,7 +99,7 @@ class RidgeHead:
         return cls(width, schema.measured, schema.outputs)
 
     def clear(self) -> None:
-        """Forget every label."""
+        """Reset the head: it has learned no label then."""
         self._origin: Doubles = np.zeros(self.columns)
         self._sums = np.zeros((self.columns + 1, self.columns + 1))
         self._by_class = np.zeros((self.columns + 1, self.classes))
@@ -112,7 +113,7 @@ class RidgeHead:
 
     @property
     def labels(self) -> int:
-        """Labels learned."""
+        """Number of labels that the head has learned."""
         return int(self._counts.sum())
 
     @property
@@ -129,7 +130,7 @@ class RidgeHead:
         return [
             place
             for place, first in list(self.first.items())
-            if self._counts[place] >= FEWEST and not learned.covers(place, first)
+            if not learned.covers(place, first) and self._counts[place] >= FEWEST
         ]
 
     def likelihoods(self, x: Floats) -> Floats:
@@ -140,8 +141,9 @@ class RidgeHead:
         solution = self._solution
         if solution is None or not solution.ready:
             return np.zeros((len(x), self.classes), np.float32)
-        logits = self._sharpness * solution.scores(x[:, : self.columns].astype(np.float64))
-        return log_likelihoods(logits.astype(np.float32))
+        logits = solution.scores(x[:, : self.columns])
+        logits *= self._sharpness
+        return log_likelihoods(logits)
 
     @property
     def linear(self) -> LinearHead | None:
@@ -168,7 +170,7 @@ class RidgeHead:
         before = self.told_apart
         self._add(self._bounded(rows), y)
         grown = self.labels > self._solved_at + min(self._solved_at, SELDOM) // 20
-        if grown or self.told_apart > before:
+        if grown or self.told_apart > before or (self._counts[y] <= YOUNG).any():
             self._solve()
 
     def _add(self, rows: Doubles, y: NDArray[np.int64]) -> None:
@@ -217,9 +219,3 @@ class RidgeHead:
         bend = float((share * scores**2).sum() - (expected**2).sum())
         self._certainty = self._certainty * 0.5 ** (len(y) / HALF_LIFE) + bend
         self._sharpness = float(np.clip(self._sharpness + slope / max(self._certainty, 1e-9), 1.0, 50.0))
-
-
-def log_likelihoods(logits: Floats) -> Floats:
-    """log(p + 1e-4) of each class less its mean over the classes, `(n, c)`, of logits `(n, c)`."""
-    log = np.log(probabilities(logits) + np.float32(FLOOR))
-    return np.asarray(log - log.mean(axis=1, keepdims=True), np.float32)

@@ -113,7 +113,7 @@ class LabelTrust:
 
     @classmethod
     def load(cls, task: Task, values: dict[str, Any] | None) -> LabelTrust:
-        """What `dump` gave; afresh without."""
+        """Restore the state that `dump` returned; None: begin without any."""
         if not values:
             return cls(task)
         return cls(task, deque(values["usual"], REMEMBERED), values["suspicious"], values["pauses"])

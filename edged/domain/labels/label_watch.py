@@ -66,7 +66,7 @@ class Suspicion:
 
     @property
     def offsets(self) -> list[int]:
-        """Of their samples, oldest label first."""
+        """Offsets of the samples of the labels, oldest label first."""
         return [label.offset for label in self.labels]
 
     def contradicts(self, offsets: Sequence[int]) -> NDArray[np.bool_]:
@@ -131,7 +131,7 @@ class LabelWatch:
         place = made.offsets % self._size
         answered = np.isfinite(made.confidence) & np.isfinite(made.answers[:, 0])
         self._offsets[place] = np.where(answered, made.offsets, -1)
-        self._predicted[place] = np.nan_to_num(made.answers[:, 0]).astype(np.int32)
+        self._predicted[place] = np.where(answered, made.answers[:, 0], 0)
         self._sure[place] = made.confidence
         self._keys[place] = [crc32(key.encode()) for key in keys]
 
@@ -220,7 +220,7 @@ class LabelWatch:
     # ---- disputes --------------------------------------------------------------------------
 
     def pop_suspicions(self) -> list[Suspicion]:
-        """What was suspected since the last call."""
+        """Return the suspicions since the last call."""
         with self._lock:
             found, self._suspicions = self._suspicions, []
             return found

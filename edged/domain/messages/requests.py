@@ -16,6 +16,7 @@ from edged.domain.messages.schema import (
     one_of,
 )
 
+OF_KEY = about("a key that has a model of its own (model.per); the stream's model without it", TEXT)
 PARTS = ("ingest", "training", "serving")
 WIPED = ("samples", "labels", "checkpoints", "models")
 
@@ -50,6 +51,7 @@ REQUESTS: dict[str, Schema] = {
             engine=about("what executes this run", one_of("auto", "native", "portable")),
             dry_run=about("train and judge, but neither promote nor go on from it", FLAG),
             from_=about("which weights it starts with", one_of("checkpoint", "champion", "bundle")),
+            key=OF_KEY,
         ),
     ),
     "cancel": about(
@@ -61,22 +63,25 @@ REQUESTS: dict[str, Schema] = {
         fields(what=one_of(*PARTS), hold=about("false does what `resume` does, for a switch", FLAG)),
     ),
     "resume": about("lets it go on", fields(what=one_of(*PARTS))),
-    "promote": about("serves a stored model, on probation", fields("version", version=VERSION)),
-    "rollback": about("serves an earlier model, the previous one without a version", fields(version=VERSION)),
+    "promote": about("serves a stored model, on probation", fields("version", version=VERSION, key=OF_KEY)),
+    "rollback": about(
+        "serves an earlier model, the previous one without a version; of a key, 0 is the stream's model",
+        fields(version={"type": "integer", "minimum": 0}, key=OF_KEY),
+    ),
     "pin": about(
         "serves this version (the present one without a number) and no other until `unpin`",
-        fields(version=VERSION),
+        fields(version=VERSION, key=OF_KEY),
     ),
-    "unpin": about("lets candidates take over again", fields()),
+    "unpin": about("lets candidates take over again", fields(key=OF_KEY)),
     "checkpoint": about("writes down what the learner knows", fields()),
     "export": about(
         "writes a model, its weights, or the mixture that is served with it, into the state directory's"
         " exports/",
-        fields(what=one_of("model", "weights", "mixture"), version=VERSION),
+        fields(what=one_of("model", "weights", "mixture"), version=VERSION, key=OF_KEY),
     ),
     "evaluate": about(
         "judges a model on the newest labelled samples that were never trained on",
-        fields(version=VERSION, rows={"type": "integer", "minimum": 1, "maximum": 100_000}),
+        fields(version=VERSION, rows={"type": "integer", "minimum": 1, "maximum": 100_000}, key=OF_KEY),
     ),
     "label": about(
         "stores labels: `id` and `label`, or `key`, `ts` and `label`, or a list of such as `labels`; of all"
@@ -162,7 +167,7 @@ REQUESTS: dict[str, Schema] = {
         "lets a key count no more; always signed",
         fields("key", key=about("its id, or its text (PEM)", TEXT)),
     ),
-    "drift.reset": about("the drift detectors begin anew", fields()),
+    "drift.reset": about("the drift detectors begin anew", fields(key=OF_KEY)),
     "config.get": about(
         "the configuration in force", fields(keys=about("such as training.every; all without", listed(TEXT)))
     ),
@@ -182,6 +187,7 @@ REQUESTS: dict[str, Schema] = {
             what=about(
                 "samples, checkpoints and models without it", listed(one_of(*WIPED), minItems=1)
             ),
+            key=about("erases what this key has learned for itself, and nothing else", TEXT),
         ),
     ),
     "status": about("what `edged status` prints", fields()),

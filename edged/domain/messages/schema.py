@@ -43,7 +43,7 @@ def every(perhaps: dict[str, Schema] | None = None, /, **properties: Schema) -> 
 
 
 def each(schema: Schema, *names: str) -> dict[str, Schema]:
-    """Several fields that are alike."""
+    """Fields of one schema, by name."""
     return dict.fromkeys(names, schema)
 
 
@@ -53,12 +53,12 @@ def one_of(*values: str) -> Schema:
 
 
 def listed(item: Schema, **more: Any) -> Schema:
-    """A list of such."""
+    """Schema of a list of such values."""
     return {"type": "array", "items": item, **more}
 
 
 def or_null(schema: Schema) -> Schema:
-    """The same, or null."""
+    """Schema of the same value, or null."""
     if "type" in schema:
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         return schema | {"type": [*kinds, "null"]}
@@ -66,7 +66,7 @@ def or_null(schema: Schema) -> Schema:
 
 
 def about(description: str, schema: Schema) -> Schema:
-    """The same with a description."""
+    """The same schema with a description."""
     return schema | {"description": description}
 
 

@@ -44,7 +44,12 @@ ACCEPTED = {"state": one_of("accepted")}
 SUMMARY = about("what the newest labels did, in plain words; null before the first run", or_null(TEXT))
 SUMMED_UP: Schema = {"summary": about("the same in plain words", TEXT)}
 
+KEYS = about(
+    "with model.per: key: keys that have models of their own, and those that do worst",
+    every(**each(COUNT, "own", "answering", "loaded", "loads", "unloads"), worst=listed(OBJECT)),
+)
 STATUS = every(
+    {"keys": KEYS},
     state=one_of("online", "degraded", "stopped", "crashed"), problem=or_null(TEXT),
     health=every(state=one_of("ok", "degraded", "stopped", "crashed"), reasons=listed(TEXT)),
     on_hold=about("parts that a command has paused", listed(TEXT)),
@@ -127,7 +132,9 @@ ANSWERS: dict[str, Schema] = {
     "class.add": CLASSES,
     "class.remove": CLASSES,
     "class.merge": CLASSES,
-    "wipe": every(ACCEPTED | each(COUNT, "samples", "labels", "quarantined", "models", "files") | {
+    "wipe": every(ACCEPTED | {
+        "keys": about("whose own models went", COUNT),
+    } | each(COUNT, "samples", "labels", "quarantined", "models", "files") | {
         "checkpoints": about("files", COUNT),
     }),
     "config.get": every(values=OBJECT, **SETTINGS["properties"]),
@@ -227,6 +234,7 @@ PUBLISHED: dict[str, Schema] = {
          "set": about("with serving.coverage: classes, or least and greatest value of each target",
                       {"type": ["array", "null"]}),
          "coverage": about("share of the sets that contain the truth", NUMBER),
+         "own": about("the model is the key's own, and `model` its version", FLAG),
          "historical": HISTORICAL, "untrained": about("true until every class has labels", FLAG),
          "missing": about("what an untrained model lacks, such as 7 of 20 labels", TEXT)},
         id=TEXT, key=TEXT, ts=SECONDS, model=VERSION,
@@ -256,6 +264,14 @@ EVENTS: dict[str, Schema] = {
     "candidates_refused": every(SUMMED_UP, count=COUNT, cause=TEXT, reasons=listed(TEXT)),
     "model_promoted": every(SUMMED_UP, version=VERSION, parent=VERSION, origin=TEXT, reasons=listed(TEXT)),
     "model_rolled_back": every(SUMMED_UP, from_=VERSION, to=VERSION, reason=TEXT),
+    "key_model": every(
+        {
+            "labels": about("that the key has, when it gets a model of its own", COUNT),
+            "reason": about("why its own model does not answer any more", TEXT),
+        },
+        key=TEXT,
+        answers=about("which model answers its samples from now on", one_of("own", "stream")),
+    ),
     "anomaly": every(key=TEXT, state=one_of("start", "end"), offset=COUNT, since=SECONDS),
     "sensor_stuck": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
     "sensor_moves": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
@@ -290,7 +306,9 @@ EVENTS: dict[str, Schema] = {
 
 def event() -> Schema:
     """The schema of a message on `events`."""
-    common = every({"historical": HISTORICAL}, event=one_of(*EVENTS), ts=SECONDS, seq=COUNT, boot=COUNT)
+    of_key = about("whose model it is about, where that is the model of a key", TEXT)
+    more = {"historical": HISTORICAL, "key": of_key}
+    common = every(more, event=one_of(*EVENTS), ts=SECONDS, seq=COUNT, boot=COUNT)
     cases = [
         {"if": {"properties": {"event": {"const": name}}}, "then": schema} for name, schema in EVENTS.items()
     ]

@@ -51,7 +51,7 @@ class Bucket:
         self._at = monotonic
 
     def fill(self, rate: float, burst: float, monotonic: float) -> float:
-        """Tokens that are there now."""
+        """Return the tokens that are left now."""
         self._tokens = min(burst, self._tokens + (monotonic - self._at) * rate)
         self._at = monotonic
         return self._tokens
@@ -142,7 +142,7 @@ class AdmissionControl:
 
     @property
     def stuck(self) -> int:
-        """Features that are stuck now."""
+        """Number of features that are stuck now."""
         return 0 if self._watch is None else self._watch.stuck
 
     # ---- floods ----------------------------------------------------------------------------

@@ -274,7 +274,7 @@ class Anomalies:
         return aside, back
 
     def standing(self) -> list[str]:
-        """Keys whose alarm stands."""
+        """Return the keys with an active alarm."""
         with self._lock:
             return sorted(key for key, line in self._lines.items() if line.alarm)
 

@@ -62,7 +62,7 @@ class JoinChanges:
     said: list[HeldChange] = field(default_factory=list)
 
     def absorb(self, later: JoinChanges) -> None:
-        """Take in what changed afterwards."""
+        """Apply the changes of a later block."""
         self.states |= later.states
         self.held |= later.held
         self.now = later.now
@@ -107,14 +107,15 @@ class Joining:
         fitting = {key: state for key, state in states.items() if len(state) >= self._size}
         self._forgotten.update(states.keys() - fitting.keys())
         for key, state in sorted(fitting.items(), key=lambda item: item[1][self._head + _NEWEST]):
-            self._lines[key] = line = _Line(state[: self._size], monotonic)
+            since = state[self._head + _NEWEST]
+            self._lines[key] = line = _Line(state[: self._size], monotonic, since)
             label = tuple(state[self._size :])
             line.label = (label[0] if len(label) == 1 else label) if label else None
             for at in range(len(self._measured)):
                 self._add_mean(at, state[at * _STRIDE + _COUNT], state[at * _STRIDE + _MEAN])
 
     def changes(self) -> JoinChanges:
-        """What has changed since the last call."""
+        """Return the changes since the last call."""
         changed, self._changed = self._changed, set()
         forgotten, self._forgotten = self._forgotten, set()
         states: dict[str, array[float] | None] = dict.fromkeys(forgotten)
@@ -139,6 +140,8 @@ class Joining:
         for at, value in seen.values:
             self._record(state, at, ts, value)
         if ts > state[head + _NEWEST]:
+            if line.since == _NEVER:
+                line.since = ts
             state[head + _NEWEST] = ts
             line.heard = monotonic
         state[head + _NEWS] = 1.0
@@ -281,13 +284,16 @@ class Joining:
                 self._absences.append(SensorAbsence(key, away, tuple(features)))
 
     def overdue(self, monotonic: float) -> None:
-        """Note the sensors whose newest value is too old by now, also where no sample is made any more."""
+        """Note the sensors whose newest value is too old by now, also where no sample is made any more.
+
+        What a key has not brought yet is too old `max_age` after its first message, or after a restart.
+        """
         for key, line in self._lines.items():
             now = line.state[self._head + _NEWEST] + monotonic - line.heard
             gone = []
             for at, most in enumerate(self._ages):
                 base = at * _STRIDE
-                if now - line.state[base] > most and line.state[base + _AWAY] < AWAY_AFTER:
+                if now - max(line.state[base], line.since) > most and line.state[base + _AWAY] < AWAY_AFTER:
                     line.state[base + _AWAY] = AWAY_AFTER
                     gone.append(at)
             if gone:
@@ -347,12 +353,15 @@ class Joining:
 
 
 class _Line:
-    """One key: its numbers, when its newest value arrived, and a label that waits for the next sample."""
+    """One key: its numbers, when its newest value arrived, and a label that waits for the next sample.
 
-    __slots__ = ("heard", "label", "state")
+    Its sensors are awaited from the event time `since` on.
+    """
 
-    def __init__(self, state: array[float], heard: float) -> None:
-        self.state, self.heard = state, heard
+    __slots__ = ("heard", "label", "since", "state")
+
+    def __init__(self, state: array[float], heard: float, since: float = _NEVER) -> None:
+        self.state, self.heard, self.since = state, heard, since
         self.label: LabelValue | None = None
 
     def stored(self) -> array[float]:

@@ -74,7 +74,7 @@ class OpenClasses(Sequence[str]):
 
     @property
     def places(self) -> list[int]:
-        """Their outputs."""
+        """Positions of the classes among the model's outputs."""
         return [place for place, one in enumerate(self._classes) if one.becomes == place]
 
     @property
@@ -124,7 +124,7 @@ class OpenClasses(Sequence[str]):
             self.revision += 1
             return len(self._classes) - 1
 
-    def end(self, name: str, into: str | None, command: str | None = None) -> int:
+    def retire(self, name: str, into: str | None, command: str | None = None) -> int:
         """Remove a class, or let it count as the class `into`; its output.
 
         Raises RefusedError when one of them is no class of now, or both are the same.

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 LabelValue = float | tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reading:
     """One decoded message, before it has a place in the sample log.
 
+    Not frozen, for speed: one is made of each message, to which the decoder adds its `source`.
     `values` are `d` numbers in model input order, not yet checked for being finite;
     `ts` is Unix time in seconds, None when the message carries none.
     """
@@ -116,8 +117,18 @@ class Batch:
         aside = columns.pop("aside")
         return Batch(**{name: column[start:stop] for name, column in columns.items()}, aside=aside)
 
+    def take(self, rows: NDArray[np.int64]) -> Batch:
+        """The samples at these positions `(m,)`."""
+        places = rows.tolist()
+        columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
+        aside = columns.pop("aside")
+        for name, column in columns.items():
+            whole = isinstance(column, np.ndarray)
+            columns[name] = column[rows] if whole else [column[at] for at in places if column]
+        return Batch(**columns, aside=aside)
+
     def is_aside(self) -> NDArray[np.bool_]:
-        """Of which samples nothing is learned, `(n,)`."""
+        """Which samples are excluded from learning, `(n,)` bool."""
         if not self.aside:
             return np.zeros(len(self), bool)
         return np.isin(self.offsets, list(self.aside))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -87,7 +88,7 @@ class Schema:
         numbers = tuple(str(place) for place in range(len(self.classes)))
         return self if self.open is None else replace(self, classes=numbers)
 
-    @property
+    @cached_property
     def numeric_names(self) -> bool:
         """Whether classes are named by numbers: then a number in a message is a name, not a position."""
         return (

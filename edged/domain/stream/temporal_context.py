@@ -19,7 +19,7 @@ FAR = 12.0  # times the usual distance from the slowest mean: beyond, a value mo
 ENOUGH = 20  # samples that tell what is usual
 _HALF_LIFE = 1000.0  # of what is usual, in samples of all keys
 _CHUNK = 64  # samples of a key that are put beside their means at once
-_LARGEST = np.finfo(np.float32).max
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def pad(x: NDArray[np.float32], width: int) -> NDArray[np.float32]:
@@ -59,8 +59,10 @@ class TemporalContext:
             1 - decay[:, None, None]
         )
         self._slowest = int(np.argmax(half_lives))
-        self._usual, self._count = np.zeros(width), 0
+        self._count = 0
+        self._usual = np.zeros(width)
         self._far = np.full(width, np.inf)
+        self._all_moved = False
         self._means: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
 
     @classmethod
@@ -77,6 +79,10 @@ class TemporalContext:
         """
         made = np.empty((len(x), self._width * (1 + len(self._gain))), np.float32)
         made[:, : self._width] = x
+        if len(x) == 1:
+            made[:, self._width :] = self._differences(keys[0], x.astype(np.float64))
+            self._drop_keys()
+            return made
         places: dict[str, list[int]] = {}
         for place, key in enumerate(keys):
             places.setdefault(key, []).append(place)
@@ -84,26 +90,40 @@ class TemporalContext:
             for start in range(0, len(rows), _CHUNK):
                 part = rows[start : start + _CHUNK]
                 made[part, self._width :] = self._differences(key, x[part].astype(np.float64))
+        self._drop_keys()
+        return made
+
+    def _drop_keys(self) -> None:
         while len(self._means) > MOST_KEYS:
             self._means.popitem(last=False)
-        return made
 
     def _differences(self, key: str, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """`(n, h·d)` for `n` samples of a key, up to a chunk of them; its means move on."""
         means, n = self._means.pop(key, None), len(x)
         if means is None:
             means = np.repeat(x[:1], len(self._gain), axis=0)
-        near = self._bounded(x, means[self._slowest])
         if n == 1:
-            found = (x - means)[None]
-            self._means[key] = means + self._gain * (near - means)
+            found = x - means
+            size, moved = np.abs(found[self._slowest]), found
+            if self._count >= ENOUGH:
+                far = found[self._slowest]
+                size = np.minimum(size, self._far)
+                moved = means[self._slowest] + np.copysign(size, far) - means
+            moved = self._gain * moved
+            moved += means
+            self._means[key] = moved
         else:
+            near = self._bounded(x, means[self._slowest])
             before = self._left[:, : n + 1] * means[:, None] + self._weights[:, : n + 1, :n] @ near
             found = (x - before[:, :n]).transpose(1, 0, 2)
             self._means[key] = np.ascontiguousarray(before[:, n])
-        self._follow(found[:, self._slowest])
-        # np.clip takes longer for a row.
-        return np.asarray(np.minimum(np.maximum(found.reshape(n, -1), -_LARGEST), _LARGEST))
+            sizes = np.abs(found[:, self._slowest])
+            if self._count >= ENOUGH:
+                np.minimum(sizes, self._far, out=sizes)
+            size = sizes.mean(axis=0)
+        self._follow(size, n)
+        found = np.maximum(found.reshape(n, -1), -_LARGEST)  # np.clip takes longer for a row
+        return np.asarray(np.minimum(found, _LARGEST, out=found))
 
     def _bounded(self, x: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:
         """The samples with values no further from a mean than `FAR`; of features that never moved all."""
@@ -111,16 +131,16 @@ class TemporalContext:
             return x
         return np.asarray(np.minimum(np.maximum(x, mean - self._far), mean + self._far))
 
-    def _follow(self, found: NDArray[np.float64]) -> None:
-        """Learn what is usual from distances `(n, d)` to the slowest mean."""
-        size, n = np.abs(found), len(found)
-        if self._count >= ENOUGH:
-            np.minimum(size, self._far, out=size)
+    def _follow(self, size: NDArray[np.float64], n: int) -> None:
+        """Learn what is usual from the mean distance `(d,)` of `n` samples to the slowest mean."""
         self._count += n
-        share = max(1 - 0.5 ** (n / _HALF_LIFE), n / self._count)
-        self._usual += share * ((size[0] if n == 1 else size.mean(axis=0)) - self._usual)
+        size = size - self._usual
+        size *= max(1 - 0.5 ** (n / _HALF_LIFE), n / self._count)
+        self._usual += size
         self._far = FAR * self._usual
-        self._far[self._far == 0] = np.inf
+        if not self._all_moved or self._count % 1024 < n:  # what never moves again comes to 0 in the end
+            self._all_moved = bool(self._usual.all())
+            self._far[self._usual == 0] = np.inf
 
     def restore(self, keys: Sequence[str], x: NDArray[np.float32]) -> None:
         """Go on from samples `(n, d·(1 + h))`, one of each key, as if they had come last."""

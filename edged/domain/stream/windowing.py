@@ -90,7 +90,7 @@ class OpenWindowChanges:
         self.gone.extend(number for number in numbers if self.rows.pop(number, None) is None)
 
     def absorb(self, later: OpenWindowChanges) -> None:
-        """Take in what changed afterwards."""
+        """Apply the changes of a later block."""
         self.heads |= later.heads
         self.rows |= later.rows
         self.drop(later.gone)
@@ -144,7 +144,7 @@ class Windowing:
                 self._changes.gone.append(number)
 
     def changes(self) -> OpenWindowChanges:
-        """What has changed since the last call."""
+        """Return the changes since the last call."""
         changes, self._changes = self._changes, OpenWindowChanges()
         changes.heads |= {key: self._lines[key].head() for key in changes.heads if key in self._lines}
         return changes

@@ -184,6 +184,16 @@ class BackoffRules:
     most: int = 3
 
 
+@dataclass(frozen=True)
+class TrainingPause(Message):
+    """Why training is paused, `since` when (Unix seconds), and what to do."""
+
+    failures: int
+    reason: str
+    remedy: str
+    since: float | None
+
+
 @dataclass
 class FailureBackoff:
     """Counts failures in a row; a run that ends well forgets them.
@@ -222,15 +232,15 @@ class FailureBackoff:
         self.reason, self.remedy, self.since = reason, remedy, ts
 
     def succeeded(self) -> None:
-        """A run ended well."""
+        """Reset the count: a run has ended well."""
         self.failures, self.reason, self.remedy, self.since = 0, "", "", None
 
-    def pause(self) -> dict[str, Any] | None:
-        """Why training is paused, since when and what to do; None while it is not."""
+    def pause(self) -> TrainingPause | None:
+        """Return why training is paused; None while it is not."""
         if not self.paused:
             return None
         remedy = f"{self.remedy}; {TRY_AGAIN}" if self.remedy else f"mend the cause, {TRY_AGAIN}"
-        return {"failures": self.failures, "reason": self.reason, "remedy": remedy, "since": self.since}
+        return TrainingPause(self.failures, self.reason, remedy, self.since)
 
     def dump(self) -> dict[str, Any]:
         """Return JSON values that `recalled` reads."""

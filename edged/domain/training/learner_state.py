@@ -143,7 +143,7 @@ class LearnerState:
     def load(
         cls, values: dict[str, Any], arrays: dict[str, NDArray[Any]], rules: MemoryRules
     ) -> LearnerState:
-        """What `dump` gave, under the present rules."""
+        """Restore the state that `dump` returned, under the present rules."""
         rng = np.random.default_rng()
         rng.bit_generator.state = values["rng"]
         mean, square = arrays.get("moments_mean"), arrays.get("moments_square")

@@ -45,7 +45,7 @@ class LearningPolicy:
     challenge: bool = False
 
     def drifted(self) -> None:
-        """A drift has been signalled."""
+        """Learn harder after a drift."""
         self.left = self.runs
 
     def judged(self, *, forgets: bool) -> None:

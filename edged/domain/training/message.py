@@ -30,11 +30,11 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        return self.without()
 
     def without(self, *names: str) -> dict[str, Any]:
         """Return the fields as JSON values, except these."""
-        return {name: value for name, value in self.to_json().items() if name not in names}
+        return {name: _plain(value) for name, value in vars(self).items() if name not in names}
 
     @classmethod
     def from_json(cls, values: object) -> Self:
@@ -45,6 +45,16 @@ class Message:
         """
         made: Self = _read(cls, values, cls.__name__)
         return made
+
+
+class SparseMessage(Message):
+    """Base of those whose JSON leaves out optional fields (of default None) that are None."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that are known as JSON values."""
+        optional = {field.name for field in fields(self) if field.default is None}  # type: ignore[arg-type]
+        known = super().to_json().items()
+        return {name: value for name, value in known if value is not None or name not in optional}
 
 
 def encode(message: Message) -> bytes:

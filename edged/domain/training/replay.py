@@ -42,7 +42,7 @@ class Reservoir:
                 self.ids[place] = new
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside `ids`."""
+        """Return the state as JSON values, without `ids`."""
         return {"capacity": self.capacity, "seen": self.seen}
 
 
@@ -97,7 +97,7 @@ class BalancedReservoir(Reservoir):
         return int(rng.choice(own)) if kept else None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside `ids`."""
+        """Return the state as JSON values, without `ids`."""
         return super().state() | {
             "classes": self.classes.tolist(),
             "seen_of": {str(of): count for of, count in self.seen_of.items()},

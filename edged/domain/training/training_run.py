@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.federated.messages import Quality
 from edged.domain.judging.challenger_test import ContestErrors
-from edged.domain.training.message import Message
+from edged.domain.training.message import Message, SparseMessage
 
 if TYPE_CHECKING:
     from edged.domain.judging.gate import Verdict
@@ -58,17 +58,13 @@ class RunOptions(Message):
 
 
 @dataclass(frozen=True)
-class Received(Message):
+class Received(SparseMessage):
     """Which transfer weights came with, and what was made of them."""
 
     transfer: str  # its name, or the id of the round
     update: str  # fingerprint of what came
     share: float | None = None  # of these weights in the mixture with the champion's own; None: not mixed
     losses: Mapping[str, float] | None = None  # on the holdout, by share
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what is known, as events and the registry hold it."""
-        return {name: value for name, value in super().to_json().items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ class Candidate(Message):
     consumed: int | None = None  # position in label order up to which it has learned; None if not known
     classes: int | None = None  # that there were when it began to learn; None where they are fixed
 
-    def told(self) -> dict[str, Any]:
+    def origin(self) -> dict[str, Any]:
         """Return what events and records of runs say of weights that came from elsewhere."""
         return {} if self.received is None else self.received.to_json()
 
@@ -98,7 +94,7 @@ class Candidate(Message):
         """Return what the registry keeps as the model's data."""
         window = {name: getattr(self, name) for name in ("first_offset", "last_offset", "samples")}
         more = {"bundle": self.bundle, "consumed": self.consumed, "classes": self.classes}
-        return window | self.told() | {name: value for name, value in more.items() if value is not None}
+        return window | self.origin() | {name: value for name, value in more.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -115,7 +111,7 @@ class JudgedCandidate:
 
     def event(self) -> dict[str, Any]:
         """Return the fields of events about the candidate."""
-        told = {"run": self.candidate.run, **self.candidate.told(), **self.verdict.to_json()}
+        told = {"run": self.candidate.run, **self.candidate.origin(), **self.verdict.to_json()}
         return told | {"summary": self.summary}
 
     def to_json(self) -> dict[str, Any]:
@@ -133,7 +129,7 @@ class Challenge(Message):
 
 @dataclass(frozen=True)
 class RunResult(Message):
-    """What a training run has come to."""
+    """Result of a training run: its data, its checkpoint and its candidate."""
 
     run: int
     trigger: str

@@ -241,7 +241,7 @@ class _Writer:
                 struct.pack_into(form, self.content, place, value)
 
     def tables(self, items: Sequence[Callable[[], int]]) -> Callable[[], int]:
-        """What writes a vector of tables."""
+        """Return the writer of a vector of tables."""
 
         def write() -> int:
             self._align(4)
@@ -262,14 +262,14 @@ class _Writer:
         return at
 
     def longs(self, values: Sequence[int]) -> Callable[[], int]:
-        """What writes a vector of int64."""
+        """Return the writer of a vector of int64."""
         return lambda: self._vector(len(values), struct.pack(f"<{len(values)}q", *values), 8)
 
     def raw(self, data: bytes) -> Callable[[], int]:
-        """What writes a vector of bytes."""
+        """Return the writer of a vector of bytes."""
         return lambda: self._vector(len(data), data, 16)
 
     def text(self, value: str) -> Callable[[], int]:
-        """What writes a string."""
+        """Return the writer of a string."""
         data = value.encode()
         return lambda: self._vector(len(data), data + b"\0", 4)

@@ -208,10 +208,6 @@ def _in_parts(parts: Sequence[tuple[str, tuple[int, ...]]], array: Floats) -> It
         start = stop
 
 
-def _prefixed(prefix: str, arrays: Arrays) -> Arrays:
-    return {prefix + name: array for name, array in arrays.items()}
-
-
 def _copy(source: Arrays, target: Arrays) -> None:
     for name, value in source.items():
         target[name][...] = value

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
+    from edged.fleet.coordinator.updates import StoredUpdate
     from edged.fleet.rules.aggregation import Reducer
     from edged.fleet.rules.layout import Layout
     from edged.fleet.rules.statistics import Head
@@ -104,13 +105,13 @@ class FileMatrix:
 
 
 def reduced(
-    reducer: Reducer, layout: Layout, records: Iterable[tuple[dict[str, Any], bytes]], count: int
+    reducer: Reducer, layout: Layout, records: Iterable[tuple[StoredUpdate, bytes]], count: int
 ) -> Aggregate:
     """One aggregate of all updates, in the order in which they are given."""
     reducer.begin(layout, count)
     for head, data in records:
         row = layout.from_bytes(data)
-        reducer.add(AdmittedUpdate(head["device"], head["samples"], head["factor"], row))
+        reducer.add(AdmittedUpdate(head.device, head.samples, head.factor, row))
     return reducer.finish()
 
 
@@ -118,17 +119,17 @@ def solved(
     head: Head,
     config: CoordinatorConfig,
     base: Weights,
-    records: Callable[[], Iterable[tuple[dict[str, Any], bytes]]],
+    records: Callable[[], Iterable[tuple[StoredUpdate, bytes]]],
 ) -> tuple[Weights, Aggregate]:
     """The base with the last layer that the sums of all devices give, and what came into it.
 
     Devices whose inputs are far larger than those of the others are left out. `records` gives all sums anew
     each time. Raises NoDataError when they are of fewer than two classes.
     """
-    energies = {told["device"]: head.read(np.frombuffer(data)).energy for told, data in records()}
+    energies = {told.device: head.read(np.frombuffer(data)).energy for told, data in records()}
     apart = outliers(energies, config.admit.max_norm)
-    rest = ((told, data) for told, data in records() if told["device"] not in apart)
-    total = total_of(head, ((told["factor"], np.frombuffer(data)) for told, data in rest))
+    rest = ((told, data) for told, data in records() if told.device not in apart)
+    total = total_of(head, ((told.factor, np.frombuffer(data)) for told, data in rest))
     weights = head.model(base, total, config.statistics)
     left_out = tuple(apart)
     return weights, Aggregate(np.zeros(0), len(energies) - len(apart), round(total.rows), left_out=left_out)

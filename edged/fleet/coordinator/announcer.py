@@ -32,7 +32,7 @@ class Channel(Protocol):
         """Start to carry messages, in the background."""
 
     def stop(self) -> None:
-        """Stop to carry messages."""
+        """Stop: no message is carried any more."""
 
     def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[ReceivedMessage], None]) -> None:
         """Deliver messages on these filters to `sink`, from another thread."""

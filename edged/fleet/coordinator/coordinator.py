@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
 from edged.domain.federated.audience import DAY_SECONDS
@@ -34,9 +34,15 @@ from edged.fleet.coordinator.control import ControlReader
 from edged.fleet.coordinator.history import ModelHistory
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model, head_of
-from edged.fleet.coordinator.journal import CoordinatorJournal
+from edged.fleet.coordinator.journal import CoordinatorJournal, ModelOrigin, RoundRecord
 from edged.fleet.coordinator.masks import MaskKeeper
-from edged.fleet.coordinator.public_status import ROUNDS, StatusPublisher
+from edged.fleet.coordinator.public_status import (
+    ROUNDS,
+    CoordinatorStatus,
+    RolloutStatus,
+    RunTotals,
+    StatusPublisher,
+)
 from edged.fleet.coordinator.reports import LATE, RoundReports, States
 from edged.fleet.coordinator.rollout import RolloutStages
 from edged.fleet.coordinator.updates import UpdateAdmission
@@ -131,7 +137,7 @@ class Coordinator:
         self._waits, self._waited = (-1, ""), float("-inf")
         self._published = 0.0
         self._publisher = StatusPublisher(self._announcer)
-        self.told: dict[str, Any] = {}  # the newest status, for other threads
+        self.told: CoordinatorStatus | None = None  # the newest status, for other threads
         self._ended, self._refused = Counter[str](), Counter[str]()  # since the start
 
     def _begun(self) -> FleetState:
@@ -140,7 +146,7 @@ class Coordinator:
         if course is None:
             weights, bundle = first_model(self._config)
             self._check_bundle(bundle)
-            base = self.journal.add(weights, fingerprint(weights), {"round": 0, "parent": None})
+            base = self.journal.add(weights, fingerprint(weights), ModelOrigin(0, None))
             course = FleetState(base, bundle)
             self.journal.store(course)
         elif not course.bundle and self._config.bundle:
@@ -462,15 +468,15 @@ class Coordinator:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
             self._end(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
             return
-        about = {
-            "round": self.course.number,
-            "parent": standing.hash,
-            "devices": aggregate.devices,
-            "samples": aggregate.samples,
-            "refused": dict(self.admission.refused),
-            "left_out": list(aggregate.left_out),
-            "made": now,
-        }
+        about = ModelOrigin(
+            round=self.course.number,
+            parent=standing.hash,
+            devices=aggregate.devices,
+            samples=aggregate.samples,
+            refused=dict(self.admission.refused),
+            left_out=tuple(aggregate.left_out),
+            made=now,
+        )
         model = self.journal.add(weights, fingerprint(weights), about, aggregate.memory)
         took = time.monotonic() - began
         log.info("round_closed", round=self.course.number, seconds=round(took, 3), devices=count)
@@ -574,23 +580,22 @@ class Coordinator:
 
     def _entry(
         self, course: FleetState, digest: str, parent: str, now: float, verdict: StageVerdict | None
-    ) -> dict[str, Any]:
+    ) -> RoundRecord:
         told, about = self.course.round, self.journal.about(digest)
-        entry = {
-            "round": course.number,
-            "version": course.version,
-            "model": digest,
-            "parent": parent,
-            "opened": None if told is None else told.opened,
-            "ended": now,
-            "accepted": verdict is None or verdict.accepted,
-            "reason": "not judged" if verdict is None else verdict.reason,
-            "numbers": {} if verdict is None else dict(verdict.numbers),
-            "dissenters": [] if verdict is None else list(verdict.dissenters[:NAMED]),
-            "left_out": about.get("left_out", []) if about.get("round") == self.course.number else [],
-            "approved_by": self.course.approved_by,
-        }
-        return dict(json_ready(entry))
+        return RoundRecord(
+            round=course.number,
+            version=course.version,
+            model=digest,
+            parent=parent,
+            opened=None if told is None else told.opened,
+            ended=now,
+            accepted=verdict is None or verdict.accepted,
+            reason="not judged" if verdict is None else verdict.reason,
+            numbers={} if verdict is None else verdict.numbers,
+            dissenters=() if verdict is None else tuple(verdict.dissenters[:NAMED]),
+            left_out=(about.left_out or ()) if about.round == self.course.number else (),
+            approved_by=self.course.approved_by,
+        )
 
     # For `edged fleet status`.
 
@@ -599,38 +604,38 @@ class Coordinator:
         if not anew and moment - self._published < STATUS_SECONDS:
             return
         self._published = moment
-        told = self.told = dict(json_ready(self._status()))
-        self.journal.publish_status(json.dumps(told, indent=1).encode())
+        told = self.told = self._status()
+        self.journal.publish_status(json.dumps(json_ready(told.to_json()), indent=1).encode())
         if self._session.connected:
             self._publisher.publish(told, self.journal.lineage[-ROUNDS:])
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self) -> CoordinatorStatus:
         course, states, now = self.course, self._states.all(), self._clock.now()
-        return {
-            "fleet": self._config.fleet,
-            "group": self._audience.group,
-            "at": now,
-            "connected": self._session.connected,
-            "phase": course.phase,
-            "round": course.number,
-            "version": course.version,
-            "model": course.standing.hash,
-            "until": course.until,
-            "updates": self.admission.accepted,
-            "wanted": self._pace.devices,
-            "asked": None if course.asked is None else len(course.asked),
-            "refused": dict(self.admission.refused),
-            "totals": {"rounds": dict(self._ended), "refused": dict(self._refused + self.admission.refused)},
-            "devices": len(states),
-            "ready": len(self._ready(now)),
-            "masks": self._masks.progress,
-            "paused": self._control.paused,
-            "traffic": course.traffic if course.day == int(now // DAY_SECONDS) else 0,
-            "excluded": list(self._control.excluded),
-            "waits_for": self._waits_for(now),
-            "why_not": dict(list(self._reasons(now).items())[:NAMED]),
-            "rollout": self._rollout_status(),
-        }
+        return CoordinatorStatus(
+            fleet=self._config.fleet,
+            group=self._audience.group,
+            at=now,
+            connected=self._session.connected,
+            phase=course.phase,
+            round=course.number,
+            version=course.version,
+            model=course.standing.hash,
+            until=course.until,
+            updates=self.admission.accepted,
+            wanted=self._pace.devices,
+            asked=None if course.asked is None else len(course.asked),
+            refused=dict(self.admission.refused),
+            totals=RunTotals(dict(self._ended), dict(self._refused + self.admission.refused)),
+            devices=len(states),
+            ready=len(self._ready(now)),
+            masks=self._masks.progress,
+            paused=self._control.paused,
+            traffic=course.traffic if course.day == int(now // DAY_SECONDS) else 0,
+            excluded=tuple(self._control.excluded),
+            waits_for=self._waits_for(now),
+            why_not=dict(list(self._reasons(now).items())[:NAMED]),
+            rollout=self._rollout_status(),
+        )
 
     def _waits_for(self, now: float) -> str:
         """Why no round is opened, in words; empty while one is under way or about to be."""
@@ -645,25 +650,24 @@ class Coordinator:
             return "the budget of bytes of the fleet for today is used"
         return ""
 
-    def _rollout_status(self) -> dict[str, Any]:
-        """How far the model of the round has come; empty unless devices try one."""
+    def _rollout_status(self) -> RolloutStatus | None:
+        """How far the model of the round has come; None unless devices try one."""
         course, told = self.course, self.course.round
         if told is None or course.phase not in ("trial", "approval"):
-            return {}
+            return None
         reports = self.reports.of(told.base.hash)
-        named = None if told.devices is None else len(told.devices)
-        return {
-            "model": told.base.hash,
-            "stage": course.stage + 1,
-            "stages": len(self._config.stages),
-            "name": self._rollout.name_of(course.stage),
-            "named": named,
-            "queued": len(course.queue),
-            "reports": len(reports),
-            "taken": sum(report.taken for report in reports),
-            "worse": list(worse_of(reports, self.reports.before, self._config.gate)[:NAMED]),
-            "approval": course.phase == "approval",
-        }
+        return RolloutStatus(
+            model=told.base.hash,
+            stage=course.stage + 1,
+            stages=len(self._config.stages),
+            name=self._rollout.name_of(course.stage),
+            named=None if told.devices is None else len(told.devices),
+            queued=len(course.queue),
+            reports=len(reports),
+            taken=sum(report.taken for report in reports),
+            worse=tuple(worse_of(reports, self.reports.before, self._config.gate)[:NAMED]),
+            approval=course.phase == "approval",
+        )
 
     def _reasons(self, now: float) -> dict[str, str]:
         """Why a device takes no part, by name, in words."""

@@ -10,11 +10,14 @@ masks/<n>           what devices have said of its masks
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.federated.messages import split
 from edged.domain.federated.settings import BaseModelInfo
+from edged.domain.messages.encoding import json_ready
+from edged.domain.training.message import Message, SparseMessage
 from edged.errors import CorruptError
 from edged.fleet.rules.rounds import FleetState
 from edged.mqtt.weight_encoding import FILE, MAX_BYTES, compress, decompress, pack, unpack
@@ -32,6 +35,49 @@ MEMORY = "memory.safetensors.zst"
 REMEMBERED = 1000
 
 
+@dataclass(frozen=True)
+class RoundRecord(Message):
+    """A round that has ended: its model and the one before, and why it was accepted or not.
+
+    `opened` and `ended` are in Unix seconds; `dissenters` are devices for which the model is worse,
+    `left_out` those whose updates pointed against the others; `approved_by` is who let the rollout go on.
+    """
+
+    round: int
+    version: int
+    model: str
+    parent: str
+    opened: float | None
+    ended: float
+    accepted: bool
+    reason: str
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    dissenters: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    approved_by: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long the round was open; 0 where that is not known."""
+        return 0.0 if self.opened is None else self.ended - self.opened
+
+
+@dataclass(frozen=True)
+class ModelOrigin(SparseMessage):
+    """How a model was made: of which round, from which parent, and of whose updates; the first of none.
+
+    `refused` counts updates by reason; `made` is in Unix seconds.
+    """
+
+    round: int
+    parent: str | None
+    devices: int | None = None
+    samples: int | None = None
+    refused: Mapping[str, int] | None = None
+    left_out: tuple[str, ...] | None = None
+    made: float | None = None
+
+
 class CoordinatorJournal:
     """The directory `path` of one coordinator, which it has for itself.
 
@@ -46,7 +92,7 @@ class CoordinatorJournal:
         for folder in (path, path / "models"):
             atomic.make_directory(folder, disk=disk)
             atomic.sweep(folder, disk=disk)
-        self._rounds: list[dict[str, Any]] | None = None
+        self._rounds: list[RoundRecord] | None = None
 
     def close(self) -> None:
         """Release the lock on the directory."""
@@ -64,15 +110,16 @@ class CoordinatorJournal:
         """Store the state of the fleet, durably."""
         atomic.publish_file(self.path / COURSE, seal(course.to_json()), disk=self._disk)
 
-    def record(self, entry: Mapping[str, Any]) -> None:
+    def record(self, entry: RoundRecord) -> None:
         """Add a round to the lineage, once."""
-        known = [other for other in read_lineage(self.path) if other["round"] != entry["round"]]
-        rounds = [*known, dict(entry)][-REMEMBERED:]
-        atomic.publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
+        known = [other for other in read_lineage(self.path) if other.round != entry.round]
+        rounds = [*known, entry][-REMEMBERED:]
+        told = {"rounds": [json_ready(other.to_json()) for other in rounds]}
+        atomic.publish_file(self.path / LINEAGE, seal(told), disk=self._disk)
         self._rounds = rounds
 
     @property
-    def lineage(self) -> list[dict[str, Any]]:
+    def lineage(self) -> list[RoundRecord]:
         """Every round that has ended, the oldest first."""
         if self._rounds is None:
             self._rounds = read_lineage(self.path)
@@ -91,7 +138,7 @@ class CoordinatorJournal:
         self,
         weights: Weights,
         digest: str,
-        about: Mapping[str, Any],
+        about: ModelOrigin,
         memory: Mapping[str, NDArray[Any]] | None = None,
     ) -> BaseModelInfo:
         """Keep a model, durably, under its fingerprint `digest`; again the same changes nothing.
@@ -106,7 +153,7 @@ class CoordinatorJournal:
                 (staging / FILE).write_bytes(pack(weights))
                 if memory:
                     (staging / MEMORY).write_bytes(compress(memory, {}))
-            atomic.publish_directory(staging, final, extra=about, disk=self._disk)
+            atomic.publish_directory(staging, final, extra=about.to_json(), disk=self._disk)
         return self.base(digest)
 
     def base(self, digest: str) -> BaseModelInfo:
@@ -125,9 +172,9 @@ class CoordinatorJournal:
         """Read the weights of a model."""
         return unpack(self.blob(digest))[0]
 
-    def about(self, digest: str) -> dict[str, Any]:
-        """What was noted of a model when it was made."""
-        return atomic.verify_directory(self.path / "models" / digest)
+    def about(self, digest: str) -> ModelOrigin:
+        """Read what was noted of a model when it was made."""
+        return ModelOrigin.from_json(atomic.verify_directory(self.path / "models" / digest))
 
     def memory(self, digest: str) -> dict[str, NDArray[Any]]:
         """What the reducer that made a model has left for the next."""
@@ -180,11 +227,11 @@ class CoordinatorJournal:
                         self._disk.remove(path)
 
 
-def read_lineage(path: Path) -> list[dict[str, Any]]:
+def read_lineage(path: Path) -> list[RoundRecord]:
     """Every round that has ended, the oldest first, of the coordinator in directory `path`."""
     if not (path / LINEAGE).exists():
         return []
     rounds = read_sealed(path / LINEAGE).get("rounds")
     if not isinstance(rounds, list):
         raise CorruptError("no lineage in it", where=str(path / LINEAGE))
-    return rounds
+    return [RoundRecord.from_json(entry) for entry in rounds]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.announcer import Announcer
     from edged.fleet.coordinator.journal import CoordinatorJournal
+    from edged.fleet.coordinator.updates import StoredUpdate
     from edged.fleet.rules.rounds import FleetState
     from edged.storage.files.append_log import AppendLog
 
@@ -255,7 +256,7 @@ class MaskKeeper:
             self._outgoing.popleft()
         return bool(self._outgoing)
 
-    def total(self, records: Iterable[tuple[dict[str, Any], bytes]], size: int) -> NDArray[np.float64]:
+    def total(self, records: Iterable[tuple[StoredUpdate, bytes]], size: int) -> NDArray[np.float64]:
         """The sum `(size,)` of the vectors in `records`, which are all of the devices that `survivors` names.
 
         Raises TrainingError when the answers do not fit together.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from edged.errors import UnavailableError
 
 if TYPE_CHECKING:
     from edged.fleet.coordinator.coordinator import Coordinator
+    from edged.fleet.coordinator.public_status import CoordinatorStatus
     from edged.fleet.rules.rounds import Phase
 
 PHASES: tuple[Phase, ...] = ("waiting", "open", "trial", "approval", "done")
@@ -37,17 +38,17 @@ ROLLOUT = (
 )
 
 
-Found = Sequence[tuple[dict[str, str], Mapping[str, Any]]]
+Found = Sequence[tuple[dict[str, str], "CoordinatorStatus"]]
 
 
 def page(coordinators: Sequence[Coordinator]) -> str:
     """The text that Prometheus reads, of a fleet and its groups."""
     each = [told for one in coordinators if (told := one.told)]
-    found: Found = [({"fleet": told["fleet"], "group": told["group"]}, told) for told in each]
+    found: Found = [({"fleet": told.fleet, "group": told.group}, told) for told in each]
     text = PrometheusText()
     text.many("gauge", "edged_fleet_build_info", "The version; 1.", [({"version": __version__}, 1)])
     for name, key, about in GAUGES:
-        text.many("gauge", name, about, [(labels, int(told[key])) for labels, told in found])
+        text.many("gauge", name, about, [(labels, int(getattr(told, key))) for labels, told in found])
     _phases(text, found)
     _rollout(text, found)
     _totals(text, found)
@@ -56,30 +57,28 @@ def page(coordinators: Sequence[Coordinator]) -> str:
 
 def _phases(text: PrometheusText, found: Found) -> None:
     phases = [
-        ({**labels, "phase": phase}, int(told["phase"] == phase))
-        for labels, told in found
-        for phase in PHASES
+        ({**labels, "phase": phase}, int(told.phase == phase)) for labels, told in found for phase in PHASES
     ]
     text.many("gauge", "edged_fleet_phase", "1 for the phase of the round, 0 for the others.", phases)
     reasons = [
         ({**labels, "reason": reason}, count)
         for labels, told in found
-        for reason, count in Counter(told["why_not"].values()).most_common(MOST_REASONS)
+        for reason, count in Counter(told.why_not.values()).most_common(MOST_REASONS)
     ]
     text.many("gauge", "edged_fleet_devices_not_ready", "Devices that take no part, by the reason.", reasons)
 
 
 def _rollout(text: PrometheusText, found: Found) -> None:
     for name, key, about in ROLLOUT:
-        values = [(labels, int(told["rollout"].get(key) or 0)) for labels, told in found]
+        values = [(labels, int(getattr(told.rollout, key, None) or 0)) for labels, told in found]
         text.many("gauge", name, about, values)
-    worse = [(labels, len(told["rollout"].get("worse", ()))) for labels, told in found]
+    worse = [(labels, 0 if told.rollout is None else len(told.rollout.worse)) for labels, told in found]
     text.many("gauge", "edged_fleet_rollout_worse", "Devices for which the model is worse.", worse)
 
 
 def _totals(text: PrometheusText, found: Found) -> None:
     ended = [
-        ({**labels, "outcome": outcome}, told["totals"]["rounds"].get(outcome, 0))
+        ({**labels, "outcome": outcome}, told.totals.rounds.get(outcome, 0))
         for labels, told in found
         for outcome in ("accepted", "rejected")
     ]
@@ -87,7 +86,7 @@ def _totals(text: PrometheusText, found: Found) -> None:
     refused = [
         ({**labels, "reason": reason}, count)
         for labels, told in found
-        for reason, count in sorted(told["totals"]["refused"].items())
+        for reason, count in sorted(told.totals.refused.items())
     ]
     text.many("counter", "edged_fleet_refused_total", "Messages refused since the start, by reason.", refused)
 

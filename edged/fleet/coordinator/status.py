@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.errors import StorageError
+from edged.domain.training.message import Message
+from edged.errors import StorageError, TrainingError
 from edged.fleet.coordinator.branches import folder_of
-from edged.fleet.coordinator.journal import STATUS, read_lineage
+from edged.fleet.coordinator.journal import STATUS, RoundRecord, read_lineage
+from edged.fleet.coordinator.public_status import CoordinatorStatus, RolloutStatus
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
@@ -19,60 +22,74 @@ ROUNDS = 10
 NAMED = 5  # devices whose names are in a line
 
 
-def status_of(config: CoordinatorConfig, group: str = "") -> dict[str, Any]:
-    """Whether it runs, what it last said of the fleet or of a group, and the newest rounds there.
+@dataclass(frozen=True)
+class FleetReport(Message):
+    """Whether the coordinator runs, its status of `age` seconds ago, and the newest rounds that ended."""
+
+    running: bool
+    pid: int | None
+    age: float
+    status: CoordinatorStatus
+    rounds: tuple[RoundRecord, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all on one level."""
+        values = super().to_json()
+        rounds = values.pop("rounds")
+        return {**values, **values.pop("status"), "rounds": rounds}
+
+
+def status_of(config: CoordinatorConfig, group: str = "") -> FleetReport:
+    """Read what a coordinator last said of the fleet or of a group.
 
     Raises StorageError if it never ran; ConfigError when there is no such group.
     """
     folder = folder_of(config, group)
     try:
-        told = json.loads((folder / STATUS).read_bytes())
-    except (OSError, ValueError):
+        status = CoordinatorStatus.from_json(json.loads((folder / STATUS).read_bytes()))
+    except (OSError, ValueError, TrainingError):
         raise StorageError(
             "no coordinator has run here", where=str(folder), remedy="start `edged fleet run`"
         ) from None
     pid = DirectoryLock.holder(folder)
-    state = {"running": pid is not None, "pid": pid, "age": max(0.0, time.time() - told["at"])}
-    return {**state, **told, "rounds": read_lineage(folder)[-ROUNDS:]}
+    age, rounds = max(0.0, time.time() - status.at), tuple(read_lineage(folder)[-ROUNDS:])
+    return FleetReport(pid is not None, pid, age, status, rounds)
 
 
-def lines_of(status: dict[str, Any]) -> list[str]:
+def lines_of(report: FleetReport) -> list[str]:
     """Format the status for people."""
-    left = status["until"] - status["at"]
-    refused = ", ".join(f"{count} {reason}" for reason, count in sorted(status["refused"].items())) or "none"
-    runs = f"running (pid {status['pid']})" if status["running"] else f"stopped {status['age']:.0f} s ago"
-    broker = "connected" if status["connected"] else "no broker"
+    status = report.status
+    left = status.until - status.at
+    refused = ", ".join(f"{count} {reason}" for reason, count in sorted(status.refused.items())) or "none"
+    runs = f"running (pid {report.pid})" if report.running else f"stopped {report.age:.0f} s ago"
+    group = f", group {status.group}" if status.group else ""
+    broker = "connected" if status.connected else "no broker"
     lines = [
-        f"fleet {status['fleet']}{_group(status)}: {runs}, {broker}",
-        f"round {status['round']} {status['phase']}" + (f", {left:.0f} s left" if left > 0 else ""),
-        f"updates {status['updates']} of {status['wanted']}, refused: {refused}",
-        *([f"masks {status['masks']}"] if status.get("masks") else []),
-        f"devices {status['devices']}, ready {status['ready']}"
-        + (", paused" if status.get("paused") else ""),
-        *_reasons(status.get("why_not", {})),
-        *(rollout_lines(status["rollout"]) if status.get("rollout") else ()),
-        f"model version {status['version']}, {status['model'][:12]}",
+        f"fleet {status.fleet}{group}: {runs}, {broker}",
+        f"round {status.round} {status.phase}" + (f", {left:.0f} s left" if left > 0 else ""),
+        f"updates {status.updates} of {status.wanted}, refused: {refused}",
+        *([] if status.masks is None else [f"masks {status.masks}"]),
+        f"devices {status.devices}, ready {status.ready}" + (", paused" if status.paused else ""),
+        *_reasons(status.why_not),
+        *([] if status.rollout is None else rollout_lines(status.rollout)),
+        f"model version {status.version}, {status.model[:12]}",
     ]
-    return lines + [_round(entry) for entry in status["rounds"]]
+    return lines + [_round(entry) for entry in report.rounds]
 
 
-def _group(status: dict[str, Any]) -> str:
-    return f", group {status['group']}" if status.get("group") else ""
-
-
-def rollout_lines(told: Mapping[str, Any]) -> list[str]:
+def rollout_lines(told: RolloutStatus | None) -> list[str]:
     """Format how far a rollout has come for people."""
-    if not told:
+    if told is None:
         return ["no rollout is under way"]
-    named = "all" if told["named"] is None else told["named"]
-    where = f"stage {told['stage']} of {told['stages']} ({told['name']})"
-    asked = f"{named} devices asked, {told['queued']} to come"
-    made = f"{told['reports']} have reported, {told['taken']} have taken it"
-    lines = [f"rollout of {told['model'][:12]}: {where}: {asked}, {made}"]
-    if worse := told["worse"]:
+    named = "all" if told.named is None else told.named
+    where = f"stage {told.stage} of {told.stages} ({told.name})"
+    asked = f"{named} devices asked, {told.queued} to come"
+    made = f"{told.reports} have reported, {told.taken} have taken it"
+    lines = [f"rollout of {told.model[:12]}: {where}: {asked}, {made}"]
+    if worse := told.worse:
         more = f" and {len(worse) - NAMED} more" if len(worse) > NAMED else ""
         lines.append(f"  worse for {', '.join(worse[:NAMED])}{more}")
-    if told["approval"]:
+    if told.approval:
         lines.append("  waits for approval: `edged fleet rollout approve CONFIG`, or abort")
     return lines
 
@@ -89,10 +106,10 @@ def _reasons(why_not: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _round(entry: dict[str, Any]) -> str:
-    what = "accepted" if entry["accepted"] else "refused"
-    out = len(entry.get("left_out", []))
+def _round(entry: RoundRecord) -> str:
+    what = "accepted" if entry.accepted else "refused"
+    out = len(entry.left_out)
     more = f", {out} {'device' if out == 1 else 'devices'} left out" if out else ""
-    if against := entry.get("dissenters", []):
-        more += f"; worse for {', '.join(against[:NAMED])}"
-    return f"round {entry['round']}: {what}, version {entry['version']}: {entry['reason']}{more}"
+    if entry.dissenters:
+        more += f"; worse for {', '.join(entry.dissenters[:NAMED])}"
+    return f"round {entry.round}: {what}, version {entry.version}: {entry.reason}{more}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Receipts, UpdateHeader
+from edged.domain.training.message import SparseMessage
 from edged.errors import CorruptError, RejectedUpdateError, StorageError
 from edged.fleet.coordinator.inbox import PartialUpdates
 from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender
@@ -40,6 +41,24 @@ class _Answers:
 
     accepted: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StoredUpdate(SparseMessage):
+    """Head of an update that counts: `samples` as far as they count, `factor` by which its row is scaled.
+
+    Sums and vectors under masks have no norm, loss and metrics, but a `body`: those of one body add up.
+    """
+
+    device: str
+    round: int
+    samples: int
+    factor: float
+    sha256: str
+    norm: float | None = None
+    loss: float | None = None
+    metrics: Mapping[str, float] | None = None
+    body: str | None = None
 
 
 class UpdateAdmission:
@@ -100,10 +119,10 @@ class UpdateAdmission:
             return
         before, spool, copied = self._journal.updates(self._number - 1), self._opened(), 0
         for device, record in {record.head["device"]: record for record in before.records}.items():
-            head = {**record.head, "round": EARLIER}
-            if device not in self._newest and head.get("body") == body:
+            if device not in self._newest and record.head.get("body") == body:
                 data = before.read(record)
-                self._count(head, spool.append(head, data))
+                kept = spool.append({**record.head, "round": EARLIER}, data)
+                self._count(device, EARLIER, kept)
                 copied += len(data)
                 if copied > COPIED_BYTES:
                     spool.sync()
@@ -134,7 +153,8 @@ class UpdateAdmission:
         self._remember(self._spool.records)
         self._newest: dict[str, tuple[int, LogRecord]] = {}
         for record in self._spool.records:
-            self._count(record.head, record)
+            head = record.head
+            self._count(head["device"], head["round"], record)
         self._journal.forget(oldest)
 
     def _remember(self, records: list[LogRecord]) -> None:
@@ -142,9 +162,8 @@ class UpdateAdmission:
             if head["round"] in self._seen:
                 self._seen[head["round"]][head["device"]] = bytes.fromhex(head["sha256"])
 
-    def _count(self, head: dict[str, Any], record: LogRecord) -> None:
+    def _count(self, device: str, number: int, record: LogRecord) -> None:
         """Of one device's updates the newest counts."""
-        device, number = head["device"], head["round"]
         if device not in self._newest or self._newest[device][0] < number:
             self._newest[device] = number, record
 
@@ -158,7 +177,7 @@ class UpdateAdmission:
         """Names of the devices whose updates have come for it, in order."""
         return sorted(device for device, (number, _) in self._newest.items() if number != EARLIER)
 
-    def records(self, of: Collection[str] | None = None) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def records(self, of: Collection[str] | None = None) -> Iterator[tuple[StoredUpdate, bytes]]:
         """Head and row of each update that counts, in the order of names: the same whatever came first.
 
         `of` names the devices; without it all that are not excluded.
@@ -166,7 +185,7 @@ class UpdateAdmission:
         spool, excluded = self._opened(), self._control.read().excluded
         for device in sorted(self._newest.keys() - excluded if of is None else of):
             _, record = self._newest[device]
-            yield record.head, spool.read(record)
+            yield StoredUpdate.from_json(record.head), spool.read(record)
 
     def receive(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
         """Receive one message on the topic of an update. The update counts when `commit` has returned."""
@@ -220,15 +239,8 @@ class UpdateAdmission:
 
     def _accept_masked(self, update: UpdateHeader, blob: bytes, size: int) -> None:
         vector = admit_masked(update, blob, size, update_encoding.unpack_masked)
-        about = {
-            "device": update.device,
-            "round": update.round,
-            "samples": 1,
-            "factor": 1.0,
-            "sha256": update.sha256,
-            "body": f"masked {update.id}",
-        }
-        self._keep(about, vector.astype("<u8").tobytes())
+        stored = StoredUpdate(update.device, update.round, 1, 1.0, update.sha256, body=f"masked {update.id}")
+        self._keep(stored, vector.astype("<u8").tobytes())
         self._answers[update.round, update.id].accepted.append(update.device)
 
     def _accept_sums(self, update: UpdateHeader, blob: bytes, head: Head) -> None:
@@ -236,15 +248,15 @@ class UpdateAdmission:
         body, told, most = self._body(update.base), self.course.round, self._limits.max_samples
         if self.course.phase == "open" and told is not None and body != self._body(told.base.hash):
             raise RejectedUpdateError("base", "its sums are of another network than those of this round")
-        about = {
-            "device": update.device,
-            "round": update.round,
-            "samples": min(update.samples, most),
-            "factor": min(1.0, most / update.samples),
-            "sha256": update.sha256,
-            "body": body,
-        }
-        self._keep(about, vector.astype("<f8").tobytes())
+        stored = StoredUpdate(
+            device=update.device,
+            round=update.round,
+            samples=min(update.samples, most),
+            factor=min(1.0, most / update.samples),
+            sha256=update.sha256,
+            body=body,
+        )
+        self._keep(stored, vector.astype("<f8").tobytes())
         self._answers[update.round, update.id].accepted.append(update.device)
 
     def _accept(self, update: UpdateHeader, blob: bytes) -> None:
@@ -258,22 +270,22 @@ class UpdateAdmission:
         settings = self._settings if told is None else told.config  # the file may have changed since
         found = admit(update, blob, self._layout, settings, self._limits, update_encoding.unpack)
         late = self._number - update.round
-        head = {
-            "device": update.device,
-            "round": update.round,
-            "samples": min(update.samples, self._limits.max_samples),
-            "factor": found.factor * discount(late, self._config.reduce.discount),
-            "sha256": update.sha256,
-            "norm": found.norm,
-            "loss": update.loss,
-            "metrics": dict(update.metrics),
-        }
-        self._keep(head, found.row.to_bytes())
+        stored = StoredUpdate(
+            device=update.device,
+            round=update.round,
+            samples=min(update.samples, self._limits.max_samples),
+            factor=found.factor * discount(late, self._config.reduce.discount),
+            sha256=update.sha256,
+            norm=found.norm,
+            loss=update.loss,
+            metrics=update.metrics,
+        )
+        self._keep(stored, found.row.to_bytes())
         self._answers[update.round, update.id].accepted.append(update.device)
 
-    def _keep(self, head: dict[str, Any], body: bytes) -> None:
-        self._count(head, self._opened().append(head, body))
-        self._seen[head["round"]][head["device"]] = bytes.fromhex(head["sha256"])
+    def _keep(self, stored: StoredUpdate, row: bytes) -> None:
+        self._count(stored.device, stored.round, self._opened().append(stored.to_json(), row))
+        self._seen[stored.round][stored.device] = bytes.fromhex(stored.sha256)
 
     def commit(self) -> list[tuple[int, Receipts]]:
         """Make durable what was taken; round and receipts that may be sent then."""

@@ -245,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
     # ---- what the base class would say ---------------------------------------------------------
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """A status and one line."""
+        """Send a status with one line of text."""
         body = f"{message or 'refused'}\n".encode()
         self.close_connection = True
         self._head(
@@ -255,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """No versions of anything."""
+        """Return an empty string: the page names no versions."""
         return "edged"
 
     def log_message(self, *_: object) -> None:

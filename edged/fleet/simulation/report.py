@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from math import nan
+from math import isfinite, nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edged import logs
 from edged.charts.figures import percent, size
@@ -16,6 +16,15 @@ from edged.charts.lines import ChartLine, LineChart
 from edged.domain.messages.encoding import json_ready
 from edged.errors import StorageError
 from edged.fleet.simulation.simulation import SimulationPlan, simulate
+
+if TYPE_CHECKING:
+    from edged.fleet.simulation.figures import (
+        AccuracySpread,
+        ComparedFigures,
+        DeviceFigures,
+        RoundFigures,
+        SimulationReport,
+    )
 
 STYLE = """
 .line.unseen{stroke:#b4571e}.key.unseen::before{background:#b4571e}
@@ -26,55 +35,52 @@ STYLE = """
 """
 
 
-def page(report: Mapping[str, Any]) -> str:
+def page(report: SimulationReport) -> str:
     """Render the report as an HTML page."""
-    rounds = report["rounds"]
+    rounds = report.figures.rounds
     body = f"<p>{_sentence(report)}</p>"
     body += f"<h2>Compared</h2>{_compared(report)}"
     if rounds:
         body += _chart(rounds) + f"<h2>Rounds</h2>{_rounds(rounds)}"
-    for name, group in report.get("groups", {}).items():
-        body += f"<h2>{name}: {len(group['per_device'])} devices with a model of their own</h2>"
-        body += _chart(group["rounds"]) + _rounds(group["rounds"])
-    each = [
-        *report["per_device"],
-        *(one for g in report.get("groups", {}).values() for one in g["per_device"]),
-    ]
+    for name, group in report.groups.items():
+        body += f"<h2>{name}: {len(group.per_device)} devices with a model of their own</h2>"
+        body += _chart(group.rounds) + _rounds(group.rounds)
+    each = [*report.figures.per_device, *(one for g in report.groups.values() for one in g.per_device)]
     body += f"<h2>Devices, on rows that nothing was chosen by</h2>{_devices(each)}"
     body += f"<h2>Settings</h2>{_settings(report)}"
-    return document(f"A fleet on {report['data']}", body, STYLE)
+    return document(f"A fleet on {report.data}", body, STYLE)
 
 
-def _compared(report: Mapping[str, Any]) -> str:
+def _compared(report: SimulationReport) -> str:
     """One line for each way to learn: on the devices' own rows, and on those of devices that took no part."""
-    final = report["final"]
+    final, alone, central = report.figures.final, report.alone, report.central
+    ways: list[tuple[str, AccuracySpread | ComparedFigures | None, float | None]] = [
+        ("each device alone", alone, None if alone is None else alone.unseen),
+        ("the fleet's model", final.global_, final.unseen),
+        ("the fleet's model mixed with the device's own", final.mixed, None),
+        ("one model trained on all rows together", central, None if central is None else central.unseen),
+    ]
     rows = [
-        (name, *(percent(_of(found, key)) for key in ("mean", "worst")), percent(found.get("unseen")))
-        for name, found in (
-            ("each device alone", report.get("alone")),
-            (
-                "the fleet's model",
-                {**final["global"], "unseen": final["unseen"]} if final["global"] else None,
-            ),
-            ("the fleet's model mixed with the device's own", final["mixed"]),
-            ("one model trained on all rows together", report.get("central")),
-        )
+        (name, percent(found.mean), percent(found.worst), percent(unseen))
+        for name, found, unseen in ways
         if found is not None
     ]
     return table(["trained by", "own rows, mean", "own rows, worst", "devices that took no part"], rows)
 
 
-def _settings(report: Mapping[str, Any]) -> str:
+def _settings(report: SimulationReport) -> str:
     """Every setting of the simulation, as in `edged fleet sim` and the coordinator's configuration."""
-    plan = report["plan"]
-    rows = [("data", report["data"])] + [
+    rows = [("data", report.data)] + [
         (name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
-        for name, value in plan.items()
+        for name, value in report.plan.items()
     ]
     return table(["setting", "value"], [(name, value or "none") for name, value in rows])
 
 
 def _strategy(plan: Mapping[str, Any]) -> str:
+    masked = ["under masks"] if plan["masks"] else []
+    if plan["kind"] == "statistics":
+        return ", ".join(["sums for the last layer", *masked])
     how = f"trimmed mean ({percent(plan['trim'])} at either end)"
     text = how if plan["reduce"] == "trimmed_mean" else str(plan["reduce"])
     more = [
@@ -87,57 +93,61 @@ def _strategy(plan: Mapping[str, Any]) -> str:
         if plan[key]
     ]
     more += ["opposed devices left out"] if plan["opposed"] == "leave_out" else []
-    return ", ".join([text, f"updates clipped at {plan['clip_norm']:g}", *more])
+    return ", ".join([text, f"updates clipped at {plan['clip_norm']:g}", *more, *masked])
 
 
-def _sentence(report: Mapping[str, Any]) -> str:
-    final, sent = report["final"], report["bytes"]
-    text = (
-        f"{report['devices']} devices, {len(report['rounds'])} rounds. Strategy: {_strategy(report['plan'])}."
-    )
-    if final["unseen"] is not None:
-        text += f" On rows of those that took no part the fleet's model has {percent(final['unseen'])}"
-        central = report.get("central")
-        text += f", one trained on all rows together {percent(central['unseen'])}." if central else "."
-    if final["global"] is not None:
-        both = [
-            f"{percent(final[k]['mean'])} (worst {percent(final[k]['worst'])})" for k in ("global", "mixed")
-        ]
-        text += f" On the devices themselves it has {both[0]}, mixed with their own {both[1]}."
-    if sent["ratio"] is not None:
-        text += f" An update takes {size(sent['mean'])}, {percent(sent['ratio'])} of float32."
-    if report["poisoned"]:
-        count = len(report["poisoned"])
-        text += f" {count} {'device does' if count == 1 else 'devices do'} harm ({report['plan']['attack']})."
+def _sentence(report: SimulationReport) -> str:
+    final, sent, central = report.figures.final, report.figures.bytes, report.central
+    rounds = len(report.figures.rounds)
+    text = f"{report.devices} devices, {rounds} {'round' if rounds == 1 else 'rounds'}."
+    text += f" Strategy: {_strategy(report.plan)}."
+    if final.unseen is not None:
+        text += f" On rows of those that took no part the fleet's model has {percent(final.unseen)}"
+        text += f", one trained on all rows together {percent(central.unseen)}." if central else "."
+    if final.global_ is not None and final.mixed is not None:
+        alone, mixed = (
+            f"{percent(spread.mean)} (worst {percent(spread.worst)})"
+            for spread in (final.global_, final.mixed)
+        )
+        text += f" On the devices themselves it has {alone}, mixed with their own {mixed}."
+    if sent.ratio is not None:
+        text += f" An update takes {size(sent.mean)}, {percent(sent.ratio)} of float32."
+    if report.poisoned:
+        count = len(report.poisoned)
+        text += f" {count} {'device does' if count == 1 else 'devices do'} harm ({report.plan['attack']})."
     return text
 
 
-def _chart(rounds: Sequence[Mapping[str, Any]]) -> str:
-    numbers = [entry["round"] for entry in rounds]
+def _chart(rounds: Sequence[RoundFigures]) -> str:
+    numbers = [entry.round for entry in rounds]
     lines = [
-        ChartLine("global", "global", [_of(entry["global"], "mean") for entry in rounds]),
-        ChartLine("mixed", "mixed", [_of(entry["mixed"], "mean") for entry in rounds]),
-        ChartLine("mixed, worst device", "worst", [_of(entry["mixed"], "worst") for entry in rounds]),
+        ChartLine("global", "global", [_mean(entry.global_) for entry in rounds]),
+        ChartLine("mixed", "mixed", [_mean(entry.mixed) for entry in rounds]),
+        ChartLine("mixed, worst device", "worst", [_worst(entry.mixed) for entry in rounds]),
     ]
-    if any(entry["unseen"] is not None for entry in rounds):
-        values = [nan if entry["unseen"] is None else entry["unseen"] for entry in rounds]
+    if any(entry.unseen is not None for entry in rounds):
+        values = [nan if entry.unseen is None else entry.unseen for entry in rounds]
         lines.append(ChartLine("those that took no part", "unseen", values))
     return LineChart(numbers, numbers, lines, [], percent, unit="round").html()
 
 
-def _of(spread: Mapping[str, float] | None, name: str) -> float:
-    return nan if spread is None else spread[name]
+def _mean(spread: AccuracySpread | None) -> float:
+    return nan if spread is None else spread.mean
 
 
-def _rounds(rounds: Sequence[Mapping[str, Any]]) -> str:
+def _worst(spread: AccuracySpread | None) -> float:
+    return nan if spread is None else spread.worst
+
+
+def _rounds(rounds: Sequence[RoundFigures]) -> str:
     rows = [
         (
-            str(entry["round"]),
-            "yes" if entry["accepted"] else "no",
-            str(entry["updates"]),
-            f"{entry['seconds']:.1f}",
-            percent(entry["unseen"]),
-            *(percent(_of(entry[kind], name)) for kind in ("global", "mixed") for name in ("mean", "worst")),
+            str(entry.round),
+            "yes" if entry.accepted else "no",
+            str(entry.updates),
+            f"{entry.seconds:.1f}",
+            percent(entry.unseen),
+            *(percent(of(kind)) for kind in (entry.global_, entry.mixed) for of in (_mean, _worst)),
         )
         for entry in rounds
     ]
@@ -145,59 +155,60 @@ def _rounds(rounds: Sequence[Mapping[str, Any]]) -> str:
     return table(head, rows)
 
 
-def _devices(devices: Sequence[Mapping[str, Any]]) -> str:
+def _devices(devices: Sequence[DeviceFigures]) -> str:
     rows = [
         (
-            entry["device"] + (f" ({entry['attack']})" if entry["attack"] else ""),
-            f"{entry['learned']:,}",
-            percent(entry["global"]),
-            percent(entry["mixed"]),
-            percent(entry["share"]),
-            str(entry["rounds"]),
-            f"{entry['bytes']:,}",
+            entry.device + (f" ({entry.attack})" if entry.attack else ""),
+            f"{entry.learned:,}",
+            percent(entry.global_),
+            percent(entry.mixed),
+            percent(entry.share),
+            str(entry.rounds),
+            f"{entry.bytes:,}",
         )
         for entry in devices
     ]
     return table(["device", "rows", "global", "mixed", "share of global", "rounds", "bytes sent"], rows)
 
 
-def run(plan: SimulationPlan, out: Path | None) -> dict[str, Any]:
+def run(plan: SimulationPlan, out: Path | None) -> SimulationReport:
     """The report, also written as `out`/report.json and `out`/index.html; StorageError where it cannot be."""
     logs.configure("error", "console")
-    report = dict(json_ready(simulate(plan, lambda text: sys.stderr.write(f"{text}\n"))))
+    report = simulate(plan, lambda text: sys.stderr.write(f"{text}\n"))
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            (out / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+            told = json.dumps(json_ready(report.to_json()), indent=1)
+            (out / "report.json").write_text(told, encoding="utf-8")
             (out / "index.html").write_text(page(report), encoding="utf-8")
         except OSError as problem:
             raise StorageError(f"cannot be written: {problem.strerror}", where=str(out)) from problem
     return report
 
 
-def lines_of(report: dict[str, Any]) -> list[str]:
+def lines_of(report: SimulationReport) -> list[str]:
     """Format the report for people."""
-    final, sent = report["final"], report["bytes"]
-    told = [f"{report['devices']} devices, {len(report['rounds'])} rounds, {report['seconds']:.0f} s"]
-    if final["unseen"] is not None:
-        told.append(f"those that took no part: {final['unseen']:.1%}")
-    if "central" in report and report["central"]["unseen"] is not None:
-        told.append(f"one model on all rows: {report['central']['unseen']:.1%}")
-    if found := report.get("closed_form"):
+    final, sent = report.figures.final, report.figures.bytes
+    told = [f"{report.devices} devices, {len(report.figures.rounds)} rounds, {report.seconds:.0f} s"]
+    if final.unseen is not None:
+        told.append(f"those that took no part: {final.unseen:.1%}")
+    if report.central is not None and isfinite(report.central.unseen):
+        told.append(f"one model on all rows: {report.central.unseen:.1%}")
+    if (found := report.closed_form) is not None:
         told.append(
-            f"solved for from all rows: {found['unseen']:.1%}, the fleet's parameters differ by at most"
-            f" {found['difference']:.1g}"
+            f"solved for from all rows: {found.unseen:.1%}, the fleet's parameters differ by at most"
+            f" {found.difference:.1g}"
         )
     told += [
-        f"{kind}: {final[kind]['mean']:.1%} in the mean, worst {final[kind]['worst']:.1%}"
-        for kind in ("global", "mixed")
-        if final[kind] is not None
+        f"{kind}: {spread.mean:.1%} in the mean, worst {spread.worst:.1%}"
+        for kind, spread in (("global", final.global_), ("mixed", final.mixed))
+        if spread is not None
     ]
-    if alone := report.get("alone"):
-        told.append(f"each device alone: {alone['mean']:.1%} in the mean, worst {alone['worst']:.1%}")
-    for name, group in report.get("groups", {}).items():
-        if (found := group["final"]["global"]) is not None:
-            told.append(f"{name}: {found['mean']:.1%} in the mean, worst {found['worst']:.1%}")
-    if sent["ratio"] is not None:
-        told.append(f"an update: {sent['mean']:,.0f} bytes, {sent['ratio']:.1%} of float32")
+    if (alone := report.alone) is not None:
+        told.append(f"each device alone: {alone.mean:.1%} in the mean, worst {alone.worst:.1%}")
+    for name, group in report.groups.items():
+        if (spread := group.final.global_) is not None:
+            told.append(f"{name}: {spread.mean:.1%} in the mean, worst {spread.worst:.1%}")
+    if sent.mean is not None and sent.ratio is not None:
+        told.append(f"an update: {sent.mean:,.0f} bytes, {sent.ratio:.1%} of float32")
     return told

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
+from pydantic import ValidationError
 
 from edged.domain.federated.audience import DeviceFacts, GroupRule, group_of
 from edged.domain.federated.settings import RoundSettings
@@ -22,6 +23,7 @@ from edged.fleet.coordinator.branches import GROUPS, FleetWithGroups
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.rules.statistics import Head
+from edged.fleet.simulation.figures import ClosedFormFigures, ComparedFigures, SimulationReport, measured
 from edged.fleet.simulation.partition import by_key, dirichlet
 from edged.fleet.simulation.shared import SharedSetup
 from edged.fleet.simulation.virtual_device import DevicePool, VirtualDevice
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.fleet.simulation.virtual_device import Attack, ModelReport
+    from edged.fleet.simulation.virtual_device import Attack
     from edged.storage.models.bundles import Bundle
 
 FLEET = "sim"
@@ -102,8 +104,8 @@ class SimulationPlan:
         return cast("Attack", name)
 
 
-def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
-    """Run a simulation; returns the report, ready for JSON.
+def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) -> SimulationReport:
+    """Run a simulation, and report what came of it.
 
     Raises ConfigError when the data cannot be divided as asked; UnavailableError when no broker is installed;
     EdgedError when the fleet comes to a stop.
@@ -118,33 +120,36 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
         with EmbeddedBroker() as broker:
             models = _fleet(plan, devices, (broker.host, broker.port), folder, note)
         seconds = time.monotonic() - started
-        scratch, apart = folder / "asked.onnx", _apart(plan, devices)
-        lineage = read_lineage(folder / "coordinator")
-        own = apart.pop("", [])
-        report = figures(bench, own, lineage, models, unseen, scratch)
-        report["groups"] = {
-            name: figures(
+        apart, lineage = _apart(plan, devices), read_lineage(folder / "coordinator")
+        own, scratch = apart.pop("", []), folder / "asked.onnx"
+        figures = measured(bench, own, lineage, models, unseen, scratch)
+        groups = {
+            name: measured(
                 bench, members, read_lineage(folder / "coordinator" / GROUPS / name), models, unseen, scratch
             )
             for name, members in apart.items()
         }
+        alone = central = closed_form = None
         if plan.alone:
             note("training each device alone, to compare")
-            report["alone"] = _alone(plan, bench, devices, unseen, folder)
+            alone = _alone(plan, bench, devices, unseen, folder)
         if plan.central:
             note("training one model on all rows, to compare")
-            report["central"] = _central(plan, bench, devices, unseen, folder)
+            central = _central(plan, bench, devices, unseen, folder)
         if plan.kind == "statistics" and lineage:
-            made = models[lineage[-1]["model"]]
-            report["closed_form"] = _closed_form(bench, own, made, unseen, folder)
-    return {
-        "data": plan.data.name,
-        "plan": {name: value for name, value in plan.__dict__.items() if name != "data"},
-        "devices": len(devices),
-        "poisoned": [device.name for device in devices if device.attack],
-        "seconds": seconds,
-        **report,
-    }
+            closed_form = _closed_form(bench, own, models[lineage[-1].model], unseen, folder)
+    return SimulationReport(
+        data=plan.data.name,
+        plan={name: value for name, value in vars(plan).items() if name != "data"},
+        devices=len(devices),
+        poisoned=tuple(device.name for device in devices if device.attack),
+        seconds=seconds,
+        figures=figures,
+        groups=groups,
+        alone=alone,
+        central=central,
+        closed_form=closed_form,
+    )
 
 
 def _divided(
@@ -268,7 +273,13 @@ def _configuration(
     if plan.groups:  # of each group all that are there, however many
         values["round"] |= {"quorum": 1e-6}
         values["choose"] = {"patience": 2.0, "min_samples": 0, "idle": False}
-    return CoordinatorConfig.model_validate(values)
+    try:
+        return CoordinatorConfig.model_validate(values)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "edged fleet sim"
+        said = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(said, where=key, remedy="change the options") from None
 
 
 def _groups(plan: SimulationPlan) -> dict[str, dict[str, Any]]:
@@ -295,7 +306,7 @@ def central_accuracy(plan: SimulationPlan) -> float:
     with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:
         folder = Path(name)
         bench, parts, unseen = _divided(plan, folder)
-        return float(_central(plan, bench, _devices(plan, bench, parts, folder), unseen, folder)["unseen"])
+        return float(_central(plan, bench, _devices(plan, bench, parts, folder), unseen, folder).unseen)
 
 
 def _central(
@@ -304,7 +315,7 @@ def _central(
     devices: list[VirtualDevice],
     unseen: NDArray[np.int64],
     folder: Path,
-) -> dict[str, Any]:
+) -> ComparedFigures:
     """One model from the rows that the devices have learned from, all together."""
     rows = np.concatenate([device.learned for device in devices])
     settings = RoundSettings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
@@ -312,12 +323,8 @@ def _central(
     parts = [device.kept for device in devices]
     apart, *each = bench.evaluate(made, folder / "asked.onnx", unseen, *parts)
     accuracies = [asked.metric for asked in each]
-    return {
-        "epochs": plan.central_epochs,
-        "unseen": apart.metric,
-        "mean": float(np.mean(accuracies)),
-        "worst": float(np.min(accuracies)),
-    }
+    mean, worst = float(np.mean(accuracies)), float(np.min(accuracies))
+    return ComparedFigures(plan.central_epochs, apart.metric, mean, worst)
 
 
 def _alone(
@@ -326,7 +333,7 @@ def _alone(
     devices: Sequence[VirtualDevice],
     unseen: NDArray[np.int64],
     folder: Path,
-) -> dict[str, Any]:
+) -> ComparedFigures:
     """Each device with a model of its own rows alone, trained as long as the one on all rows."""
     settings = RoundSettings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
     asked = []
@@ -334,17 +341,13 @@ def _alone(
         made = bench.trained(bench.initial(), device.learned, settings, plan.seed)
         asked.append(bench.evaluate(made, folder / "asked.onnx", unseen, device.kept))
     own = [found[1].metric for found in asked]
-    return {
-        "epochs": plan.central_epochs,
-        "unseen": float(np.mean([found[0].metric for found in asked])),
-        "mean": float(np.mean(own)),
-        "worst": float(np.min(own)),
-    }
+    mean_unseen = float(np.mean([found[0].metric for found in asked]))
+    return ComparedFigures(plan.central_epochs, mean_unseen, float(np.mean(own)), float(np.min(own)))
 
 
 def _closed_form(
     bench: SharedSetup, devices: list[VirtualDevice], made: Weights, unseen: NDArray[np.int64], folder: Path
-) -> dict[str, Any]:
+) -> ClosedFormFigures:
     """The last layer solved for from the rows of all devices together, and how far the fleet's is from it."""
     initial = bench.initial()
     section = StatisticsSection()
@@ -353,91 +356,4 @@ def _closed_form(
     sums = bench.statistics(rows, RoundSettings(statistics=head.layer), initial)
     expected = head.model(initial, sums, section)
     apart = max(float(np.abs(expected[name] - made[name]).max()) for name in expected)
-    asked = bench.evaluate(expected, folder / "asked.onnx", unseen)[0]
-    return {"unseen": asked.metric, "difference": apart}
-
-
-def figures(
-    bench: SharedSetup,
-    devices: Sequence[VirtualDevice],
-    lineage: Sequence[Mapping[str, Any]],
-    models: Mapping[str, Weights],
-    unseen: NDArray[np.int64],
-    scratch: Path,
-) -> dict[str, Any]:
-    """Measure the results of a simulation; harmful devices are not asked how well they do.
-
-    `lineage` are the coordinator's rounds, `models` their models by fingerprint, `unseen` the rows of those
-    that took no part. `scratch` is a file that may be written over.
-    """
-    honest = [device for device in devices if device.attack is None]
-    rounds = [_round_figures(bench, honest, devices, entry, models, unseen, scratch) for entry in lineage]
-    last = [device.log.models[-1] for device in honest if device.log.models]
-    whole = sum(bench.initial()[name].nbytes for name in bench.bundle.trainable)
-    sent = [size for device in devices for size in device.log.sent.values()]
-    return {
-        "rounds": rounds,
-        "final": {
-            "unseen": rounds[-1]["unseen"] if rounds else None,
-            "global": _summary([told.alone.metric for told in last]),
-            "mixed": _summary([told.mixed.metric for told in last]),
-            "share": float(np.mean([told.share or 0.0 for told in last])) if last else None,
-        },
-        "bytes": {
-            "float32": whole,
-            "mean": float(np.mean(sent)) if sent else None,
-            "most": max(sent, default=None),
-            "ratio": float(np.mean(sent)) / whole if sent else None,
-        },
-        "per_device": [_device_figures(device) for device in devices],
-    }
-
-
-def _round_figures(
-    bench: SharedSetup, honest: Sequence[VirtualDevice], devices: Sequence[VirtualDevice],
-    entry: Mapping[str, Any],
-    models: Mapping[str, Weights], unseen: NDArray[np.int64], scratch: Path,
-) -> dict[str, Any]:  # fmt: skip
-    number, digest = int(entry["round"]), entry["model"]
-    told = [found for device in honest if (found := _report_of(device, digest)) is not None]
-    weights = models.get(digest)
-    asked = (
-        bench.evaluate({**bench.initial(), **weights}, scratch, unseen)[0]
-        if weights and len(unseen)
-        else None
-    )
-    return {
-        "round": number,
-        "accepted": bool(entry["accepted"]),
-        "seconds": float(entry["ended"]) - float(entry["opened"]),
-        "updates": sum(number in device.log.sent for device in devices),
-        "left_out": list(entry.get("left_out", [])),
-        "unseen": None if asked is None else asked.metric,
-        "global": _summary([found.alone.metric for found in told]),
-        "mixed": _summary([found.mixed.metric for found in told]),
-    }
-
-
-def _report_of(device: VirtualDevice, digest: str) -> ModelReport | None:
-    return next((told for told in reversed(device.log.models) if told.model == digest), None)
-
-
-def _summary(values: Sequence[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    return {"mean": float(np.mean(values)), "worst": float(np.min(values)), "std": float(np.std(values))}
-
-
-def _device_figures(device: VirtualDevice) -> dict[str, Any]:
-    last = device.log.models[-1] if device.log.models else None
-    return {
-        "device": device.name,
-        "attack": device.attack,
-        "learned": len(device.learned),
-        "tested": len(device.kept),
-        "global": None if last is None else last.alone.metric,
-        "mixed": None if last is None else last.mixed.metric,
-        "share": None if last is None else last.share,
-        "rounds": len(device.log.sent),
-        "bytes": sum(device.log.sent.values()),
-    }
+    return ClosedFormFigures(bench.evaluate(expected, folder / "asked.onnx", unseen)[0].metric, apart)

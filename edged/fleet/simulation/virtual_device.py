@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
+    from edged.domain.events import Event
     from edged.domain.federated.messages import Quality, RoundAnnouncement
     from edged.domain.training.training_run import RoundResult
     from edged.domain.training.weight_deltas import Coded
@@ -210,7 +211,7 @@ class PooledHost:
         """Call `job` on a thread of the pool: there are no other training runs."""
         self._pool.submit(job)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Ignore the event: the simulation reports what devices measure."""
 
 

@@ -38,7 +38,7 @@ class Compressed(Decoder[T_co]):
         self._largest = largest
 
     def decode(self, topic: str, payload: bytes) -> T_co:
-        """What is in a message.
+        """Decompress a message, and decode it.
 
         Raises RejectedSampleError: `compression` for what cannot be inflated, else as the codec says.
         """

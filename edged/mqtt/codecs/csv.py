@@ -13,6 +13,7 @@ from edged.mqtt.codecs.objects import POSITIONAL, ReadingFields, check_size
 if TYPE_CHECKING:
     from edged.config import StreamConfig
     from edged.domain.stream.sample import Decoded
+    from edged.mqtt.field_access import Message
 
 MOST_LINES = 1000
 
@@ -56,11 +57,11 @@ class CsvCodec:
             raise RejectedSampleError("shape", f"{len(lines)} lines, at most {MOST_LINES} are taken")
         return [self._reading(topic, self._message(line)) for line in lines]
 
-    def _message(self, line: str) -> dict[str, Any]:
+    def _message(self, line: str) -> Message:
         cells = self._cells(line)
         if len(cells) != self._width:
             raise RejectedSampleError("shape", f"{len(cells)} columns, expected {self._width}")
-        message: dict[str, Any] = {}
+        message: Message = {}
         at = 0
         for name, count, read in self._columns:
             if count == 1 and name != POSITIONAL:

@@ -16,7 +16,7 @@ from edged.domain.stream.value_words import number_of
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.labels import LabelTopicCodec
 from edged.mqtt.codecs.objects import check_size, id_at, key_of, optional, records_of, time_at
-from edged.mqtt.field_access import MISSING, field, missing
+from edged.mqtt.field_access import MISSING, Message, field, missing
 from edged.mqtt.topics import matches
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class JoinedCodec:
                     raise
         return _refuse_label(seen, refused)
 
-    def _of_records(self, topic: str, records: list[dict[str, Any]], route: _Route) -> list[Seen]:
+    def _of_records(self, topic: str, records: list[Message], route: _Route) -> list[Seen]:
         """What each message of several says; those of other sensors are passed over, unless all are."""
         seen: list[Seen] = []
         nothing: RejectedSampleError | None = None
@@ -159,7 +159,7 @@ class JoinedCodec:
             text = text[1:-1]
         return Observation(sources[0].key(topic, {}), [(one.at, _number(one, text)) for one in sources])
 
-    def _observations(self, topic: str, message: dict[str, Any], route: _Route) -> list[Observation]:
+    def _observations(self, topic: str, message: Message, route: _Route) -> list[Observation]:
         found: dict[str, list[tuple[int, float]]] = {}
         shared = None if route.key is None else route.key(topic, message)
         problem: RejectedSampleError | None = None
@@ -183,7 +183,7 @@ class JoinedCodec:
         name = id_at(self._id, message)
         return [Observation(key, values, ts, label, name, refused_label) for key, values in found.items()]
 
-    def _label_in(self, message: dict[str, Any]) -> tuple[LabelValue | None, str | None]:
+    def _label_in(self, message: Message) -> tuple[LabelValue | None, str | None]:
         """The label in a sample's message, or why it was not taken."""
         value = optional(self._label, message)
         try:
@@ -215,7 +215,7 @@ def _refuse_label(seen: list[Seen], problem: RejectedSampleError | None) -> list
     return seen
 
 
-def _nothing(route: _Route, message: dict[str, Any]) -> RejectedSampleError:
+def _nothing(route: _Route, message: Message) -> RejectedSampleError:
     if route.fields:
         return missing(route.fields[0].name, message)
     return RejectedSampleError("missing_field", "no feature comes on this topic")

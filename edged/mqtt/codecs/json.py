@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.objects import check_size
+
+if TYPE_CHECKING:
+    from edged.mqtt.field_access import Message
 
 _SPACE = " \t\r\n"
 
@@ -16,7 +19,7 @@ Scan = Callable[[str, int], tuple[Any, int]]
 """From a text and a position in it to the value there, and the position behind it."""
 
 
-def parse(payload: bytes, largest: int) -> dict[str, Any]:
+def parse(payload: bytes, largest: int) -> Message:
     """The JSON object in a payload of at most `largest` bytes.
 
     Raises RejectedSampleError: `too_big`, `not_json`, `too_deep`, `not_finite` or `wrong_type`.

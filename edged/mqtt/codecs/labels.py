@@ -10,7 +10,7 @@ from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.objects import check_size, id_at, key_of, optional, the_object, time_at
-from edged.mqtt.field_access import MISSING, field, missing, parse_key
+from edged.mqtt.field_access import MISSING, Message, field, missing, parse_key
 
 if TYPE_CHECKING:
     from edged.config import StreamConfig
@@ -51,7 +51,7 @@ class LabelTopicCodec:
                 raise RejectedSampleError("label", f"{text[:40]!r} is no label") from None
         return self._of_key(text, self._key(topic, {}))
 
-    def reading(self, topic: str, message: dict[str, Any]) -> LabelReading | HoldReading:
+    def reading(self, topic: str, message: Message) -> LabelReading | HoldReading:
         """The label in a message with fields; see `decode`."""
         value = self._value(message)
         if value is MISSING or (value is None and not self._hold):

@@ -10,6 +10,7 @@ from edged.errors import RejectedSampleError
 from edged.mqtt.field_access import (
     MISSING,
     Getter,
+    Message,
     features_of,
     field,
     finite,
@@ -29,7 +30,6 @@ POSITIONAL = "x"
 MOST_RECORDS = 1000  # messages in one
 
 KeyOf = Callable[[str, Any], str]
-Message = dict[str, Any]
 Parse = Callable[[bytes, int], Any]
 """From a payload of at most so many bytes to what is in it."""
 

@@ -371,6 +371,16 @@ class DirectoryLock:
         self.release()
 
 
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """Let what this process makes meanwhile be for its owner alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def make_private(directory: Path) -> None:
     """Take all rights to a directory of ours, and to all that is in it, from others; not through links."""
     with suppress(OSError):

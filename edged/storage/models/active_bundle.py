@@ -33,8 +33,8 @@ class ActiveBundle:
     def path(self) -> Path:
         """Return the directory of the active bundle."""
         version = self._registry.champion()
-        data = {} if version is None else self._registry.get(version).data
-        return self._installed.find(data.get("bundle")) or self._configured.path
+        own = None if version is None else self._registry.get(version).origin.bundle
+        return self._installed.find(own) or self._configured.path
 
     def open(self) -> Bundle:
         """Open the active bundle; an installed one is verified.

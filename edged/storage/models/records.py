@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.model_files import FLOAT32, Form, model_in
+from edged.domain.training.message import Message
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
 from edged.storage.files.checked_table import CheckedTable
@@ -16,6 +17,8 @@ from edged.storage.journal.journal import Journal
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from edged.domain.judging.gate import Verdict as GateVerdict
 
 MODELS = "models"
 JUDGED = "judged"  # name of the registry's value: the newest training run whose candidate was judged
@@ -25,12 +28,32 @@ _FLAGS = ("proven", "pinned")
 
 
 @dataclass(frozen=True)
+class ModelData(Message):
+    """What the registry knows of where a model comes from; None: it does not say.
+
+    `consumed` is the position in label order up to which the model has learned, with `classes` at its start;
+    `transfer`, `update` and `share` are of weights that came from elsewhere; `form` is what it is served as.
+    """
+
+    first_offset: int | None = None
+    last_offset: int | None = None
+    samples: int | None = None
+    bundle: str | None = None
+    consumed: int | None = None
+    classes: int | None = None
+    transfer: str | None = None
+    update: str | None = None
+    share: float | None = None
+    form: str | None = None
+
+
+@dataclass(frozen=True)
 class ModelRecord:
     """What the registry knows of one model.
 
-    `source` is `bundle`, `training` or another word; `data` holds `first_offset`, `last_offset`
-    and `samples` of the training window; `proven` says that it passed its probation; a `good`
-    model was champion and proven, a `retired` one was champion without having been proven.
+    `source` is `bundle`, `training` or another word; `data` is stored as it came, `origin` reads it. `proven`
+    says that it passed its probation; a `good` model was champion and proven, a `retired` one was champion
+    without having been proven.
     """
 
     version: int
@@ -45,6 +68,18 @@ class ModelRecord:
     status: Status
     proven: bool = False
     pinned: bool = False
+
+    @property
+    def origin(self) -> ModelData:
+        """Where the model comes from."""
+        return ModelData.from_json(self.data)
+
+    @property
+    def judged(self) -> GateVerdict | None:
+        """The gate's verdict; None for a model that was not judged."""
+        from edged.domain.judging.gate import Verdict  # the trainer reads records, too, and needs no gate
+
+        return None if self.verdict is None else Verdict.from_json(self.verdict)
 
     def superseded(self, outgoing: Status | None) -> ModelRecord:
         """The record of a champion whose place another has taken."""

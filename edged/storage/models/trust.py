@@ -87,8 +87,8 @@ class Trust:
 
     # ---- first openings --------------------------------------------------------------------
 
-    def begin(self, sha256: str) -> None:
-        """Record that a transfer is about to be opened; call `end` when that is over, whatever came of it.
+    def begin_opening(self, sha256: str) -> None:
+        """Record that a transfer is about to be opened; `end_opening` must follow, whatever comes of it.
 
         Raises RefusedError when the process ended `TRIES` times in between; StorageError when the disk
         refuses.
@@ -103,7 +103,7 @@ class Trust:
                 )
             self._write(begun={**begun, sha256: tries + 1})
 
-    def end(self, sha256: str) -> None:
+    def end_opening(self, sha256: str) -> None:
         """Record that the process has survived opening a transfer."""
         with self._lock:
             begun = self._values.get("begun", {})

@@ -43,7 +43,7 @@ class ArchiveMember:
 
     @property
     def local(self) -> bytes:
-        """What comes before its content."""
+        """Return the header before the file's content."""
         name, wide = self.name.encode(), _wide([self.size] * 2 if self.size >= _FULL else [])
         size = min(self.size, _FULL)
         fixed = (_version(wide), 0, 0, 0, _DAY, self.crc, size, size, len(name), len(wide))
@@ -51,7 +51,7 @@ class ArchiveMember:
 
     @property
     def entry(self) -> bytes:
-        """What the directory at the end says."""
+        """Return the file's entry in the central directory."""
         name, size, start = self.name.encode(), min(self.size, _FULL), min(self.start, _FULL)
         far = [self.start] if start == _FULL else []
         wide = _wide(([self.size] * 2 if size == _FULL else []) + far)

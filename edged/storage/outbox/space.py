@@ -63,7 +63,7 @@ class OutboxSpace:
             self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
 
     def release(self) -> None:
-        """The database has been closed."""
+        """Stop counting: the database is closed."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

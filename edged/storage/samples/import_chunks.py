@@ -70,12 +70,12 @@ class ImportChunks:
         )
         atomic.publish_file(self.folder / f"{batch.offsets[0]:012d}.npz", content.getvalue())
 
-    def end(self, samples: int, entry: dict[str, Any]) -> None:
-        """Say how many samples there are in all; `entry` goes to the audit log once they are stored."""
+    def write_end(self, samples: int, entry: dict[str, Any]) -> None:
+        """Write how many samples there are in all; `entry` goes to the audit log once they are stored."""
         atomic.publish_file(self.folder / END, seal({"samples": samples, "entry": entry}))
 
     def count(self) -> int:
-        """How many chunks wait."""
+        """Return how many chunks wait."""
         return len(list(self.folder.glob("*.npz")))
 
     # ---- the daemon's side -----------------------------------------------------------------
@@ -86,7 +86,7 @@ class ImportChunks:
         return ImportProgress(self.folder.name, str(about["options"]), str(about["name"]))
 
     def read_end(self) -> tuple[int, dict[str, Any]] | None:
-        """Read what `end` wrote; None while more chunks are to come."""
+        """Read what `write_end` wrote; None while more chunks are to come."""
         if not (self.folder / END).exists():
             return None
         values = read_sealed(self.folder / END)

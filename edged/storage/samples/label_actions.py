@@ -170,7 +170,7 @@ def find_all(db: sqlite3.Connection, where: str, *values: object) -> list[LabelA
 
 
 def packed(rows: Sequence[tuple[Any, ...]]) -> bytes:
-    """Rows as `labels_before` has them."""
+    """Pack rows for the table `labels_before`."""
     return zlib.compress(json.dumps(list(zip(*rows, strict=True))).encode())
 
 

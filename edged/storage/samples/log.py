@@ -34,7 +34,14 @@ from edged.storage.samples.eviction import Eviction
 from edged.storage.samples.label_join import JoiningReader
 from edged.storage.samples.reader import Counters
 from edged.storage.samples.rows import check_rows, encoded, insert, labelled_rows, packed, positions
-from edged.storage.samples.tables import MIGRATIONS, SampleCounts, check_stream, numbers_of, write_stream
+from edged.storage.samples.tables import (
+    MIGRATIONS,
+    SampleCounts,
+    check_stream,
+    index_keys,
+    numbers_of,
+    write_stream,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -120,6 +127,7 @@ class SampleLog(JoiningReader):
         readonly: bool = False,
         synchronous: Synchronous = "FULL",
         clock: Clock | None = None,
+        by_key: bool = False,
     ) -> SampleLog:
         """Open the log, creating it unless `readonly`.
 
@@ -135,6 +143,7 @@ class SampleLog(JoiningReader):
         * `readonly`: for the trainer and `edged status`; only `path` and `schema` matter then.
         * `synchronous`: FULL, except for logs that need not survive anything.
         * `clock`: with it `max_age` is not fooled by the wall clock being set; see `Ages`.
+        * `by_key`: keys have models of their own, and windows of one key are read quickly.
 
         Raises StorageError when it is missing (`readonly`), belongs to another stream, or cannot be opened;
         CorruptError when the file is no database any more.
@@ -143,7 +152,7 @@ class SampleLog(JoiningReader):
         db = database.connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
-            cls._prepare(db, path, schema, readonly=readonly)
+            cls._prepare(db, path, schema, readonly=readonly, by_key=by_key)
             unless_opened.pop_all()
         if readonly:
             return cls(db, path, schema)
@@ -165,7 +174,7 @@ class SampleLog(JoiningReader):
         )
 
     @staticmethod
-    def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool) -> None:
+    def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool, by_key: bool) -> None:
         """Bring the schema up to date, and see that the log belongs to this stream."""
         if readonly:
             database.require_version(db, path, len(MIGRATIONS))
@@ -178,6 +187,8 @@ class SampleLog(JoiningReader):
         if not known and not readonly:
             with database.transaction(db, path):
                 write_stream(db, schema)
+        if not readonly:
+            index_keys(db, path, wanted=by_key)
 
     def close(self) -> None:
         """Close the connection; nothing is lost without it."""

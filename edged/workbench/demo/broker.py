@@ -72,7 +72,7 @@ class Process(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """How it is started."""
+        """Command line that starts the broker."""
 
     @property
     def pid(self) -> int:
@@ -81,7 +81,7 @@ class Process(ABC):
 
     @property
     def log(self) -> Path:
-        """What it has said."""
+        """Output of the broker so far."""
         return self.directory / f"{self.name}.log"
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class Process(ABC):
         return lines[-1] if lines else "it said nothing"
 
     def stop(self) -> None:
-        """End it in good order."""
+        """Stop the broker in good order."""
         if self._process is None:
             return
         self._process.terminate()
@@ -118,7 +118,7 @@ class Process(ABC):
         self.kill()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the broker."""
         if self._process is None:
             return
         self._process.kill()

@@ -46,6 +46,7 @@ class Observer:
     swaps: list[tuple[int, int]] = field(default_factory=list)
     rollbacks: int = 0
     trainings: int = 0
+    own: int = 0
     events: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=50))
     engine: str = ""
     training: str = "idle"
@@ -84,6 +85,8 @@ class Observer:
             elif message["outcome"] == "failed":
                 self.failure = message["error"]
                 self.events.append(f"training failed: {message['error']}")
+        elif kind == "key_model":
+            self.own += message["answers"] == "own"
         elif kind == "model_promoted":
             self.swaps.append((self.answered, message["version"]))
             self.events.append(f"model {message['version']} promoted: {message['reasons'][0]}")

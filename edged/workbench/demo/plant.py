@@ -48,6 +48,8 @@ _NOMINAL_RPM = 1450.0
 _LOADS = np.array([0.86, 1.0, 1.1])  # speed setpoints, as shares of the nominal speed
 _NOISE = np.array([3.0, 0.6, 0.02, 0.12, 0.0, 0.0, 0.0, 0.8, 0.5])  # of each sensor, in its unit
 _SPREAD = 0.2  # relative scatter of a vibration reading from one short recording
+_VARIETY = np.array([0.3, 0.25, 0.2, 0.2, 0.3])  # of units: structure, size, sensitivities
+_FAULT_VARIETY = 0.6  # of what a fault adds to a vibration reading
 _THERMAL_LAG = 0.75  # share of the temperature difference left after one sample
 
 _PHASES = (
@@ -70,15 +72,16 @@ class Plant:
     The same seed and total give the same stream, in whatever pieces it is drawn. After `total`
     samples the plant stays in its last phase and its sensors age no further.
 
-    `seed` is that of everything random in it; all phases are spread over the first `total` samples.
+    `seed` is that of everything random in it; all phases are spread over the first `total` samples. `unit`
+    says how this unit and its sensors differ from the usual ones.
 
     >>> x, y = Plant(seed=1, total=1000).sample(5)
     >>> x.shape, x.dtype, y.dtype
     ((5, 9), dtype('float32'), dtype('int64'))
     """
 
-    def __init__(self, seed: int = 0, total: int = 20_000) -> None:
-        self.total = total
+    def __init__(self, seed: int = 0, total: int = 20_000, unit: Unit | None = None) -> None:
+        self.total, self._unit_of = total, unit or Unit()
         self.position = 0
         streams = np.random.default_rng(seed).spawn(4)
         self._state = _Held(streams[0], every=12, width=2)
@@ -98,19 +101,19 @@ class Plant:
 
     def _unit(self, index: Floats, drift: _Drift, setpoint: Floats, fault: _Fault) -> Floats:
         """What the unit really does: all features without sensors, `(n, 9)`."""
+        own = self._unit_of
         speed = _LOADS[(setpoint[:, 0] * len(_LOADS)).astype(int)] * (1 + 0.12 * drift.load)
         flow, head, power = _hydraulics(speed, 0.8 + 0.5 * setpoint[:, 1], drift, fault)
         ambient = 21 + 12 * drift.season + 3 * np.sin(2 * np.pi * index / _DAY)
-        vibration = _vibration(speed, drift, fault) * np.exp(
-            _SPREAD * self._scatter.standard_normal((len(index), 3))
-        )
-        warm = self._warm(ambient + 11 * speed + 2.2e-3 * power + 13 * fault.wear)
+        vibration = own.structure * _vibration(speed, drift, fault, np.array(own.faults))
+        vibration *= np.exp(_SPREAD * self._scatter.standard_normal((len(index), 3)))
+        warm = self._warm(ambient + own.warmth + 11 * speed + 2.2e-3 * power + 13 * fault.wear)
         return np.column_stack(
             [
                 _NOMINAL_RPM * speed,
-                flow,
+                own.size * flow,
                 drift.density * _GRAVITY * head / 1e5,
-                np.hypot(4.0, power / 512 * (1 + 0.04 * fault.wear)),
+                np.hypot(4.0, own.size * power / 512 * (1 + 0.04 * fault.wear)),
                 vibration,
                 warm,
                 ambient,
@@ -130,14 +133,41 @@ class Plant:
     def _read(self, truth: Floats, drift: _Drift) -> Floats:
         """What the ageing sensors make of it."""
         reading = truth.copy()
-        turn = drift.turn
+        own, turn = self._unit_of, drift.turn + self._unit_of.turn
         reading[:, 4] = drift.mount * np.hypot(np.cos(turn) * truth[:, 4], np.sin(turn) * truth[:, 5])
         reading[:, 5] = drift.mount * np.hypot(np.sin(turn) * truth[:, 4], np.cos(turn) * truth[:, 5])
+        reading[:, 4:7] *= own.sensitivity
         reading[:, 6] *= drift.mount_high * (1 - 0.2 * drift.age)
         reading[:, 2] += 0.15 * drift.age
         reading[:, 3] *= 1 + 0.05 * drift.age
         reading[:, 7] -= 4 * drift.age
         return np.asarray(reading + _NOISE * self._noise.standard_normal(reading.shape))
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How one unit differs from the usual one: its structure, its size, and how its sensors are mounted.
+
+    `structure` multiplies its vibration, `size` flow and current; `faults` how much each of the three faults
+    adds to each of the three vibration readings, which follows from make and bearings; `sensitivity` are
+    those of these three, `turn` is how far the accelerometers are turned (radians), `warmth` what its bearing
+    is warmer by (°C).
+    """
+
+    structure: float = 1.0
+    size: float = 1.0
+    faults: tuple[tuple[float, ...], ...] = ((1.0,) * 3,) * 3
+    sensitivity: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    turn: float = 0.0
+    warmth: float = 0.0
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator) -> Unit:
+        """One of a plant's units, each of which was built, mounted and wired a little differently."""
+        structure, size, a, b, c = np.exp(_VARIETY * rng.standard_normal(5)).tolist()
+        faults = np.exp(_FAULT_VARIETY * rng.standard_normal((3, 3))).tolist()
+        turn, warmth = rng.uniform(0.0, np.pi / 2), 5.0 * rng.standard_normal()
+        return cls(structure, size, tuple(map(tuple, faults)), (a, b, c), turn, warmth)
 
 
 @dataclass(frozen=True)
@@ -216,13 +246,19 @@ def _hydraulics(speed: Floats, valve: Floats, drift: _Drift, fault: _Fault) -> t
     return flow, head, drift.density * _GRAVITY * head * flow / 3600 / efficiency
 
 
-def _vibration(speed: Floats, drift: _Drift, fault: _Fault) -> Floats:
-    """Radial and axial velocity in mm/s rms and high-frequency acceleration in g rms, `(n, 3)`."""
+def _vibration(speed: Floats, drift: _Drift, fault: _Fault, shows: Floats) -> Floats:
+    """Radial and axial velocity in mm/s rms and high-frequency acceleration in g rms, `(n, 3)`.
+
+    `shows` `(3, 3)` multiplies what each fault adds to each of them.
+    """
+    (imbalance, axially, _), (on_radial, on_axial, on_high), (worn_radial, worn_axial, worn_high) = shows
     structure = 1 + 0.6 * drift.loose
     calm = 1 - 0.25 * drift.thickness
-    radial = speed**2 * structure * (1.3 + 2.6 * fault.imbalance) + 0.9 * fault.cavitation + 0.5 * fault.wear
-    axial = speed**2 * structure * (0.8 + 0.5 * fault.imbalance) + 1.3 * fault.cavitation + 0.3 * fault.wear
-    high = speed * (0.6 + 1.1 * fault.cavitation * calm + 1.4 * fault.wear) * calm
+    radial = speed**2 * structure * (1.3 + 2.6 * imbalance * fault.imbalance)
+    radial += 0.9 * on_radial * fault.cavitation + 0.5 * worn_radial * fault.wear
+    axial = speed**2 * structure * (0.8 + 0.5 * axially * fault.imbalance)
+    axial += 1.3 * on_axial * fault.cavitation + 0.3 * worn_axial * fault.wear
+    high = speed * (0.6 + 1.1 * on_high * fault.cavitation * calm + 1.4 * worn_high * fault.wear) * calm
     return np.column_stack([radial * calm, axial * calm, high])
 
 
@@ -234,7 +270,8 @@ COMMISSION = 1500
 class DemoStream:
     """What is published: samples `x` `(n, d)`, truth `y` `(n,)`, names, and where it changes.
 
-    `warnings` say what of a recording is left out.
+    `units` `(n,)` number the unit of each row, from 1 on; None where there is one alone. `warnings` say what
+    of a recording is left out.
     """
 
     x: NDArray[np.float32]
@@ -243,19 +280,34 @@ class DemoStream:
     classes: tuple[str, ...]
     phases: list[tuple[int, str]]
     commission: int
+    units: NDArray[np.int64] | None = None
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
 
+    def key(self, row: int) -> str:
+        """The key of the unit that a row is of."""
+        return "unit-1" if self.units is None else f"unit-{self.units[row]}"
 
-def simulated(seconds: int, seed: int, rate: float | None = None) -> DemoStream:
+
+def several(machines: int, seed: int, total: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """A plant of units that differ, in turns: readings `(total, 9)` and states `(total,)`."""
+    each = -(-total // machines)
+    rng = np.random.default_rng([seed, machines])
+    units = [Unit.drawn(rng) for _ in range(machines)]
+    made = [Plant(seed + at, total=each, unit=unit).sample(each) for at, unit in enumerate(units)]
+    x, y = (np.stack(parts, axis=1) for parts in zip(*made, strict=True))
+    return x.reshape(-1, x.shape[-1])[:total], y.reshape(-1)[:total]
+
+
+def simulated(seconds: int, seed: int, rate: float | None = None, machines: int = 1) -> DemoStream:
     """The plant, long enough for `seconds` at the demo's rate; looked at less often at a lower one."""
     total = COMMISSION + int(RATE * seconds)
     commission = min(COMMISSION, int(0.9 * phases(total)[1][0]))
     live = total - commission if rate is None else min(total - commission, int(rate * seconds))
     rows = np.concatenate([np.arange(commission), np.linspace(commission, total - 1, live).astype(int)])
-    x, y = Plant(seed, total=total).sample(total)
+    x, y = Plant(seed, total=total).sample(total) if machines == 1 else several(machines, seed, total)
     return DemoStream(
         x[rows],
         y[rows],
@@ -263,6 +315,7 @@ def simulated(seconds: int, seed: int, rate: float | None = None) -> DemoStream:
         CLASSES,
         [(int(np.searchsorted(rows, start)), name) for start, name, _ in phases(total)],
         commission,
+        None if machines == 1 else rows % machines + 1,
     )
 
 
@@ -279,4 +332,6 @@ def replayed(path: Path, seconds: int, rate: float | None = None) -> DemoStream:
     commission = min(COMMISSION, total // 4)
     classes = recorded.classes or tuple(str(i) for i in range(int(y.max()) + 1))
     warnings = () if left_out is None else (left_out,)
-    return DemoStream(recorded.x[:total], y[:total], (), classes, [(0, path.stem)], commission, warnings)
+    return DemoStream(
+        recorded.x[:total], y[:total], (), classes, [(0, path.stem)], commission, warnings=warnings
+    )

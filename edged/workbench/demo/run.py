@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from edged.device.startup.bootstrap import with_context
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import TemporalContext
+from edged.domain.training.message import Message
 from edged.engines.inference import InferenceModel
 from edged.errors import EdgedError, TrainingError
 from edged.host.child_process import stop_process
@@ -48,6 +50,36 @@ STEP_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
 STOP_SECONDS = 15.0
 COMMISSION_STEPS = 1500
+
+
+@dataclass(frozen=True)
+class MachinesSummary(Message):
+    """Accuracy of several machines: `mean` over them and that of the `worst`; and who has an own model."""
+
+    count: int
+    frozen: Mapping[str, float]
+    adapted: Mapping[str, float]
+    own_models: int
+
+
+@dataclass(frozen=True)
+class DemoSummary(Message):
+    """What the demo has come to: counts, and the figures of the adapted and the frozen model."""
+
+    samples: int
+    predictions: int
+    dropped: int
+    duplicated: int
+    trainings: int
+    swaps: int
+    rollbacks: int
+    frozen: Mapping[str, float]
+    adapted: Mapping[str, float]
+    engine: str
+    broker: str
+    seconds: float
+    warnings: tuple[str, ...]
+    machines: MachinesSummary | None = None
 
 
 class Demo:
@@ -74,8 +106,8 @@ class Demo:
         self.published = 0
         self.window = max(20, (count - world.commission) // WINDOWS)
 
-    def run(self) -> dict[str, Any]:
-        """All of it; the summary, ready for JSON."""
+    def run(self) -> DemoSummary:
+        """Run the whole demo, and sum it up."""
         started = time.monotonic()
         with ExitStack() as stack:
             self._broker = broker = stack.enter_context(EmbeddedBroker(self._kind))
@@ -117,8 +149,10 @@ class Demo:
             "storage": {"dir": str(self.folder / "state"), "commit_delay": 0.1},
             "report": {"every": "2s"},
         }
+        model: dict[str, Any] = {} if self.world.units is None else {"per": "key"}
         if self._bundle is not None:
-            values["model"] = {"bundle": str(self._bundle.resolve())}
+            model["bundle"] = str(self._bundle.resolve())
+        values["model"] = model
         path = self.folder / "edged.yaml"
         path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
         return path
@@ -177,7 +211,8 @@ class Demo:
         registry.close()
         schema = with_context(self.config).stream.to_schema()
         context = TemporalContext.of(schema)
-        x = self.world.x if context is None else context.extend(["unit-1"] * len(self.world), self.world.x)
+        keys = [self.world.key(row) for row in range(len(self.world))]
+        x = self.world.x if context is None else context.extend(keys, self.world.x)
         got = answers(schema, model.predict(x))[:, 0]
         self.frozen.right[:] = got == self.world.y
         self.witness.events.append(f"commissioned: model {version} is kept aside as the frozen one")
@@ -207,7 +242,7 @@ class Demo:
         values = self.world.x[row].tolist()
         message: dict[str, Any] = {"id": str(row)}
         message |= dict(zip(self.world.names, values, strict=True)) if self.world.names else {"x": values}
-        session.publish("plant/samples/unit-1", json.dumps(message).encode(), qos=1)
+        session.publish(f"plant/samples/{self.world.key(row)}", json.dumps(message).encode(), qos=1)
         self.published = row + 1
 
     def _publish_label(self, session: Session, row: int) -> None:
@@ -258,23 +293,35 @@ class Demo:
 
     _swaps_before = 0
 
-    def _summary(self, seconds: float) -> dict[str, Any]:
+    def _summary(self, seconds: float) -> DemoSummary:
         start, count, witness = self.world.commission, len(self.world), self.witness
-        return {
-            "samples": count,
-            "predictions": witness.answered,
-            "dropped": count - witness.answered,
-            "duplicated": witness.twice,
-            "trainings": witness.trainings,
-            "swaps": len(witness.swaps),
-            "rollbacks": witness.rollbacks,
-            "frozen": {"accuracy": self.frozen.mean(start, count)},
-            "adapted": {"accuracy": witness.adapted.mean(start, count)},
-            "engine": witness.engine,
-            "broker": self._broker.name,
-            "seconds": round(seconds, 1),
-            "warnings": list(self.world.warnings),
-        }
+        return DemoSummary(
+            samples=count,
+            predictions=witness.answered,
+            dropped=count - witness.answered,
+            duplicated=witness.twice,
+            trainings=witness.trainings,
+            swaps=len(witness.swaps),
+            rollbacks=witness.rollbacks,
+            frozen={"accuracy": self.frozen.mean(start, count)},
+            adapted={"accuracy": witness.adapted.mean(start, count)},
+            engine=witness.engine,
+            broker=self._broker.name,
+            seconds=round(seconds, 1),
+            warnings=tuple(self.world.warnings),
+            machines=self._by_unit(start),
+        )
+
+    def _by_unit(self, start: int) -> MachinesSummary | None:
+        """Where there are several units: the mean over them, and the one that is answered worst."""
+        units = self.world.units
+        if units is None:
+            return None
+        found = []
+        for score in (self.frozen, self.witness.adapted):
+            right = [np.nanmean(score.right[start:][units[start:] == one]) for one in np.unique(units)]
+            found.append({"mean": float(np.nanmean(right)), "worst": float(np.nanmin(right))})
+        return MachinesSummary(int(units.max()), found[0], found[1], self.witness.own)
 
 
 def _acknowledging(session: Session, handler: Any) -> Any:
@@ -306,15 +353,18 @@ def run_demo(
     broker: Kind | None = None,
     bundle: Path | None = None,
     rate: float | None = None,
-) -> dict[str, Any]:
+    machines: int = 1,
+) -> DemoSummary:
     """Run the demo and return its summary.
+
+    The plant has so many `machines`; each of several gets a model of its own once it has labels enough.
 
     `broker` is the first one installed when absent; `bundle` the standard network, built at the start. Of
     samples a second no more than `rate` are published, and a machine that needs fewer gets longer to answer.
     Raises UnavailableError when no broker is available here; BundleError when `bundle` does not fit what is
     published.
     """
-    world = replayed(data, seconds, rate) if data is not None else simulated(seconds, seed, rate)
+    world = replayed(data, seconds, rate) if data is not None else simulated(seconds, seed, rate, machines)
     _check_bundle(bundle, world)
     with tempfile.TemporaryDirectory(prefix="edged-demo-") as folder:
         return Demo(world, seconds, Path(folder), quiet=quiet, broker=broker, bundle=bundle, rate=rate).run()

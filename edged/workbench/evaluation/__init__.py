@@ -13,8 +13,9 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.messages.encoding import json_ready
 from edged.storage.recordings import read_recording
@@ -27,6 +28,7 @@ from edged.workbench.recordings.stream import LabelOptions, shape_stream
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
 
     Progress = Callable[[int, int, int], None]
 
@@ -43,7 +45,7 @@ def run(
     options: LabelOptions,
     out: Path | None = None,
     on_progress: Progress = lambda *_: None,
-) -> dict[str, Any]:
+) -> EvaluationReport:
     """Evaluate and return the report.
 
     `out` keeps the state directory, `report.json` and `report.html`; without it they are temporary.
@@ -57,7 +59,7 @@ def run_several(
     options: LabelOptions,
     out: Path | None = None,
     on_progress: Progress = lambda *_: None,
-) -> dict[str, Any]:
+) -> EvaluationComparison:
     """Evaluate named configurations one after another and compare each with the first.
 
     `out` keeps a directory for each, `compare.json` and `compare.html`.
@@ -68,7 +70,7 @@ def run_several(
     ]
     comparison = compare(outcomes)
     if out is not None:
-        _write(out / "compare.json", json.dumps(json_ready(comparison), indent=1) + "\n")
+        _write(out / "compare.json", json.dumps(json_ready(comparison.to_json()), indent=1) + "\n")
         _write(out / "compare.html", comparison_page(f"{data.name}: compared", comparison, outcomes))
     return comparison
 
@@ -83,10 +85,11 @@ def _evaluate(
         replay.run()
         figures = report(replay)
     usage = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    figures |= {"seconds": round(time.monotonic() - started, 3), "peak_rss_mb": round(usage / 1024, 1)}
-    told = history(replay)
+    seconds = round(time.monotonic() - started, 3)
+    figures, told = replace(figures, seconds=seconds, peak_rss_mb=round(usage / 1024, 1)), history(replay)
     if out is not None:
-        _write(out / "report.json", json.dumps(json_ready(figures | {"history": told}), indent=1) + "\n")
+        kept = figures.to_json() | {"history": told.to_json()}
+        _write(out / "report.json", json.dumps(json_ready(kept), indent=1) + "\n")
         _write(out / "report.html", page(f"{data.name}: {name}", figures, told))
     return EvaluationOutcome(name, figures, told, *row_errors(replay))
 

@@ -6,13 +6,14 @@ larger is better.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.judging import metrics
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.holdout import is_holdout
+from edged.workbench.evaluation.figures import RetentionFigures
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,20 +57,20 @@ class ForgettingMeter:
         x, y = self._stream.x, self._stream.y
         return np.array([skill(self._schema, served, x[rows], y[rows]) for rows in self._rows])
 
-    def figures(self, frozen: ServedModel) -> dict[str, Any] | None:
+    def figures(self, frozen: ServedModel) -> RetentionFigures | None:
         """Matrix and figures of continual learning for the report; None where they cannot be measured."""
         if not self.measured or len(self._skill) <= PARTS:
             return None
         skill = np.array(self._skill)
         first = self.skill_of(frozen)
-        return {
-            "parts": self.bounds.tolist(),
-            "skill": skill.round(4).tolist(),
-            "frozen": first.round(4).tolist(),
-            "backward_transfer": backward_transfer(skill),
-            "forward_transfer": forward_transfer(skill, first),
-            "forgetting": forgetting(skill),
-        }
+        return RetentionFigures(
+            parts=tuple(self.bounds.tolist()),
+            skill=tuple(map(tuple, skill.round(4).tolist())),
+            frozen=tuple(first.round(4).tolist()),
+            backward_transfer=backward_transfer(skill),
+            forward_transfer=forward_transfer(skill, first),
+            forgetting=forgetting(skill),
+        )
 
 
 def skill(schema: Schema, served: ServedModel, x: NDArray[np.float32], y: NDArray[np.float32]) -> float:

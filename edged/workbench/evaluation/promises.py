@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from edged.workbench.evaluation.figures import PromiseFigures
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +29,7 @@ class PromiseMeter:
         self._size = np.full((len(stream), stream.y.shape[1]), np.nan)
 
     def add(self, index: NDArray[np.int64], made: Predictions) -> None:
-        """The predictions of these rows."""
+        """Record the predictions of these rows."""
         if made.confidence is not None:
             self.confidence[index] = made.confidence
         promise = made.promise
@@ -41,25 +43,22 @@ class PromiseMeter:
         size = sets.sum(axis=1, keepdims=True) if promise.of_classes else sets[:, :, 1] - sets[:, :, 0]
         self._size[index] = size
 
-    def figures(self, rows: NDArray[np.int64]) -> dict[str, Any] | None:
-        """What came of it on these rows; None where nothing was promised.
-
-        `lowest` and `highest` are the extreme shares in any `WINDOW` consecutive rows, of whichever target.
-        """
+    def figures(self, rows: NDArray[np.int64]) -> PromiseFigures | None:
+        """What came of it on these rows; None where nothing was promised."""
         rows = rows[np.isfinite(self._covered[rows]).all(axis=1)]
         if self.promised is None or len(rows) == 0:
             return None
         covered, size = self._covered[rows], self._size[rows].mean(axis=0)
         shares = running_shares(covered)
-        return {
-            "promised": self.promised,
-            "covered": float(covered.mean()),
-            "size": size.tolist() if len(size) > 1 else float(size[0]),
-            "empty": float((self._size[rows] == 0).mean()),
-            "window": min(WINDOW, len(rows)),
-            "lowest": float(shares.min()),
-            "highest": float(shares.max()),
-        }
+        return PromiseFigures(
+            promised=self.promised,
+            covered=float(covered.mean()),
+            size=tuple(size.tolist()) if len(size) > 1 else float(size[0]),
+            empty=float((self._size[rows] == 0).mean()),
+            window=min(WINDOW, len(rows)),
+            lowest=float(shares.min()),
+            highest=float(shares.max()),
+        )
 
 
 def running_shares(covered: NDArray[np.float64]) -> NDArray[np.float64]:

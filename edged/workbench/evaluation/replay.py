@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from edged.clock import VirtualClock
 from edged.device.events import Events, Listener
+from edged.device.keys import KeyModels
 from edged.device.learning.regime_recall import EVERY
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline, label_requests
@@ -46,13 +47,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
+    from edged.device.serving import Predictor
+    from edged.device.serving.key_answers import Share
     from edged.domain.drift.signals import DriftSignal
+    from edged.domain.events import Event
     from edged.domain.judging.predictions import Predictions
     from edged.domain.labels.label_requests import LabelRequests
     from edged.domain.protocols import ServedModel
     from edged.workbench.recordings.stream import LabelOptions, Stream
 
 BLOCK = 256
+BEGINNING, FINER = 1600, 5  # samples in smaller blocks: at first it matters most that labels come when due
+
+
+class RecordedEvent(NamedTuple):
+    """An event, and the row of the stream at which it happened."""
+
+    sample: int
+    event: Event
 
 
 class Replay(Listener):
@@ -75,7 +87,7 @@ class Replay(Listener):
         found = statistics(config, stream, pretrain) if config.model.bundle is None else None
         self.config = config = with_engine(with_bundle(config, found))
         self._clock = VirtualClock(float(stream.t[0]))
-        self.events: list[dict[str, Any]] = []
+        self.events: list[RecordedEvent] = []
         self._position = 0
         with scratch(), ExitStack() as stack:
             self._open(stack, config)
@@ -115,6 +127,9 @@ class Replay(Listener):
         models = InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
         host = Host(Events(self), self._clock, models, client)
         self.pipeline = pipeline = Pipeline(config, bundle, self.registry, self.log, self.log, host)
+        self.keys = KeyModels(pipeline, bundle, host) if config.model.per == "key" else None
+        if self.keys is not None:
+            stack.callback(self.keys.close)
         self.models, self.recall, self.rollout = pipeline.models, pipeline.recall, pipeline.rollout
         self.predictor, self.scheduler = pipeline.predictor, pipeline.scheduler
 
@@ -124,9 +139,9 @@ class Replay(Listener):
         asked = {"request_share": self.options.rate, "requests_per_day": None}
         return label_requests(config.labels.model_copy(update=asked), config.gate.holdout, self.options.seed)
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         """Record what happens, with the row where it did."""
-        self.events.append({"event": name, "sample": self._position, **fields})
+        self.events.append(RecordedEvent(self._position, event))
 
     def _after(self, moment: float) -> float:
         """When the schedule fires next; runs missed in between are made up for once, as in the daemon."""
@@ -190,7 +205,7 @@ class Replay(Listener):
             raise TrainingError(
                 "pre-training failed",
                 where="first part of the stream",
-                remedy=str(self.events[-1].get("error", "see the log")),
+                remedy=(self.scheduler.ended and self.scheduler.ended.error) or "see the log",
             )
         champion, evaluator = self.predictor.champion, self.pipeline.evaluator
         verdict, served = self.models.add(evaluator.evaluate(result.own_candidate(), champion, first=True))
@@ -221,30 +236,51 @@ class Replay(Listener):
             need = FEWEST
         if self.recall.bank():
             need = min(need, EVERY)
+        if position < BEGINNING:
+            need = min(need, FINER)
         due = int(np.searchsorted(self.stream.t, self._next_schedule, side="left"))
         return max(1, min(BLOCK, need, due - position + 1))
 
     def _replay(self, start: int, end: int) -> None:
         index = np.arange(start, end)
         self._clock.advance_to(float(self.stream.t[end - 1]))
-        keys = [self.stream.keys[i] for i in index]
-        made = self.predictor.predict(index + 1, self.stream.x[index], keys)
-        self.answers[index] = made.output if self.schema.labels_itself else made.answers
-        self.versions[index] = made.version
-        self.promises.add(index, made)
-        if made.experts is not None and self.schema.task == "classify":
+        shares = [(*one, self._answer(one[0], one[2], end)) for one in self._shares(index)]
+        aside = self._append(index, with_labels=False)
+        for predictor, share, rows, made in shares:
+            if share is not None and self.keys is not None:
+                self.keys.compare(share, made, self.stream.x[rows], [self.stream.keys[i] for i in rows])
+            out = aside[rows - start]
+            predictor.ignore(rows[out] + 1)
+            predictor.shadow(rows[~out] + 1, self.stream.x[rows[~out]])
+            if self.schema.labels_itself:
+                self._judge_itself(rows, made)
+        self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
+
+    def _shares(
+        self, index: NDArray[np.int64]
+    ) -> Iterator[tuple[Predictor, Share | None, NDArray[np.int64]]]:
+        """Who answers rows: all of them the stream's model, unless keys have models of their own."""
+        if self.keys is None:
+            yield self.predictor, None, index
+            return
+        for share in self.keys.split([self.stream.keys[i] for i in index]):
+            yield share.predictor, share, index[share.rows]
+
+    def _answer(self, predictor: Predictor, rows: NDArray[np.int64], end: int) -> Predictions:
+        """Predict rows, and keep what was answered; `end` is where the block of rows ends."""
+        keys = [self.stream.keys[i] for i in rows]
+        made = predictor.predict(rows + 1, self.stream.x[rows], keys)
+        self.answers[rows] = made.output if self.schema.labels_itself else made.answers
+        self.versions[rows] = made.version
+        self.promises.add(rows, made)
+        if made.experts is not None and self.schema.task == "classify" and predictor is self.predictor:
             if self.expert_answers is None:
                 self.expert_answers = np.full((len(self.stream), made.experts.shape[1]), np.nan, np.float32)
-            self.expert_answers[index] = made.experts.argmax(axis=2)
+            self.expert_answers[rows] = made.experts.argmax(axis=2)
         if self._requests is not None:
-            asked = self._requests.choose(made, self.stream.x[index], self._clock.now())
+            asked = self._requests.choose(made, self.stream.x[rows], self._clock.now())
             self._answers_due.extend((offset - 1, end + self.options.delay) for offset in asked)
-        aside = self._append(index, with_labels=False)
-        self.predictor.ignore(index[aside] + 1)
-        self.predictor.shadow(index[~aside] + 1, self.stream.x[index[~aside]])
-        if self.schema.labels_itself:
-            self._judge_itself(index, made)
-        self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
+        return made
 
     def _append(self, index: NDArray[np.int64], *, with_labels: bool) -> NDArray[np.bool_]:
         """Store rows; the offset of row i is i + 1. Those of which nothing is learned, `(n,)`."""
@@ -312,6 +348,8 @@ class Replay(Listener):
         sources = self.stream.sources or ["labels"] * len(self.stream)
         told = [sources[i] for i in rows]
         outcome = self.predictor.label(rows + 1, y, self.stream.x[rows], sources=told)
+        if self.keys is not None:
+            self.keys.label(rows + 1, y, self.stream.x[rows], told)
         self.pipeline.disputes.apply()
         if outcome is not None:
             self.rollout.probation_ended(self.predictor.champion.version, outcome)
@@ -323,6 +361,8 @@ class Replay(Listener):
         found = self.recall.worth_trying(self.scheduler.consumed, self.predictor.champion.version)
         if found is not None:
             self._serves(self.rollout.recall(*found))
+        while self.keys is not None and (key := self.keys.next_key(self.scheduler.waiting())) is not None:
+            self.keys.train(key)
         result = self.scheduler.step()
         if result is None:
             return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,18 +14,26 @@ from edged.charts.html import document, table
 from edged.charts.lines import Bands, ChartLine, LineChart, Marks, matrix
 from edged.domain.outcomes import why_not
 
+if TYPE_CHECKING:
+    from edged.workbench.evaluation.figures import (
+        AlarmCurves,
+        EvaluationHistory,
+        EvaluationReport,
+        RecordedAlarm,
+    )
+
 NAMES = {"adapted": "adapted", "frozen": "frozen", "no_change": "last label"}
 FEW = 5
 
 
-def page(title: str, report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
-    """The page as HTML text."""
-    tell = percent if history["figure"] == "accuracy" else plain
+def page(title: str, report: EvaluationReport, history: EvaluationHistory) -> str:
+    """Render the page as HTML text."""
+    tell = percent if history.figure == "accuracy" else plain
     sections = [
         _summary(report, history),
         _figures(report, history),
         _promises(report),
-        _over_time(history, tell) if history["alarms"] is None else anomalies(history),
+        _over_time(history, tell) if history.alarms is None else _anomalies(history, history.alarms),
         _verdicts(report, history),
         _classes(history),
         _retention(report, tell),
@@ -37,11 +45,11 @@ def page(title: str, report: Mapping[str, Any], history: Mapping[str, Any]) -> s
 # ---- sections ------------------------------------------------------------------------------
 
 
-def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
-    if history["figure"] == "mean_score":
-        return f"<p class=lead>{alarm_sentence(report, history)}</p>"
-    name = history["figure"]
-    ours, frozen, last = (report[line][name] for line in ("metric", "frozen", "no_change"))
+def _summary(report: EvaluationReport, history: EvaluationHistory) -> str:
+    if history.alarms is not None:
+        return f"<p class=lead>{_alarm_sentence(report, history.alarms)}</p>"
+    name = history.figure
+    ours, frozen, last = (line[name] for line in (report.metric, report.frozen, report.no_change))
     if name == "accuracy":
         text = (
             f"Adapting, the model was right for <b>{percent(ours)}</b> of the samples, "
@@ -60,75 +68,72 @@ def _summary(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     return f"<p class=lead>{text}</p>"
 
 
-def _figures(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
-    names = list(report["metric"])
-    rows = [
-        (title, *(figure(name, report[line].get(name)) for name in names))
-        for line, title in (("metric", "adapted"), ("frozen", "frozen"), ("no_change", "last label"))
-        if line != "no_change" or history["figure"] != "mean_score"
-    ]
+def _figures(report: EvaluationReport, history: EvaluationHistory) -> str:
+    names = list(report.metric)
+    lines = {"adapted": report.metric, "frozen": report.frozen}
+    if history.figure != "mean_score":
+        lines["last label"] = report.no_change
+    rows = [(title, *(figure(name, line.get(name)) for name in names)) for title, line in lines.items()]
     head = ["", *(name.replace("_", " ") for name in names)]
     return table(head, rows) + _last_of_keys(report, head, names)
 
 
-def _promises(report: Mapping[str, Any]) -> str:
+def _promises(report: EvaluationReport) -> str:
     """How often sets contained the truth, where any were promised."""
-    found = report["coverage"]
+    found = report.coverage
     if found is None:
         return ""
     text = (
-        f"The sets contained the truth in <b>{percent(found['covered'])}</b> of the samples, promised were "
-        f"{percent(found['promised'])}; in any {found['window']:,} consecutive samples in "
-        f"{percent(found['lowest'])} to {percent(found['highest'])}."
+        f"The sets contained the truth in <b>{percent(found.covered)}</b> of the samples, promised were "
+        f"{percent(found.promised)}; in any {found.window:,} consecutive samples in "
+        f"{percent(found.lowest)} to {percent(found.highest)}."
     )
     return f"<p>{text}</p>"
 
 
-def _last_of_keys(report: Mapping[str, Any], head: Sequence[str], names: Sequence[str]) -> str:
+def _last_of_keys(report: EvaluationReport, head: Sequence[str], names: Sequence[str]) -> str:
     """The same on the last sample of each key, where the report has it."""
-    last = report["last_of_keys"]
+    last = report.last_of_keys
     if last is None:
         return ""
-    rows = [
-        (title, *(figure(name, last[line].get(name)) for name in names))
-        for line, title in (("metric", "adapted"), ("frozen", "frozen"))
-    ]
-    return f"<p class=note>On the last sample of each of {last['keys']:,} keys alone:</p>{table(head, rows)}"
+    lines = {"adapted": last.metric, "frozen": last.frozen}
+    rows = [(title, *(figure(name, line.get(name)) for name in names)) for title, line in lines.items()]
+    return f"<p class=note>On the last sample of each of {last.keys:,} keys alone:</p>{table(head, rows)}"
 
 
-def _over_time(history: Mapping[str, Any], tell: Callable[[float], str]) -> str:
-    curves = history["curves"]
-    if not curves["starts"]:
+def _over_time(history: EvaluationHistory, tell: Callable[[float], str]) -> str:
+    curves = history.curves
+    if not curves.starts:
         return ""
-    lines = [ChartLine(name, line, curves[line]) for line, name in NAMES.items() if line in curves]
-    chart = LineChart(curves["starts"], curves["ends"], lines, moments(history), tell).html()
-    what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}[history["figure"]]
-    width = curves["ends"][0] - curves["starts"][0] + 1
+    lines = [
+        ChartLine(name, line, curves.lines[line]) for line, name in NAMES.items() if line in curves.lines
+    ]
+    chart = LineChart(curves.starts, curves.ends, lines, _moments(history), tell).html()
+    what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}[history.figure]
+    width = curves.ends[0] - curves.starts[0] + 1
     note = f"Windows of {width:,} samples; point at one for its values."
     return f"<h2>{what} over time</h2>{chart}<p class=note>{note}</p>"
 
 
-def _verdicts(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
-    verdicts = history["verdicts"]
-    runs, promoted = report["trainings"], report["promotions"]
+def _verdicts(report: EvaluationReport, history: EvaluationHistory) -> str:
+    verdicts = history.verdicts
+    runs, promoted = report.trainings, report.promotions
     counts = (
         f"{runs:,} training run{'s' * (runs != 1)}, {promoted:,} candidate{'s' * (promoted != 1)} promoted, "
-        f"{report['rejections']:,} refused, {report['rollbacks']:,} rolled back."
+        f"{report.rejections:,} refused, {report.rollbacks:,} rolled back."
     )
     if not verdicts:
         return f"<h2>Verdicts</h2><p>{counts}</p>"
     kinds = Counter(
-        why_not(v["reasons"], v["numbers"], forgets=v["forgets"])
-        for v in verdicts
-        if v["outcome"] != "promoted"
+        why_not(v.reasons, v.numbers, forgets=v.forgets) for v in verdicts if v.outcome != "promoted"
     )
     common = "".join(f"<li>{n:,} × {escape(kind)}</li>" for kind, n in kinds.most_common(FEW))
     rows = [
         (
-            f"{v['sample']:,}",
-            v["outcome"],
-            "–" if v["version"] is None else str(v["version"]),
-            "; ".join(v["reasons"]),
+            f"{v.sample:,}",
+            v.outcome,
+            "–" if v.version is None else str(v.version),
+            "; ".join(v.reasons),
         )
         for v in verdicts
     ]
@@ -139,13 +144,13 @@ def _verdicts(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
     )
 
 
-def _classes(history: Mapping[str, Any]) -> str:
+def _classes(history: EvaluationHistory) -> str:
     rows = [
         (
-            row["class"], f"{row['samples']:,}",
-            *(percent(row[line][name]) for line in ("adapted", "frozen") for name in ("recall", "precision")),
+            row.name, f"{row.samples:,}",
+            *(percent(share) for found in (row.adapted, row.frozen) for share in vars(found).values()),
         )
-        for row in history["per_class"]
+        for row in history.per_class
     ]  # fmt: skip
     if not rows:
         return ""
@@ -153,14 +158,14 @@ def _classes(history: Mapping[str, Any]) -> str:
     return f"<h2>Classes</h2>{table(head, rows)}"
 
 
-def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
-    kept = report["retention"]
+def _retention(report: EvaluationReport, tell: Callable[[float], str]) -> str:
+    kept = report.retention
     if kept is None:
         return ""
-    ends = kept["parts"]
+    ends = kept.parts
     names = ["first", *(f"{end / 1000:.1f}k" for end in ends[1:])]
-    grid = matrix(names, names, kept["skill"], lambda v: tell(abs(v)))
-    backward, forgotten = kept["backward_transfer"], kept["forgetting"]
+    grid = matrix(names, names, kept.skill, lambda v: tell(abs(v)))
+    backward, forgotten = kept.backward_transfer, kept.forgetting
 
     def signed(value: float) -> str:
         return change("accuracy" if tell is percent else "", value)
@@ -169,31 +174,31 @@ def _retention(report: Mapping[str, Any], tell: Callable[[float], str]) -> str:
         "<h2>What is remembered</h2>"
         "<p>Each row is the model that served at the end of a part of the stream, each column the held-out "
         f"samples of a part. Backward transfer <b>{signed(backward)}</b> (what later training did to "
-        f"earlier parts), forward transfer <b>{signed(kept['forward_transfer'])}</b>, "
+        f"earlier parts), forward transfer <b>{signed(kept.forward_transfer)}</b>, "
         f"forgetting <b>{signed(forgotten)}</b> (loss against the best ever on each part"
         f"{_first_part(report, signed)}).</p>"
         f'<div class="wide" tabindex="0">{grid}</div>'
     )
 
 
-def _first_part(report: Mapping[str, Any], signed: Callable[[float], str]) -> str:
+def _first_part(report: EvaluationReport, signed: Callable[[float], str]) -> str:
     """The figure that `edged evaluate` prints as `forgetting`."""
-    lost = report["forgetting"]
+    lost = report.forgetting
     return "" if lost is None else f"; {signed(lost)} on the pre-training part against the frozen model"
 
 
-def _settings(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
-    rate = history["label_rate"]
+def _settings(report: EvaluationReport, history: EvaluationHistory) -> str:
+    rate = history.label_rate
     rows = [
-        ("samples", f"{report['samples']:,}, of which {history['pretrain']:,} for pre-training"),
-        ("warnings", "; ".join(report["warnings"]) or "none"),
-        ("labels", f"{report['labels_used']:,} arrived of {report['samples']:,} samples, "
-                   f"{history['delay']:,} samples late" + ("" if rate == 1 else f" (share {rate:g})")),
-        ("drift signals", str(len(history["drifts"]))),
-        ("engine", str(report["engine"])),
-        ("time", f"{report['seconds']:.0f} s, {report['train_seconds']:.0f} s of it training"),
-        ("memory", f"{report['peak_rss_mb']:.0f} MB"),
-        ("seed", str(history["seed"])),
+        ("samples", f"{report.samples:,}, of which {history.pretrain:,} for pre-training"),
+        ("warnings", "; ".join(report.warnings) or "none"),
+        ("labels", f"{report.labels_used:,} arrived of {report.samples:,} samples, "
+                   f"{history.delay:,} samples late" + ("" if rate == 1 else f" (share {rate:g})")),
+        ("drift signals", str(len(history.drifts))),
+        ("engine", str(report.engine)),
+        ("time", f"{report.seconds:.0f} s, {report.train_seconds:.0f} s of it training"),
+        ("memory", f"{report.peak_rss_mb:.0f} MB"),
+        ("seed", str(history.seed)),
     ]  # fmt: skip
     return f"<h2>How it was done</h2>{table(['', ''], rows, 'plain')}"
 
@@ -201,44 +206,43 @@ def _settings(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
 LOWEST = 0.01  # of the threshold: what lies below is drawn there
 
 
-def alarm_sentence(report: Mapping[str, Any], history: Mapping[str, Any]) -> str:
+def _alarm_sentence(report: EvaluationReport, curves: AlarmCurves) -> str:
     """What came of it, in some sentences."""
-    found = history["alarms"]["adapted"]
-    alarms = found["alarms"]
+    found = curves.adapted
+    alarms = found.alarms
     text = (
-        f"{len(alarms) or 'No'} alarm{'s' * (len(alarms) != 1)} in {report['scored']:,} samples; "
-        f"{found['flagged']:,} samples looked unusual and were not learned from."
+        f"{len(alarms) or 'No'} alarm{'s' * (len(alarms) != 1)} in {report.scored:,} samples; "
+        f"{found.flagged:,} samples looked unusual and were not learned from."
     )
-    standing = next((alarm for alarm in alarms if alarm["end"] is None), None)
+    standing = next((alarm for alarm in alarms if alarm.end is None), None)
     if standing is not None:
-        before = report["samples"] - standing["row"]
-        text += f" One stands, raised at sample <b>{standing['row']:,}</b>, {before:,} before the end."
-    if "auroc" in report["metric"]:
-        figures = report["metric"]
+        before = report.samples - standing.row
+        text += f" One stands, raised at sample <b>{standing.row:,}</b>, {before:,} before the end."
+    if "auroc" in report.metric:
+        figures = report.metric
         text += (
             f" Against the recorded anomalies: AUROC {plain(figures['auroc'])}, F1 {plain(figures['f1'])}."
         )
     return text
 
 
-def anomalies(history: Mapping[str, Any]) -> str:
+def _anomalies(history: EvaluationHistory, curves: AlarmCurves) -> str:
     """The score over time in multiples of its threshold, on a logarithmic axis, and the alarms."""
-    told = history["alarms"]
-    if not told["starts"]:
+    if not curves.starts:
         return ""
     lines = [
-        ChartLine(name, name, np.log10(np.maximum(told[name]["highest"], LOWEST)).tolist())
-        for name in ("adapted", "frozen")
+        ChartLine(name, name, np.log10(np.maximum(curve.highest, LOWEST)).tolist())
+        for name, curve in (("adapted", curves.adapted), ("frozen", curves.frozen))
     ]
-    known = Bands("known", [(a, b, f"recorded anomaly, samples {a:,} to {b:,}") for a, b in told["truth"]])
-    alarms = told["adapted"]["alarms"]
-    last = told["ends"][-1]
-    ends = [last if a["end"] is None else a["end"] for a in alarms]
-    bands = Bands("alarm", [(a["row"], end, _told(a)) for a, end in zip(alarms, ends, strict=True)])
+    known = Bands("known", [(a, b, f"recorded anomaly, samples {a:,} to {b:,}") for a, b in curves.truth])
+    alarms = curves.adapted.alarms
+    last = curves.ends[-1]
+    ends = [last if a.end is None else a.end for a in alarms]
+    bands = Bands("alarm", [(a.row, end, _told(a)) for a, end in zip(alarms, ends, strict=True)])
     chart = LineChart(
-        told["starts"], told["ends"], lines, moments(history), lambda v: plain(10**v), 0.0, [bands, known]
+        curves.starts, curves.ends, lines, _moments(history), lambda v: plain(10**v), 0.0, [bands, known]
     ).html()
-    width = told["ends"][0] - told["starts"][0] + 1
+    width = curves.ends[0] - curves.starts[0] + 1
     note = (
         f"Highest score of each {width:,} samples in multiples of the threshold of its time (dashed: 1), "
         "logarithmic. Shaded: alarms of the adapted model."
@@ -246,25 +250,25 @@ def anomalies(history: Mapping[str, Any]) -> str:
     return (
         f"<h2>Anomaly score over time</h2>{chart}<p class=note>{note}</p>"
         f"<h2>Alarms</h2>{_table(alarms, 'the adapted model')}"
-        f"{_table(told['frozen']['alarms'], 'the frozen model')}"
+        f"{_table(curves.frozen.alarms, 'the frozen model')}"
     )
 
 
-def _told(alarm: Mapping[str, Any]) -> str:
-    until = "the end" if alarm["end"] is None else f"sample {alarm['end']:,}"
-    return f"alarm of {alarm['key']} from sample {alarm['row']:,} to {until}"
+def _told(alarm: RecordedAlarm) -> str:
+    until = "the end" if alarm.end is None else f"sample {alarm.end:,}"
+    return f"alarm of {alarm.key} from sample {alarm.row:,} to {until}"
 
 
-def _table(alarms: Sequence[Mapping[str, Any]], whose: str) -> str:
+def _table(alarms: Sequence[RecordedAlarm], whose: str) -> str:
     if not alarms:
         return f"<p class=note>None of {whose}.</p>"
     rows = [
         (
-            f"{alarm['row']:,}",
-            "stands" if alarm["end"] is None else f"{alarm['end']:,}",
-            str(alarm["key"]),
-            plain(alarm["peak"]),
-            "yes" if alarm.get("accepted") else "",
+            f"{alarm.row:,}",
+            "stands" if alarm.end is None else f"{alarm.end:,}",
+            str(alarm.key),
+            plain(alarm.peak),
+            "yes" if alarm.accepted else "",
         )
         for alarm in alarms
     ]
@@ -272,8 +276,8 @@ def _table(alarms: Sequence[Mapping[str, Any]], whose: str) -> str:
     return f"<p class=note>Of {whose}:</p>{table(head, rows)}"
 
 
-def moments(history: Mapping[str, Any]) -> list[Marks]:
+def _moments(history: EvaluationHistory) -> list[Marks]:
     """When drift was signalled and models changed."""
-    drifts = [(d["offset"] - 1, f"{d['level']}: {d['detector']} on {d['source']}") for d in history["drifts"]]
-    swaps = [(s["sample"], f"model {s['version']} from sample {s['sample']:,} on") for s in history["swaps"]]
+    drifts = [(d.offset - 1, f"{d.level.name.lower()}: {d.detector} on {d.source}") for d in history.drifts]
+    swaps = [(s.sample, f"model {s.version} from sample {s.sample:,} on") for s in history.swaps]
     return [Marks("drift", drifts), Marks("swap", swaps)]

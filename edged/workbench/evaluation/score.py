@@ -1,9 +1,10 @@
-"""The figures of an evaluation, ready for JSON, and what a detector found in it."""
+"""The figures of an evaluation, and what a detector found in it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,14 @@ from edged.domain.judging import metrics
 from edged.domain.judging.outputs import errors
 from edged.domain.stream.anomaly import Anomalies
 from edged.domain.text import repeating_wins
+from edged.workbench.evaluation.figures import (
+    AnomalyFigures,
+    DetectionFigures,
+    DriftFigures,
+    EvaluationReport,
+    LastOfKeys,
+    RecordedAlarm,
+)
 from edged.workbench.evaluation.forgetting import skill
 
 if TYPE_CHECKING:
@@ -25,40 +34,40 @@ if TYPE_CHECKING:
 WINDOW = 1000
 
 
-def report(replay: Replay) -> dict[str, Any]:
-    """The figures, ready for JSON."""
+def report(replay: Replay) -> EvaluationReport:
+    """Collect the figures of a replay that has ended."""
     stream, scored = replay.stream, scored_rows(replay)
     adapted, repeated = (score_rows(replay, scored, made) for made in (replay.answers, no_change(replay)))
-    cut = {} if stream.readings is None else {"readings": stream.readings}
-    return cut | {
-        "samples": len(stream),
-        "scored": len(scored),
-        "quarantined": stream.refused,
-        "warnings": [*stream.warnings, *_loses(adapted, repeated)],
-        "metric": adapted,
-        "frozen": score_rows(replay, scored, replay.frozen_answers),
-        "no_change": repeated,
-        "experts": {
+    return EvaluationReport(
+        samples=len(stream),
+        scored=len(scored),
+        quarantined=stream.refused,
+        warnings=(*stream.warnings, *_loses(adapted, repeated)),
+        metric=adapted,
+        frozen=score_rows(replay, scored, replay.frozen_answers),
+        no_change=repeated,
+        experts={
             f"expert{i}": score_rows(replay, scored, answer)
             for i, answer in enumerate(replay.answers_of_experts(), 1)
         },
-        "calibration_error": _calibration_error(replay, scored),
-        "coverage": replay.promises.figures(scored),
-        "windows": _windows(replay, scored),
-        "trainings": replay.scheduler.trainings,
-        "promotions": replay.models.promotions,
-        "origins": replay.rollout.origins,
-        "rejections": replay.models.rejections,
-        "rollbacks": replay.models.rollbacks,
-        "drifts": [_drift(signal, replay.schema.names) for signal in replay.drifts],
-        "labels_used": replay.labels_used,
-        "last_of_keys": last_of_keys(replay, scored),
-        "anomaly": anomaly_figures(replay),
-        "forgetting": _forgetting(replay),
-        "retention": replay.retention.figures(replay.frozen),
-        "engine": replay.scheduler.engine,
-        "train_seconds": round(replay.scheduler.train_seconds, 3),
-    }
+        calibration_error=_calibration_error(replay, scored),
+        coverage=replay.promises.figures(scored),
+        windows=_windows(replay, scored),
+        trainings=replay.scheduler.trainings,
+        promotions=replay.models.promotions,
+        origins=replay.rollout.origins,
+        rejections=replay.models.rejections,
+        rollbacks=replay.models.rollbacks,
+        drifts=tuple(_drift(signal, replay.schema.names) for signal in replay.drifts),
+        labels_used=replay.labels_used,
+        last_of_keys=_last_of_keys(replay, scored),
+        anomaly=_anomaly_figures(replay),
+        forgetting=_forgetting(replay),
+        retention=replay.retention.figures(replay.frozen),
+        engine=replay.scheduler.engine,
+        train_seconds=round(replay.scheduler.train_seconds, 3),
+        readings=stream.readings,
+    )
 
 
 def _calibration_error(replay: Replay, scored: NDArray[np.int64]) -> float | None:
@@ -70,11 +79,12 @@ def _calibration_error(replay: Replay, scored: NDArray[np.int64]) -> float | Non
     return metrics.calibration_error(replay.promises.confidence[scored], right)
 
 
-def _drift(signal: DriftSignal, names: Sequence[str]) -> dict[str, Any]:
-    told = signal.as_dict(names)
-    shown = {name: told[name] for name in ("offset", "detector", "level", "source")}
-    moved = [shift["feature"] for shift in told["features"] if shift["level"] == told["level"]]
-    return shown | ({"features": moved} if moved else {})
+def _drift(signal: DriftSignal, names: Sequence[str]) -> DriftFigures:
+    moved = [shift.feature for shift in signal.features if shift.level == signal.level]
+    features = tuple(names[i] if names else i for i in moved)
+    return DriftFigures(
+        signal.offset, signal.detector, signal.level.name.lower(), signal.source, features or None
+    )
 
 
 def _loses(adapted: Mapping[str, float], repeated: Mapping[str, float]) -> list[str]:
@@ -130,7 +140,7 @@ def detections_of(replay: Replay, answer: NDArray[np.float32]) -> Detections:
     return replay.detections.of_scores(replay.config.anomaly.rules(), answer[:, 0])
 
 
-def last_of_keys(replay: Replay, rows: NDArray[np.int64]) -> dict[str, Any] | None:
+def _last_of_keys(replay: Replay, rows: NDArray[np.int64]) -> LastOfKeys | None:
     """Figures on the last scored row of each key alone: how remaining life is usually judged.
 
     None for other tasks, and where there is but one key.
@@ -139,16 +149,16 @@ def last_of_keys(replay: Replay, rows: NDArray[np.int64]) -> dict[str, Any] | No
     if replay.schema.task != "regress" or len(last) < 2:
         return None
     ends = np.array(sorted(last.values()), np.int64)
-    lines = {"metric": replay.answers, "frozen": replay.frozen_answers}
-    return {"keys": len(ends), **{name: score_rows(replay, ends, line) for name, line in lines.items()}}
+    adapted, frozen = (score_rows(replay, ends, line) for line in (replay.answers, replay.frozen_answers))
+    return LastOfKeys(len(ends), adapted, frozen)
 
 
-def anomaly_figures(replay: Replay) -> dict[str, Any] | None:
+def _anomaly_figures(replay: Replay) -> AnomalyFigures | None:
     """Alarms of what adapted and of what did not; None for other tasks."""
     if not replay.schema.labels_itself:
         return None
     frozen = detections_of(replay, replay.frozen_answers)
-    return {**replay.detections.as_dict(), "frozen": frozen.as_dict()}
+    return AnomalyFigures(replay.detections.summary(), frozen.summary())
 
 
 def main_figure(schema: Schema) -> str:
@@ -158,9 +168,9 @@ def main_figure(schema: Schema) -> str:
     return "mean_score" if schema.labels_itself else "mae"
 
 
-def _windows(replay: Replay, scored: NDArray[np.int64]) -> list[float]:
+def _windows(replay: Replay, scored: NDArray[np.int64]) -> tuple[float, ...]:
     parts = [scored[i : i + WINDOW] for i in range(0, len(scored), WINDOW)]
-    return [window_quality(replay, part, replay.answers) for part in parts]
+    return tuple(window_quality(replay, part, replay.answers) for part in parts)
 
 
 def window_quality(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float32]) -> float:
@@ -196,8 +206,7 @@ class Detections:
         # `(n,)`, the threshold each row was judged by, NaN where there was none; unusual or within an alarm.
         self.thresholds = np.full(len(stream), np.nan)
         self.flagged = np.zeros(len(stream), bool)
-        # `row` at which it was raised, `first` unusual row, `end` row (None while it stands), `key`, `peak`.
-        self.alarms: list[dict[str, Any]] = []
+        self.alarms: list[RecordedAlarm] = []
 
     def add(self, index: NDArray[np.int64], judged: AnomalyVerdicts) -> None:
         """What was found of these rows, just now; their offsets are one more than their places."""
@@ -208,11 +217,13 @@ class Detections:
         self._threshold = np.nan if threshold is None else threshold
         for change in judged.changes:
             if change.until is None:
-                first = {"row": change.offset - 1, "first": change.first - 1, "end": None}
-                self.alarms.append({"key": change.key, **first, "peak": change.peak})
+                row, first = change.offset - 1, change.first - 1
+                self.alarms.append(RecordedAlarm(change.key, row, first, None, change.peak))
             else:
-                standing = next(a for a in self.alarms if a["key"] == change.key and a["end"] is None)
-                standing |= {"end": change.offset - 1, "peak": change.peak, "accepted": change.accepted}
+                at = next(i for i, a in enumerate(self.alarms) if a.key == change.key and a.end is None)
+                self.alarms[at] = replace(
+                    self.alarms[at], end=change.offset - 1, peak=change.peak, accepted=change.accepted
+                )
 
     def of_scores(self, rules: AnomalyRules, scores: NDArray[np.float32]) -> Detections:
         """The same rules on other scores `(n,)` of the same rows, in the same blocks."""
@@ -227,10 +238,10 @@ class Detections:
     def finish(self, scores: NDArray[np.float32]) -> None:
         """The stream is over: see how high the score rose in alarms that still stand."""
         relative = self.relative(scores)
-        for alarm in self.alarms:
-            if alarm["end"] is None:
-                own = [i for i in range(alarm["first"], len(scores)) if self._stream.keys[i] == alarm["key"]]
-                alarm["peak"] = float(relative[own].max())
+        for at, alarm in enumerate(self.alarms):
+            if alarm.end is None:
+                own = [i for i in range(alarm.first, len(scores)) if self._stream.keys[i] == alarm.key]
+                self.alarms[at] = replace(alarm, peak=float(relative[own].max()))
 
     def relative(self, scores: NDArray[np.float32]) -> NDArray[np.float64]:
         """Scores `(n,)` in multiples of the threshold of their time, before there was one of the first."""
@@ -245,11 +256,8 @@ class Detections:
             return {"mean_score": float(scores[rows].mean())}
         return metrics.detection(self._stream.truth[rows], self.relative(scores)[rows], self.flagged[rows])
 
-    def as_dict(self) -> dict[str, Any]:
-        """For the report: the alarms, how many rows were set aside, and the threshold at the end."""
+    def summary(self) -> DetectionFigures:
+        """Return the alarms, how many rows were set aside, and the threshold at the end."""
         last = self.thresholds[-1]
-        return {
-            "alarms": self.alarms,
-            "flagged": int(self.flagged.sum()),
-            "threshold": None if np.isnan(last) else float(last),
-        }
+        threshold = None if np.isnan(last) else float(last)
+        return DetectionFigures(tuple(self.alarms), int(self.flagged.sum()), threshold)

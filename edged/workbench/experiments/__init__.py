@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.messages.encoding import json_ready
 from edged.errors import ConfigError, EdgedError
@@ -21,8 +21,8 @@ from edged.storage.files.atomic import disk_errors
 from edged.workbench.experiments.deploy import bundle_path, deploy, refuse_taken
 from edged.workbench.experiments.job import BUNDLE, TrialOrder, save_data
 from edged.workbench.experiments.loading import LoadedRecipes, load_recipes, load_stream
-from edged.workbench.experiments.ranking import best_seed, ranking
-from edged.workbench.experiments.report import page
+from edged.workbench.experiments.ranking import RankedRecipe, best_seed, ranking
+from edged.workbench.experiments.report import RecipeReport, WrittenWinner, page
 from edged.workbench.experiments.runner import Runner
 from edged.workbench.experiments.scoring import LOWER_IS_BETTER
 
@@ -43,7 +43,7 @@ class ExperimentOptions:
     force: bool = False
 
 
-def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgress) -> dict[str, Any]:
+def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgress) -> RecipeReport:
     """Train all recipes of the file at `path`; the report, which is also written into `options.out`.
 
     Raises EdgedError, one clear line, on anything that stops it; a training that fails does not. It is also
@@ -60,31 +60,34 @@ def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgr
         orders = _orders(loaded, work)
         outcomes = Runner(options.jobs, loaded.file.timeout, progress).run(orders)
         ranked, failed = ranking(loaded.recipes, outcomes, loaded.file.judged_by)
-        report = {
-            "name": loaded.file.name,
-            "data": data.name,
-            "task": loaded.file.stream.resolved_task,
-            "metric": loaded.file.judged_by,
-            "higher_is_better": loaded.file.judged_by not in LOWER_IS_BETTER,
-            "rows": split.counts(),
-            "gap": split.gap,
-            "warnings": list(stream.warnings),
-            "seeds": loaded.file.seeds,
-            "trials": len(orders),
-            "jobs": options.jobs,
-            "engine": loaded.file.engine,
-            "ranking": ranked,
-            "failed": failed,
-            "written": None,
-        }
+        written = None
         if options.write is not None and ranked:
-            report["written"] = _write_winner(options.write, loaded, outcomes, report, path)
-    report["seconds"] = round(time.monotonic() - started, 3)
+            names = {"file": path.name, "data": data.name}
+            written = _write_winner(options.write, loaded, outcomes, ranked[0], names)
+    report = RecipeReport(
+        name=loaded.file.name,
+        data=data.name,
+        task=loaded.file.stream.resolved_task,
+        metric=loaded.file.judged_by,
+        higher_is_better=loaded.file.judged_by not in LOWER_IS_BETTER,
+        rows=split.counts(),
+        gap=split.gap,
+        warnings=tuple(stream.warnings),
+        seeds=loaded.file.seeds,
+        trials=len(orders),
+        jobs=options.jobs,
+        engine=loaded.file.engine,
+        ranking=ranked,
+        failed=failed,
+        written=written,
+        seconds=round(time.monotonic() - started, 3),
+    )
+    told = json.dumps(json_ready(report.to_json()), indent=1)
     with disk_errors("writing the report", options.out):
-        (options.out / "report.json").write_text(json.dumps(json_ready(report), indent=1) + "\n", "utf-8")
+        (options.out / "report.json").write_text(told + "\n", "utf-8")
         (options.out / "report.html").write_text(page(report), "utf-8")
     if not ranked:
-        reason = failed[0]["reasons"][0]["reason"]
+        reason = failed[0].reasons[0].reason
         raise EdgedError(f"all recipes failed, the first because {reason}", where=str(path))
     return report
 
@@ -112,14 +115,14 @@ def _orders(loaded: LoadedRecipes, work: Path) -> list[TrialOrder]:
 
 
 def _write_winner(
-    config: Path, loaded: LoadedRecipes, outcomes: Sequence[TrialOutcome], report: dict[str, Any], path: Path
-) -> dict[str, Any]:
-    first = report["ranking"][0]
-    seed = best_seed(first, report["metric"])
-    order = next(
-        outcome.order
-        for outcome in outcomes
-        if outcome.order.recipe.name == first["name"] and outcome.order.seed == seed
-    )
-    deploy(config, loaded.file, loaded.stream, order, {"file": path.name, "data": report["data"]})
-    return {"config": str(config), "bundle": str(bundle_path(config)), "seed": seed}
+    config: Path,
+    loaded: LoadedRecipes,
+    outcomes: Sequence[TrialOutcome],
+    first: RankedRecipe,
+    names: dict[str, str],
+) -> WrittenWinner:
+    seed = best_seed(first, loaded.file.judged_by)
+    orders = [outcome.order for outcome in outcomes if outcome.order.recipe is first.recipe]
+    order = next(order for order in orders if order.seed == seed)
+    deploy(config, loaded.file, loaded.stream, order, names)
+    return WrittenWinner(str(config), str(bundle_path(config)), seed)

@@ -59,7 +59,7 @@ class Recipe:
 
     @property
     def options(self) -> dict[str, float | None]:
-        """What the optimizer takes."""
+        """Options of the optimizer by name."""
         return {option: getattr(self, option) for option in OPTIONS}
 
 

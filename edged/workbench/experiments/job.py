@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from edged.domain.stream.schema import Schema  # noqa: TC001  likewise
-from edged.domain.training.message import Message, encode
+from edged.domain.training.message import Message, SparseMessage, encode
 from edged.errors import EdgedError
 from edged.host.process_limits import die_with_parent
 from edged.workbench.experiments.grid import Recipe  # noqa: TC001  likewise
@@ -66,7 +66,7 @@ class EpochDone(Message):
 
 
 @dataclass(frozen=True)
-class Shown(Message):
+class Shown(SparseMessage):
     """What a person looks at: a confusion matrix with true classes down, or a histogram of residuals."""
 
     part: str
@@ -76,10 +76,6 @@ class Shown(Message):
     unit: str | None = None
     edges: tuple[float, ...] | None = None
     counts: tuple[int, ...] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what is there, as the report holds it."""
-        return {name: value for name, value in super().to_json().items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ class Data:
 
 
 def save_data(folder: Path, stream: Stream, split: Split) -> None:
-    """Write what all trainings read."""
+    """Write the samples and their split, which all trainings read."""
     np.save(folder / "x.npy", np.ascontiguousarray(stream.x, np.float32))
     np.save(folder / "y.npy", np.ascontiguousarray(stream.y, np.float32))
     if stream.truth is not None:

@@ -2,56 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import atan, cos, isfinite, nan, pi, sqrt
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from edged.domain.training.message import Message
+from edged.workbench.experiments.grid import Recipe
+from edged.workbench.experiments.job import EpochDone, Shown
 from edged.workbench.experiments.scoring import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
-    from edged.workbench.experiments.grid import Recipe
     from edged.workbench.experiments.runner import TrialOutcome
 
 DIGITS = 9  # to which two means are the same
 
 
+@dataclass(frozen=True)
+class MetricSpread(Message):
+    """The mean of a metric, the ends of its 95 % interval, and the value of each seed."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: tuple[float, ...]
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval: one seed has none."""
+        return isfinite(self.low)
+
+    def clear_of(self, other: MetricSpread) -> bool:
+        """Return whether the two intervals do not meet."""
+        return self.low > other.high or self.high < other.low
+
+
+Spreads = Mapping[str, MetricSpread]
+"""By metric."""
+
+
+@dataclass(frozen=True)
+class FailureReason(Message):
+    """Why trainings from these seeds failed."""
+
+    seeds: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class FailedRecipe(Message):
+    """A recipe of which a training failed."""
+
+    recipe: Recipe
+    reasons: tuple[FailureReason, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, with the recipe's name."""
+        return {"name": self.recipe.name, **super().to_json()}
+
+
+@dataclass(frozen=True)
+class RankedRecipe(Message):
+    """A recipe with its rank, from 1, and its figures; `test` is None without a test part.
+
+    `clear` says that its interval does not meet that of the first; None for the first, and for one seed.
+    """
+
+    recipe: Recipe
+    validation: Spreads
+    test: Spreads | None
+    step_us: float
+    peak_bytes: int | None
+    bundle_bytes: int
+    model_bytes: int
+    parameters: int
+    epochs: tuple[int, ...]
+    seconds: float
+    engine: str
+    notes: tuple[str, ...]
+    curves: tuple[tuple[EpochDone, ...], ...]
+    shown: Shown
+    rank: int = 0
+    clear: bool | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, with the recipe's name; points of curves are in the order of epochs."""
+        curves = [[point.without("epochs") for point in curve] for curve in self.curves]
+        return {"name": self.recipe.name, **super().to_json(), "curves": curves}
+
+
 def ranking(
     recipes: Sequence[Recipe], outcomes: Sequence[TrialOutcome], metric: str
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of the recipes, the best first, and of those of which a training failed.
+) -> tuple[tuple[RankedRecipe, ...], tuple[FailedRecipe, ...]]:
+    """Rank the recipes, the best first, and list those of which a training failed.
 
     The rank is that of the mean validation metric over seeds; of two equal ones the smaller bundle is first.
-    The test metric decides nothing. `clear` tells that the interval does not meet that of the first.
+    The test metric decides nothing.
     """
-    ranked, failed = [], []
+    rows, failed = [], []
     for recipe in recipes:
         its = [outcome for outcome in outcomes if outcome.order.recipe is recipe]
         reasons = _reasons(its, metric)
         if reasons:
-            failed.append({"name": recipe.name, "recipe": asdict(recipe), "reasons": reasons})
+            failed.append(FailedRecipe(recipe, reasons))
         else:
-            ranked.append(_row(recipe, its, metric))
+            rows.append(_row(recipe, its, metric))
     sign = 1 if metric in LOWER_IS_BETTER else -1
-    ranked.sort(
-        key=lambda row: (round(sign * row["validation"][metric]["mean"], DIGITS), row["bundle_bytes"])
-    )
-    for position, row in enumerate(ranked):
-        row |= {
-            "rank": position + 1,
-            "clear": _apart(ranked[0]["validation"][metric], row["validation"][metric]),
-        }
-    return ranked, failed
+    rows.sort(key=lambda row: (round(sign * row.validation[metric].mean, DIGITS), row.bundle_bytes))
+    ranked = []
+    for rank, row in enumerate(rows, 1):
+        first, own = rows[0].validation[metric], row.validation[metric]
+        clear = None if rank == 1 or not first.known else own.clear_of(first)
+        ranked.append(replace(row, rank=rank, clear=clear))
+    return tuple(ranked), tuple(failed)
 
 
-def best_seed(row: dict[str, Any], metric: str) -> int:
-    """The seed of a row whose training has the best validation metric, the first of equal ones."""
-    values = row["validation"][metric]["seeds"]
-    return int(values.index(min(values) if metric in LOWER_IS_BETTER else max(values)))
+def best_seed(row: RankedRecipe, metric: str) -> int:
+    """Return the seed whose training has the best validation metric, the first of equal ones."""
+    return _best(row.validation[metric].seeds, metric)
 
 
-def _reasons(outcomes: Sequence[TrialOutcome], metric: str) -> list[dict[str, Any]]:
+def _best(values: Sequence[float], metric: str) -> int:
+    return values.index(min(values) if metric in LOWER_IS_BETTER else max(values))
+
+
+def _reasons(outcomes: Sequence[TrialOutcome], metric: str) -> tuple[FailureReason, ...]:
     """Why trainings of a recipe failed, each reason with its seeds; empty where none did."""
     seeds: dict[str, list[int]] = {}
     for outcome in outcomes:
@@ -61,40 +137,38 @@ def _reasons(outcomes: Sequence[TrialOutcome], metric: str) -> list[dict[str, An
                 continue
             reason = f"{metric} of the validation part is no number"
         seeds.setdefault(reason, []).append(outcome.order.seed)
-    return [{"seeds": its, "reason": reason} for reason, its in seeds.items()]
+    return tuple(FailureReason(tuple(its), reason) for reason, its in seeds.items())
 
 
-def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> dict[str, Any]:
+def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> RankedRecipe:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    row: dict[str, Any] = {"name": recipe.name, "recipe": asdict(recipe)}
-    for part in ("validation", "test"):
-        figures = [found for result in results if (found := getattr(result, part)) is not None]
-        row[part] = {name: _spread([f[name] for f in figures]) for name in figures[0]} if figures else None
+    validation = _spreads([result.validation for result in results])
+    tests = [result.test for result in results if result.test is not None]
     peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
-    return row | {
-        "step_us": median(result.step_us for result in results),
-        "peak_bytes": max(peaks, default=None),
-        "bundle_bytes": max(result.bundle_bytes for result in results),
-        "model_bytes": max(result.model_bytes for result in results),
-        "parameters": results[0].parameters,
-        "epochs": [len(result.curve) for result in results],
-        "seconds": fmean(result.seconds for result in results),
-        "engine": results[0].engine,
-        "notes": results[0].notes,
-        "curves": [[point.without("epochs") for point in result.curve] for result in results],
-        "shown": results[best_seed(row, metric)].shown.to_json(),
-    }
+    return RankedRecipe(
+        recipe=recipe,
+        validation=validation,
+        test=_spreads(tests) if tests else None,
+        step_us=median(result.step_us for result in results),
+        peak_bytes=max(peaks, default=None),
+        bundle_bytes=max(result.bundle_bytes for result in results),
+        model_bytes=max(result.model_bytes for result in results),
+        parameters=results[0].parameters,
+        epochs=tuple(len(result.curve) for result in results),
+        seconds=fmean(result.seconds for result in results),
+        engine=results[0].engine,
+        notes=results[0].notes,
+        curves=tuple(result.curve for result in results),
+        shown=results[_best(validation[metric].seeds, metric)].shown,
+    )
 
 
-def _spread(values: Sequence[float]) -> dict[str, Any]:
-    return {**mean_interval(values)._asdict(), "seeds": values}
+def _spreads(figures: Sequence[Mapping[str, float]]) -> Spreads:
+    return {name: _spread([found[name] for found in figures]) for name in figures[0]}
 
 
-def _apart(first: dict[str, Any], other: dict[str, Any]) -> bool | None:
-    """Whether two intervals do not meet; None for the first itself, and with a single seed."""
-    if other is first or not isfinite(first["low"]):
-        return None
-    return bool(other["low"] > first["high"] or other["high"] < first["low"])
+def _spread(values: Sequence[float]) -> MetricSpread:
+    return MetricSpread(*mean_interval(values), tuple(values))
 
 
 HALVINGS = 100

@@ -3,27 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from edged.charts.experiments import COLOURED, Curve, SeedDots, confusion, curves, histogram, legend, whiskers
 from edged.charts.figures import SHARES, percent, plain, size
 from edged.charts.html import document, table
+from edged.domain.training.message import Message
+from edged.workbench.experiments.ranking import FailedRecipe, RankedRecipe
 
 if TYPE_CHECKING:
     Tell = Callable[[float | None], str]
-    Row = Mapping[str, Any]
 
 ABBREVIATED = {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "auroc": "AUROC"}
 LONGEST = 25  # rows of dots that are shown; the table has all
 
 
-def page(report: Mapping[str, Any]) -> str:
+@dataclass(frozen=True)
+class WrittenWinner(Message):
+    """Where the winner's configuration and bundle are, and the seed of its training."""
+
+    config: str
+    bundle: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class RecipeReport(Message):
+    """What a recipe run has come to: `report.json` is this as JSON.
+
+    `rows` counts the samples of each part, `gap` those left out between two; `written` is None where nothing
+    was to be.
+    """
+
+    name: str
+    data: str
+    task: str
+    metric: str
+    higher_is_better: bool
+    rows: Mapping[str, int]
+    gap: int
+    warnings: tuple[str, ...]
+    seeds: int
+    trials: int
+    jobs: int
+    engine: str
+    ranking: tuple[RankedRecipe, ...]
+    failed: tuple[FailedRecipe, ...]
+    written: WrittenWinner | None
+    seconds: float
+
+
+def page(report: RecipeReport) -> str:
     """The page as HTML text, from the report with its curves."""
-    rows: Sequence[Row] = report["ranking"]
-    tell = percent if report["metric"] in SHARES else plain
+    rows = report.ranking
+    tell = percent if report.metric in SHARES else plain
     sections = [_failures(report)]
     if rows:
         sections = [
@@ -31,11 +67,11 @@ def page(report: Mapping[str, Any]) -> str:
             _intervals(report, tell),
             _ranking(report),
             _curves(report, tell),
-            _winner(rows[0], report["metric"], tell),
+            _winner(rows[0], report.metric, tell),
             *sections,
         ]
     style = resources.files("edged.workbench.experiments").joinpath("page.css").read_text(encoding="utf-8")
-    title = f"{report['data']}: {report['name']}"
+    title = f"{report.data}: {report.name}"
     return document(title, "".join([*sections, _settings(report)]), style)
 
 
@@ -48,69 +84,61 @@ def _title(metric: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _lead(report: Mapping[str, Any], tell: Tell) -> str:
+def _lead(report: RecipeReport, tell: Tell) -> str:
     """What came of it, in a few sentences."""
-    rows, metric = report["ranking"], report["metric"]
+    rows, metric = report.ranking, report.metric
     first = rows[0]
-    found, test = first["validation"][metric], first["test"]
-    sure = f", 95 % interval {tell(found['low'])} to {tell(found['high'])} over {report['seeds']} seeds"
+    found, test = first.validation[metric], first.test
+    sure = f", 95 % interval {tell(found.low)} to {tell(found.high)} over {report.seeds} seeds"
     text = (
-        f"<b>{escape(first['name'])}</b> is first of {len(rows)}: {_name(metric)} "
-        f"<b>{tell(found['mean'])}</b> on the validation part{sure if _known(found) else ''}"
+        f"<b>{escape(first.recipe.name)}</b> is first of {len(rows)}: {_name(metric)} "
+        f"<b>{tell(found.mean)}</b> on the validation part{sure if found.known else ''}"
     )
-    text += f"; {tell(test[metric]['mean'])} on the test part, which decides nothing." if test else "."
-    near = sum(row["clear"] is False for row in rows)
+    text += f"; {tell(test[metric].mean)} on the test part, which decides nothing." if test else "."
+    near = sum(row.clear is False for row in rows)
     if near:
         others = "other is" if near == 1 else "others are"
         text += f" {near} {others} not clearly worse: the intervals meet."
     return f"<p class=lead>{text}</p>"
 
 
-def _known(found: Mapping[str, float | None]) -> bool:
-    return found["low"] is not None and isfinite(found["low"])
-
-
-def _intervals(report: Mapping[str, Any], tell: Tell) -> str:
-    metric = report["metric"]
+def _intervals(report: RecipeReport, tell: Tell) -> str:
+    metric = report.metric
     rows = [
         SeedDots(
-            f"{row['rank']}. {row['name']}",
-            _number(row["validation"][metric]["mean"]),
-            _number(row["validation"][metric]["low"]),
-            _number(row["validation"][metric]["high"]),
-            [_number(value) for value in row["validation"][metric]["seeds"]],
-            None if row["test"] is None else _number(row["test"][metric]["mean"]),
+            f"{row.rank}. {row.recipe.name}",
+            row.validation[metric].mean,
+            row.validation[metric].low,
+            row.validation[metric].high,
+            row.validation[metric].seeds,
+            None if row.test is None else row.test[metric].mean,
         )
-        for row in report["ranking"][:LONGEST]
+        for row in report.ranking[:LONGEST]
     ]
-    direction = "higher is better" if report["higher_is_better"] else "lower is better"
+    direction = "higher is better" if report.higher_is_better else "lower is better"
     note = (
         "A dot is the mean over seeds, a line its 95 % interval, the pale dots are the seeds; the open "
         "diamond is the mean on the test part, for information."
     )
-    more = len(report["ranking"]) - len(rows)
-    note += f" The best {LONGEST} of {len(report['ranking'])}." if more else ""
+    more = len(report.ranking) - len(rows)
+    note += f" The best {LONGEST} of {len(report.ranking)}." if more else ""
     chart = whiskers(rows, _name(metric), tell)
     return f"<h2>{_title(metric)} ({direction})</h2>{_scrolled(chart)}<p class=note>{note}</p>"
 
 
-def _number(value: float | None) -> float:
-    return nan if value is None else value
-
-
-def _ranking(report: Mapping[str, Any]) -> str:
-    metric, rows = report["metric"], report["ranking"]
-    others = [name for name in rows[0]["validation"] if name != metric]
-    tested = rows[0]["test"] is not None
+def _ranking(report: RecipeReport) -> str:
+    metric, rows = report.metric, report.ranking
+    others = [name for name in rows[0].validation if name != metric]
+    tested = rows[0].test is not None
     head = ["", "recipe", _name(metric), "± 95 %", *([f"{_name(metric)}, test"] if tested else [])]
     head += [*map(_name, others), "step", "memory", "model", "bundle", "weights", "epochs", "time"]
     body = [
         (
-            str(row["rank"]), row["name"], *_own_figure(row, metric, tested=tested),
-            *(_tell(name)(row["validation"][name]["mean"]) for name in others),
-            f"{row['step_us']:,.0f} µs", size(row["peak_bytes"]), size(row["model_bytes"]),
-            size(row["bundle_bytes"]), f"{row['parameters']:,}", _range(row["epochs"]),
-            f"{row['seconds']:.1f} s",
+            str(row.rank), row.recipe.name, *_own_figure(row, metric),
+            *(_tell(name)(row.validation[name].mean) for name in others),
+            f"{row.step_us:,.0f} µs", size(row.peak_bytes), size(row.model_bytes),
+            size(row.bundle_bytes), f"{row.parameters:,}", _range(row.epochs),
+            f"{row.seconds:.1f} s",
         )
         for row in rows
     ]  # fmt: skip
@@ -122,10 +150,10 @@ def _ranking(report: Mapping[str, Any]) -> str:
     return f"<h2>Ranking</h2>{table(head, body, 'ranking')}<p class=note>{note}</p>"
 
 
-def _own_figure(row: Row, metric: str, *, tested: bool) -> list[str]:
-    tell, found = _tell(metric), row["validation"][metric]
-    half = tell(found["high"] - found["mean"]) if _known(found) else "–"
-    return [tell(found["mean"]), half, *([tell(row["test"][metric]["mean"])] if tested else [])]
+def _own_figure(row: RankedRecipe, metric: str) -> list[str]:
+    tell, found = _tell(metric), row.validation[metric]
+    half = tell(found.high - found.mean) if found.known else "–"
+    return [tell(found.mean), half, *([tell(row.test[metric].mean)] if row.test else [])]
 
 
 def _tell(name: str) -> Tell:
@@ -137,17 +165,17 @@ def _range(values: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}–{high}"
 
 
-def _curves(report: Mapping[str, Any], tell: Tell) -> str:
-    rows, what = report["ranking"], _name(report["metric"])
-    names = [row["name"] for row in rows]
-    judged = [Curve(row["name"], i, _mean(row, "validation_metric")) for i, row in enumerate(rows)]
+def _curves(report: RecipeReport, tell: Tell) -> str:
+    rows, what = report.ranking, _name(report.metric)
+    names = [row.recipe.name for row in rows]
+    judged = [Curve(row.recipe.name, i, _mean(row, "validation_metric")) for i, row in enumerate(rows)]
     judged.append(_training(rows[0], "train_metric"))
-    loss = [Curve(row["name"], i, _mean(row, "validation_loss")) for i, row in enumerate(rows)]
+    loss = [Curve(row.recipe.name, i, _mean(row, "validation_loss")) for i, row in enumerate(rows)]
     loss.append(_training(rows[0], "train_loss"))
     charts = "".join(
         f"<div><h3>{name}</h3>{chart}</div>"
         for name, chart in (
-            (_title(report["metric"]), curves(judged, what, tell)),
+            (_title(report.metric), curves(judged, what, tell)),
             ("Loss", curves(loss, "loss", plain)),
         )
     )
@@ -159,28 +187,28 @@ def _curves(report: Mapping[str, Any], tell: Tell) -> str:
     return f'<h2>Learning curves</h2>{key}<div class="pair">{charts}</div><p class=note>{note}</p>'
 
 
-def _training(winner: Row, name: str) -> Curve:
-    return Curve(f"{winner['name']}, training", 0, _mean(winner, name), train=True)
+def _training(winner: RankedRecipe, name: str) -> Curve:
+    return Curve(f"{winner.recipe.name}, training", 0, _mean(winner, name), train=True)
 
 
-def _mean(row: Row, name: str) -> list[float]:
+def _mean(row: RankedRecipe, name: str) -> list[float]:
     """The mean over those seeds that went as far, epoch by epoch."""
-    values = [[_number(point[name]) for point in curve] for curve in row["curves"]]
+    values = [[float(getattr(point, name)) for point in curve] for curve in row.curves]
     longest = max(map(len, values))
     at = [[line[epoch] for line in values if len(line) > epoch] for epoch in range(longest)]
     return [sum(points) / len(points) for points in at]
 
 
-def _winner(row: Row, metric: str, tell: Tell) -> str:
-    shown = row["shown"]
-    where = f"on the {shown['rows']:,} samples of the {shown['part']} part"
-    if "confusion" in shown:
-        chart = confusion(shown["classes"], shown["confusion"])
+def _winner(row: RankedRecipe, metric: str, tell: Tell) -> str:
+    shown = row.shown
+    where = f"on the {shown.rows:,} samples of the {shown.part} part"
+    if shown.classes is not None and shown.confusion is not None:
+        chart = confusion(shown.classes, shown.confusion)
         what = f"What it answers {where}, true classes down; the darker, the larger the share of the class."
         return f"<h2>Answers of the winner</h2>{_scrolled(chart)}<p class=note>{what}</p>"
-    unit = "in the target's unit" if shown["unit"] == "target" else "in standard deviations of each target"
-    chart = histogram(shown["edges"], shown["counts"], f"answer minus target, {unit}", plain)
-    figure = f"{_name(metric)} {tell(row['validation'][metric]['mean'])} on the validation part"
+    unit = "in the target's unit" if shown.unit == "target" else "in standard deviations of each target"
+    chart = histogram(shown.edges or (), shown.counts or (), f"answer minus target, {unit}", plain)
+    figure = f"{_name(metric)} {tell(row.validation[metric].mean)} on the validation part"
     note = f"Residuals {where}; the outermost bars hold what lies further out. {figure}."
     return f"<h2>Residuals of the winner</h2>{_scrolled(chart)}<p class=note>{escape(note)}</p>"
 
@@ -190,36 +218,36 @@ def _scrolled(chart: str) -> str:
     return f'<div class="wide" tabindex="0">{chart}</div>'
 
 
-def _failures(report: Mapping[str, Any]) -> str:
-    if not report["failed"]:
+def _failures(report: RecipeReport) -> str:
+    if not report.failed:
         return ""
     rows = [
-        (row["name"], ", ".join(map(str, reason["seeds"])), reason["reason"])
-        for row in report["failed"]
-        for reason in row["reasons"]
+        (row.recipe.name, ", ".join(map(str, reason.seeds)), reason.reason)
+        for row in report.failed
+        for reason in row.reasons
     ]
     head = ["recipe", "seeds", "why"]
     told = "<p>A recipe of which a training failed has no rank.</p>"
     return f"<h2>Failed</h2>{told}{table(head, rows, 'verdicts')}"
 
 
-def _settings(report: Mapping[str, Any]) -> str:
-    parts, rows = report["rows"], report["ranking"]
+def _settings(report: RecipeReport) -> str:
+    parts, rows = report.rows, report.ranking
     split = (
         f"in the order of time: {parts['train']:,} for training, {parts['validation']:,} for validation, "
-        f"{parts['test']:,} for the test, {report['gap']:,} left out between two"
+        f"{parts['test']:,} for the test, {report.gap:,} left out between two"
     )
-    trainings = f"{report['trials']:,}, {report['jobs']} at a time, {report['seeds']} seeds of each recipe"
+    trainings = f"{report.trials:,}, {report.jobs} at a time, {report.seeds} seeds of each recipe"
     told = [
-        ("data", f"{report['data']}, {sum(parts.values()):,} samples used"),
+        ("data", f"{report.data}, {sum(parts.values()):,} samples used"),
         ("split", split),
         ("trainings", trainings),
-        ("engine", str(rows[0]["engine"]) if rows else report["engine"]),
-        ("time", f"{report['seconds']:.0f} s"),
+        ("engine", rows[0].engine if rows else report.engine),
+        ("time", f"{report.seconds:.0f} s"),
     ]
     if rows:
         told += [
-            (f"winner: {_name(key)}", _setting(value)) for key, value in rows[0]["recipe"].items() if value
+            (f"winner: {_name(key)}", _setting(value)) for key, value in vars(rows[0].recipe).items() if value
         ]
     return f"<h2>How it was done</h2>{table(['', ''], told, 'plain')}"
 

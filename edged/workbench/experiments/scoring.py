@@ -47,7 +47,7 @@ class Judge:
 
     @classmethod
     def of(cls, schema: Schema, data: Data, labels: LabelForm) -> Judge:
-        """The judge of a stream."""
+        """Build the judge of a stream."""
         scale = unit_scale(np.asarray(data.y[data.split.train])) if schema.labels_itself else None
         return cls(schema, data, labels, scale)
 

@@ -131,7 +131,8 @@ class Draft:
             told = "read here: features without a topic of their own"
         elif not machine.live:
             told += ", all retained"
-        return [DraftLine("topic", self.topic, told), self._key()]
+        format_ = [DraftLine("codec", "influx", "InfluxDB's line protocol")] if machine.lines else []
+        return [DraftLine("topic", self.topic, told), *format_, self._key()]
 
     def _key(self) -> DraftLine:
         machine = self.machine
@@ -252,7 +253,7 @@ class Draft:
 
     @property
     def label_topic(self) -> str:
-        """Where labels are given by hand."""
+        """Return the topic on which people give labels."""
         return f"labels/{self.device}"
 
 

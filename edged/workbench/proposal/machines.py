@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from edged.errors import ConfigError
 from edged.mqtt.topics import matches
 from edged.workbench.proposal.survey import MOST_WORDS, SeenField, Survey, Topic, merged
 
@@ -32,7 +33,7 @@ _LEFT_OUT = tuple(
         (r"(.*[._])?batt(ery)?([._]?\w*)", "its own battery"),
         (r"(.*\.)?(update|update_available|installed_version|latest_version|firmware|fw|ota)([._].*)?",
          "firmware"),
-        (r"(rxInfo|txInfo|deviceInfo|device|aenergy|ret_aenergy|errors?|adr|dr|fPort)(\..*)?",
+        (r"(rxInfo|txInfo|deviceInfo|device|aenergy|ret_aenergy|errors?|.*\]\.error|adr|dr|fPort)(\..*)?",
          "about the device itself"),
         (r"(.*[._])?(id|uid|uuid|mac|ip|serial|\w*eui|devaddr|index|row)", "an id"),
         (r"(.*[._])?(seq\w*|counter|fcnt|uptime\w*|heap\w*|boot\w*|total\w*|today|yesterday|cfg_rev)",
@@ -88,6 +89,11 @@ class Machine:
     def live(self) -> int:
         """Messages that came while we listened."""
         return sum(topic.live for topic in self.topics)
+
+    @property
+    def lines(self) -> bool:
+        """Whether its topics carry InfluxDB's line protocol."""
+        return any(topic.lines for topic in self.topics)
 
     @property
     def filters(self) -> list[str]:
@@ -252,6 +258,7 @@ def machines(survey: Survey, root: str = "edged") -> list[Machine]:
         name, level = place(topic.name, bare=topic.bare)
         system = "tasmota" if topic.name.split("/")[0] in ("tele", "stat") else ""
         above = system or "/".join(topic.name.split("/")[: level or 0])
+        above += " in lines" * (topic.lines > 0)
         placed[above, name].append(topic)
         levels[above, name] = level
     found = [Machine(name, tuple(of), levels[above, name]) for (above, name), of in placed.items()]
@@ -296,7 +303,14 @@ def _as_one(family: Sequence[Machine], topics: Sequence[Topic]) -> list[Machine]
 
 
 def joined(several: Sequence[Machine]) -> Machine:
-    """These machines as one: all their topics, under the name of the first."""
+    """These machines as one: all their topics, under the name of the first.
+
+    Raises ConfigError where only some of them send line protocol: a stream reads one format.
+    """
     if len(several) == 1:
         return several[0]
+    ways = {machine.lines: machine.topics[0].name for machine in several}
+    if len(ways) > 1:
+        what = f"a stream reads one format: {ways[True]} is line protocol, {ways[False]} is not"
+        raise ConfigError(what, where="init", remedy="choose topics of one format")
     return Machine(several[0].name, tuple(topic for machine in several for topic in machine.topics))

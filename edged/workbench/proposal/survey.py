@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from edged.domain.line_protocol import parse as parse_lines
 from edged.domain.stream.value_words import KNOWN_WORDS, number_of
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.json import parse_lenient
@@ -97,7 +98,7 @@ class SeenField:
 
     @property
     def shown(self) -> str:
-        """Range or words, for people."""
+        """Format the range of the values, or the words, for people."""
         kind = self.kind
         if kind == "number":
             return f"{self.low:.6g}" if self.low == self.high else f"{self.low:.6g} to {self.high:.6g}"
@@ -131,6 +132,7 @@ class Topic:
     messages: int = 0
     retained: int = 0
     unread: int = 0  # payloads that are neither JSON nor UTF-8 text
+    lines: int = 0  # payloads in InfluxDB's line protocol
     repeats: int = 0  # live messages that say the same as the one before
     first: float = 0.0
     last: float = 0.0
@@ -145,7 +147,9 @@ class Topic:
             self.first, self.last = self.first or at, at
         self.repeats += payload == self._before and not retained
         self._before = payload
-        values = None if len(payload) > LARGEST else _values(payload)
+        records = None if len(payload) > LARGEST else _line_records(payload)
+        self.lines += records is not None
+        values = records if records is not None or len(payload) > LARGEST else _values(payload)
         if values is None:
             self.unread += 1
             return
@@ -233,6 +237,17 @@ def _is_time(text: str) -> bool:
     return True
 
 
+def _line_records(payload: bytes) -> list[tuple[str, Any]] | None:
+    """Paths and values in line protocol, as `codec: influx` reads it; None for any other payload."""
+    if payload[:1] in (b"{", b"[") or b"=" not in payload:
+        return None
+    try:
+        records = parse_lines(payload.decode())
+    except (UnicodeDecodeError, RejectedSampleError):
+        return None
+    return [found for record in records for found in _flattened(dict(record), "", DEEPEST)] or None
+
+
 def _values(payload: bytes) -> list[tuple[str, Any]] | None:
     """Paths and values in a payload, those of objects within it too; None where it cannot be read."""
     try:
@@ -260,10 +275,28 @@ def _flattened(message: dict[str, Any], above: str, deeper: int) -> Iterator[tup
             if value and all(type(item) in (int, float) for item in value):
                 yield path, value
             elif deeper:
-                items = {str(i): item for i, item in enumerate(value[:20]) if isinstance(item, dict)}
-                yield from _flattened(items, f"{path}.", deeper - 1)
+                for choice, item in _items(value[:20]):
+                    yield from _flattened(item, f"{path}{choice}.", deeper - 1)
         elif isinstance(value, dict):
             if deeper:
                 yield from _flattened(value, f"{path}.", deeper - 1)
         else:
             yield path, value
+
+
+def _items(values: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of an array with their path in it: by `name` where each has another, else by position.
+
+    >>> list(_items([{"name": "speed", "value": 3}, {"name": "load", "error": 2014}]))
+    [('[name=speed]', {'value': 3}), ('[name=load]', {'error': 2014})]
+    >>> list(_items([{"total": 1}]))
+    [('.0', {'total': 1})]
+    """
+    objects = [(f".{i}", item) for i, item in enumerate(values) if isinstance(item, dict)]
+    names = [item.get("name") for _, item in objects]
+    named = all(isinstance(name, str) and name and not set(name) & set("[]=") for name in names)
+    if not named or len(set(names)) < len(names):
+        yield from objects
+        return
+    for name, (_, item) in zip(names, objects, strict=True):
+        yield f"[name={name}]", {key: value for key, value in item.items() if key != "name"}

@@ -207,7 +207,7 @@ def test_the_ingest_thread_stores_chunks_between_messages_and_nothing_twice(tmp_
         chunks = ImportChunks.of(tmp_path, "f" * 64)
         chunks.begin(ImportProgress("f" * 64, "o", "h.csv"))
         chunks.write(batch)
-        chunks.end(len(batch), {"what": "command"})
+        chunks.write_end(len(batch), {"what": "command"})
         dock.work([delivery(1, payload=json.dumps({"a": 1, "b": 2, "ts": 5}).encode())])
         dock.turn()
         assert dock.stored() == SLICE + 1
@@ -234,7 +234,7 @@ def test_a_commit_that_fails_costs_no_sample_and_no_later_message(failure: str, 
         chunks = ImportChunks.of(tmp_path, "f" * 64)
         chunks.begin(ImportProgress("f" * 64, "o", "h.csv"))
         chunks.write(batch)
-        chunks.end(len(batch), {})
+        chunks.write_end(len(batch), {})
         setattr(dock.log, failure, frozenset({1}))
         dock.turn()
         dock.work([delivery(1, payload=b'{"a": 7777, "b": 2}')])

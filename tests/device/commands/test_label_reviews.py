@@ -51,9 +51,10 @@ def seen(device: Device, event: str) -> list[str]:
     return [line for line in device.log.read_text().splitlines() if event in line]
 
 
-def rig(folder: Path, broker: Broker, **sections: Any) -> Device:
+def rig(folder: Path, broker: Broker, *, max_classes: int = 0, **sections: Any) -> Device:
+    more = {"max_classes": max_classes} if max_classes else {}
     return Device(
-        folder, broker.port, STREAM, training={"new_labels": 0, "every": None, "min_new_samples": 20},
+        folder, broker.port, STREAM | more, training={"new_labels": 0, "every": None, "min_new_samples": 20},
         gate={"holdout": 0.2}, log={"level": "info"}, **sections,
     )  # fmt: skip
 
@@ -121,3 +122,13 @@ def test_who_may_ask_and_who_may_confirm(broker: Broker, tmp_path: Path) -> None
         control = Client(port).using(TOKENS["control"])
         answer = control("POST", "/api/commands/labels.confirm", {"ids": ["1-1"]})
         assert "no sample" in answer.json["error"], "the token stands for a signature"
+
+
+@pytest.mark.slow
+def test_a_class_that_is_gone_is_no_answer(broker: Broker, tmp_path: Path) -> None:
+    device = rig(tmp_path, broker, max_classes=3)
+    with running(device, broker.port) as listener:
+        feed(listener, 10 * WRONG)
+        assert reviewed(device, listener, 1)["suspects"]
+        assert data(listener, "class.remove", **{"class": "high"})["classes"] == ["low"]
+        assert data(listener, "labels.suspects")["suspects"] == []

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edged.clock import SystemClock
+from edged.storage.web_access import Pairing
+from edged.workbench.demo.broker import free_port
+from tests.device.web.client import Client
 from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
@@ -62,9 +66,9 @@ def full_device(folder: Path, broker: Broker) -> tuple[Device, Any]:
     """A daemon with traces everywhere: in messages that wait, labels by command, requests, damaged copies."""
     labels = {"request_share": 1.0, "request_random": 1.0, "requests_per_day": 1000}
     training = {"engine": "portable", "every": None, "new_labels": 0}
-    device = Device(
-        folder, broker.port, STREAM, labels=labels, web={"listen": "127.0.0.1:0"}, training=training
-    )
+    web = {"listen": f"127.0.0.1:{free_port()}"}
+    device = Device(folder, broker.port, STREAM, labels=labels, web=web, training=training)
+    device.wrapper = ["sh", "-c", 'umask 022; exec "$0" "$@"']
     return device, running(device, broker.port)
 
 
@@ -83,9 +87,29 @@ def fill(listener: Listener, device: Device, traces: Traces) -> None:
     assert listener.request("label", **first_to_last, label=0)["status"] == "ok"
     assert listener.request("train", transaction="t", steps=20)["status"] == "ok"
     listener.wait(lambda: listener.events("training_finished"), PATIENCE)
+    look(listener, device, traces)
     device.stop()
     device.start()  # an orderly end has written down what the registry keeps
     listener.wait(lambda: len(listener.events("started")) == 2, PATIENCE)
+
+
+def look(listener: Listener, device: Device, traces: Traces) -> None:
+    """What a person at the page asks for: reviews, the map, the timeline, the mixture, an access."""
+    listener.wait(lambda: listener.request("labels.suspects")["data"]["reviewed"], PATIENCE)
+    assert listener.request("labels.confirm", ids=[traces.ids[4]])["status"] == "ok"
+    assert listener.request("export", what="mixture")["status"] == "ok"
+    listener.wait(lambda: (device.state / "exports").is_dir() and any((device.state / "exports").iterdir()))
+    pairing = Pairing(device.state, SystemClock())
+    assert pairing.redeem(pairing.new_code(["read"], "kitchen"))
+    page = Client(int(device.values["web"]["listen"].rpartition(":")[2]))
+    assert page("GET", "/api/labels/map").json["points"]["offset"]
+    wait_until(lambda: page("GET", f"/api/timeline?key={traces.keys[2]}").json["first"] is not None)
+    assert page("GET", "/").status == 200
+
+
+def private(state: Path) -> bool:
+    """Whether nobody else has a right to anything there."""
+    return all(path.stat().st_mode & 0o077 == 0 for path in (state, *state.rglob("*")))
 
 
 @pytest.mark.slow
@@ -97,6 +121,7 @@ def test_a_wipe_of_everything_leaves_no_trace(broker: Broker, tmp_path: Path) ->
         listener.request("status")
         fill(listener, device, traces)
         device.stop()
+        assert private(device.state)
         put_in_the_outbox(device.state, traces)
         leave_copies(device.state, traces)
         before = traces.found(device.state)
@@ -109,7 +134,6 @@ def test_a_wipe_of_everything_leaves_no_trace(broker: Broker, tmp_path: Path) ->
 
 def put_in_the_outbox(state: Path, traces: Traces) -> None:
     """Predictions as a daemon without a broker writes them down."""
-    from edged.clock import SystemClock
     from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
     from edged.storage.outbox.queue import Outbox
 

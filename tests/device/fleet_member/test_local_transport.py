@@ -9,6 +9,7 @@ import pytest
 
 from edged.config.fleet import FleetConfig
 from edged.device.fleet_member.local_transport import LocalTransport
+from edged.domain.events import FleetAccepted, FleetDeclined
 from edged.domain.federated.messages import (
     PART_BYTES,
     Evaluation,
@@ -105,7 +106,7 @@ def test_an_update_is_given_out_whole_until_its_receipt(local: LocalTransport, s
     update, piece = UpdateHeader.read(found)
     assert (update.parts, update.bytes, piece) == (1, size, blob)
     assert local.newest() == found
-    local.event("fleet_accepted", {"round": 1})
+    local.event(FleetAccepted(1, 1))
     assert local.newest() is None
 
 
@@ -123,9 +124,9 @@ def test_half_an_update_is_none(local: LocalTransport) -> None:
 def test_a_round_that_is_declined_says_why_and_leaves_the_late_update(local: LocalTransport) -> None:
     send(local, b"late", 1, "1" * 32)
     local.hand_in(announced(2), b"", MODEL)
-    local.event("fleet_declined", {"round": 1, "reason": "another round"})
+    local.event(FleetDeclined(1, "another round"))
     assert local.update(TOKEN) is None
-    local.event("fleet_declined", {"round": 2, "reason": "too hot"})
+    local.event(FleetDeclined(2, "too hot"))
     with pytest.raises(RefusedError, match="too hot"):
         local.update(TOKEN)
     assert UpdateHeader.read(local.newest() or b"")[0].round == 1

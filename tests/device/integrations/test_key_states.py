@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,6 +22,9 @@ from edged.domain.labels.held_labels import HeldLabels
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.schema import Schema
 
+if TYPE_CHECKING:
+    from edged.domain.training.message import Message
+
 NOW = 1_800_000_000.0
 SCHEMA = Schema(names=("a",), width=1, task="classify", classes=("ok", "worn"))
 
@@ -36,9 +39,9 @@ class Bench:
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.open = True
 
-    def send(self, name: str, payload: dict[str, Any]) -> bool:
+    def send(self, name: str, state: Message) -> bool:
         if self.open:
-            self.sent.append((name, payload))
+            self.sent.append((name, state.to_json()))
         return self.open
 
     def answer(self, label: int, *keys: str, ts: float | None = None, missing: str | None = None) -> bool:

@@ -19,6 +19,7 @@ from edged.host.vitals import VitalsReader
 from tests.device.trainers import Plant
 
 if TYPE_CHECKING:
+    from edged.domain.events import Event
     from edged.domain.training.message import Message
     from edged.storage.models.bundles import Bundle
 
@@ -37,8 +38,8 @@ class Heard(Listener):
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
-        self.events.append((name, fields))
+    def event(self, event: Event) -> None:
+        self.events.append((event.name, event.to_json()))
 
 
 class Machine:

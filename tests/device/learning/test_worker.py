@@ -23,6 +23,7 @@ from edged.engines.inference import InferenceReader
 from tests.device.trainers import Desk, Plant
 
 if TYPE_CHECKING:
+    from edged.domain.events import Event
     from edged.storage.models.bundles import Bundle
 
 
@@ -32,8 +33,8 @@ class Judged(Listener):
     def __init__(self) -> None:
         self.verdicts: queue.Queue[dict[str, Any]] = queue.Queue()
 
-    def event(self, name: str, fields: dict[str, Any]) -> None:
-        self.verdicts.put(fields)
+    def event(self, event: Event) -> None:
+        self.verdicts.put(event.to_json())
 
 
 @pytest.mark.slow

@@ -191,10 +191,10 @@ def test_predictions_that_must_be_delivered_survive_a_restart_without_a_broker(
     lasting.stop()
     parts = publishing(tmp_path, lasting, **sections)
     parts[0].predicted(predictions(range(200)))
-    wait_until(lambda: parts[0].outbox()["pending"] == 200)
+    wait_until(lambda: parts[0].outbox().pending == 200)
     end(*parts)
     parts = publishing(tmp_path, lasting, **sections)
-    assert parts[0].outbox()["pending"] == 200
+    assert parts[0].outbox().pending == 200
     lasting.start()
     wait_until(lambda: parts[1].connected)
     parts[0].predicted(predictions(range(200, 210)))
@@ -206,7 +206,7 @@ def test_predictions_that_must_be_delivered_survive_a_restart_without_a_broker(
     assert [(p["id"], p["boot"]) for p in came if "historical" not in p] == [
         (str(number), 2) for number in range(200, 210)
     ]
-    wait_until(lambda: parts[0].outbox()["pending"] == 0)
+    wait_until(lambda: parts[0].outbox().pending == 0)
     end(*parts)
 
 
@@ -216,7 +216,7 @@ def test_other_predictions_and_states_are_not_kept(lasting: Mosquitto, inbox: In
     assert made.now("edged/rig/state/model", b"{}", qos=1, retain=True) is False
     made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
     made.predicted(predictions(range(5)))
-    wait_until(lambda: made.outbox()["pending"] == 1)
+    wait_until(lambda: made.outbox().pending == 1)
     end(made, session, registry)
 
 
@@ -228,7 +228,7 @@ def test_without_an_outbox_everything_goes_to_the_connection(
     made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
     made.predicted(predictions(range(5)))
     inbox.wait(6)
-    wait_until(lambda: made.outbox() == {"pending": 0, "bytes": 0, "dropped": 0})
+    wait_until(lambda: made.outbox() == (0, 0, 0))
     assert not (tmp_path / "state" / DATABASE).exists()
     end(made, session, registry)
 
@@ -240,7 +240,7 @@ def test_an_outbox_that_cannot_be_opened_keeps_nothing_from_being_sent(
     made, session, registry = publishing(tmp_path, lasting)
     made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
     inbox.wait(1)
-    wait_until(lambda: made.outbox() == {"pending": 0, "bytes": 0, "dropped": 0})
+    wait_until(lambda: made.outbox() == (0, 0, 0))
     end(made, session, registry)
 
 

@@ -13,6 +13,7 @@ from edged.clock import VirtualClock
 from edged.device.events import Events
 from edged.device.outbound.reporter import EventThrottle, Reporter, will_payload
 from edged.domain.commands.delivery_policy import MessageKind
+from edged.domain.events import FleetModelJudged, TrainingResumed
 from edged.mqtt.topics import Topics
 
 if TYPE_CHECKING:
@@ -78,15 +79,17 @@ def test_a_farewell_says_offline_and_so_does_the_last_will() -> None:
 
 def test_events_and_metrics_are_numbered_and_must_be_delivered() -> None:
     air = Air()
-    air.reporter.event("model_promoted", {"version": 2, "gain": np.float32(0.5)})
+    air.reporter.event(FleetModelJudged(2, "ab", np.float32(0.5), taken=True, reason=""))
     air.clock.advance_to(60.0)
     air.reporter.metrics({"samples": 10})
-    air.reporter.event("drift_detected", {})
-    event = {"event": "model_promoted", "ts": 50.0, "seq": 1, "boot": 3, "version": 2, "gain": 0.5}
+    air.reporter.event(TrainingResumed(7))
+    event = {"event": "fleet_model", "ts": 50.0, "seq": 1, "boot": 3, "round": 2, "model": "ab", "share": 0.5,
+             "taken": True, "reason": ""}  # fmt: skip
+    resumed = {"event": "training_resumed", "ts": 60.0, "seq": 3, "boot": 3, "run": 7}
     assert air.delivered == [
         (MessageKind.EVENT, "edged/d/events", event),
         (MessageKind.METRICS, "edged/d/metrics", {"ts": 60.0, "seq": 2, "boot": 3, "samples": 10}),
-        (MessageKind.EVENT, "edged/d/events", {"event": "drift_detected", "ts": 60.0, "seq": 3, "boot": 3}),
+        (MessageKind.EVENT, "edged/d/events", resumed),
     ]
     assert air.said == []
 

@@ -113,11 +113,11 @@ def test_by_schedule_an_update_is_sent_once_for_each_champion(
     version = sender.model(0)
     sender.registry.set_champion(version, "first", 1.0)
     sender.publishing.weights_if_new()
-    pending = sender.publishing.outbox()["pending"]
+    pending = sender.publishing.outbox().pending
     assert pending >= 2
     sender.publishing.weights_if_new()
-    assert sender.publishing.outbox()["pending"] == pending
+    assert sender.publishing.outbox().pending == pending
     sender.registry.set_champion(sender.model(1), "second", 2.0)
     sender.publishing.weights_if_new()
-    assert sender.publishing.outbox()["pending"] > pending
+    assert sender.publishing.outbox().pending > pending
     sender.stop()

@@ -79,11 +79,11 @@ def test_alarms_and_their_threshold_follow_the_configured_sensitivity(tmp_path: 
 
 def test_what_is_unusual_is_no_fall_of_quality(tmp_path: Path) -> None:
     predictor = calibrated(tmp_path, zeros(tmp_path, 1))
-    before = predictor.live_quality()
+    before = predictor.live_quality().to_json()
     predictor.drift.pop_signals()
     with serving(predictor) as outlet:
         outlet.submit(samples(501, small(600, seed=2) + 5))
-    assert predictor.live_quality() == before
+    assert predictor.live_quality().to_json() == before
     assert outlet.drifts == []
     assert not predictor.pop_quality_drop()
 
@@ -97,7 +97,7 @@ def test_a_model_without_units_is_not_judged_by(tmp_path: Path) -> None:
     assert outlet.named("anomaly") == []
     assert predictor.anomalies is not None
     assert predictor.anomalies.threshold is None
-    assert predictor.live_quality()["labelled"] == 600
+    assert predictor.live_quality().to_json()["labelled"] == 600
 
 
 def test_a_model_that_reconstructs_anomalies_worse_passes_its_probation(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_nothing_is_published_watched_or_remembered(tmp_path: Path) -> None:
         assert desk.outlet.answers == []
     assert server.drift_state() == before
     assert server.label(np.zeros(1, np.int64), np.zeros((1, 1), np.float32)) is None
-    assert server.live_quality()["labelled"] == 0
+    assert server.live_quality().to_json()["labelled"] == 0
 
 
 def test_more_than_a_micro_batch_takes_several_runs_with_samples_in_between(tmp_path: Path) -> None:

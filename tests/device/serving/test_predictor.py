@@ -146,7 +146,7 @@ def test_a_reconstruction_is_published_as_an_anomaly_score(tmp_path: Path) -> No
         outlet.submit(samples(1, x))
     assert [p["output"] for p in outlet.published] == [[1.0], [0.0]]
     assert [p["label"] for p in outlet.published] == [None, None]
-    assert predictor.live_quality() == {"error": 0.5, "labelled": 2, "repeated": None}
+    assert predictor.live_quality().to_json() == {"error": 0.5, "labelled": 2, "repeated": None}
 
 
 def test_a_published_prediction_has_all_its_fields(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_model_that_fails_while_it_is_being_replaced_leaves_the_answer_to_its_
 
 def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
     predictor = make_server(served(tmp_path, 1, GOOD))
-    assert predictor.live_quality() == {"accuracy": None, "labelled": 0, "repeated": None}
+    assert predictor.live_quality().to_json() == {"accuracy": None, "labelled": 0, "repeated": None}
     x = inputs(100)
     with serving(predictor) as outlet:
         outlet.submit(samples(1, x, [*classes(x[:60]), *[None] * 40]))
@@ -307,7 +307,7 @@ def test_live_quality_is_that_of_the_answers_given(tmp_path: Path) -> None:
         outlet.loop.label(late)
         outlet.loop.label(late)  # a second time they do not count
         outlet.loop.label([LabelUpdate(9999, 1.0, 0.0)])  # nor do those of samples never answered
-    assert predictor.live_quality().items() >= {"accuracy": 0.75, "labelled": 80}.items()
+    assert predictor.live_quality().to_json().items() >= {"accuracy": 0.75, "labelled": 80}.items()
     assert predictor.live_error() is None, "so few say nothing"
 
 
@@ -391,7 +391,7 @@ def test_a_predecessor_that_fails_beside_the_champion_costs_no_prediction(tmp_pa
         outlet.submit(samples(1, x, classes(x)))
     assert [p["id"] for p in outlet.published] == [f"1-{offset}" for offset in range(1, 101)]
     assert (outlet.loop.errors, outlet.outcomes) == (0, [])
-    assert predictor.live_quality().items() >= {"accuracy": 1.0, "labelled": 100}.items()
+    assert predictor.live_quality().to_json().items() >= {"accuracy": 1.0, "labelled": 100}.items()
     assert predictor.live_error() == 0.0
 
 
@@ -401,12 +401,12 @@ def test_the_newest_label_known_at_a_prediction_is_what_repeating_would_have_ans
     y = np.array([0, 1, 1, 0, 0, 0], np.float32).reshape(-1, 1)
     predictor.predict(offsets[:2], x[:2])
     predictor.label(offsets[:2], y[:2])  # nothing was known when these were answered
-    assert predictor.live_quality()["repeated"] is None
+    assert predictor.live_quality().to_json()["repeated"] is None
     predictor.predict(offsets[2:5], x[2:5])
     predictor.label(offsets[2:5], y[2:5])  # the label of the second: right, wrong, wrong
     predictor.predict(offsets[5:], x[5:])
     predictor.label(offsets[5:], y[5:])
-    assert predictor.live_quality()["repeated"] == 0.5
+    assert predictor.live_quality().to_json()["repeated"] == 0.5
 
 
 def test_a_forecast_is_compared_with_the_last_value_and_mixed_with_it(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_a_forecast_is_compared_with_the_last_value_and_mixed_with_it(tmp_path: 
         assert made.experts is not None
         assert made.experts[0, 0] == x[i, 1]
         predictor.label(numbered(i + 1, 1), x[i : i + 1, 1:2])
-    assert predictor.live_quality()["repeated"] == 0
+    assert predictor.live_quality().to_json()["repeated"] == 0
     assert made.experts is not None
     last, raw = made.experts[0, :, 0]
     assert abs(made.output[0, 0] - last) < 0.05 * abs(raw - last)

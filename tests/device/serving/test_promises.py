@@ -84,7 +84,7 @@ def test_without_coverage_there_is_neither(tmp_path: Path) -> None:
     assert made.promise is None
     assert all(not {"set", "coverage"} & set(prediction) for prediction in published(made, SCHEMA))
     server.label(numbered(1, 20), labels(inputs(20)))
-    assert "coverage" not in server.live_quality()
+    assert "coverage" not in server.live_quality().to_json()
 
 
 def test_a_set_is_judged_as_it_was_whatever_serves_when_its_label_comes(tmp_path: Path) -> None:
@@ -93,11 +93,11 @@ def test_a_set_is_judged_as_it_was_whatever_serves_when_its_label_comes(tmp_path
     assert made.promise is not None
     server.swap(served(tmp_path, 2, BAD), watch=False)
     server.predict(numbered(201, 200), x[200:])
-    assert server.live_quality()["coverage"] is None
+    assert server.live_quality().to_json()["coverage"] is None
     server.label(numbered(1, 200), labels(x[:200]))
-    assert server.live_quality()["coverage"] == made.promise.covers(labels(x[:200])).mean() > 0.9
+    assert server.live_quality().to_json()["coverage"] == made.promise.covers(labels(x[:200])).mean() > 0.9
     server.label(numbered(1, 200), labels(x[:200]))
-    assert server.live_quality()["labelled"] == 200, "each is joined once"
+    assert server.live_quality().to_json()["labelled"] == 200, "each is joined once"
 
 
 def test_sets_follow_labels_to_a_model_that_is_always_wrong(tmp_path: Path) -> None:

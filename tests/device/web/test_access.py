@@ -126,7 +126,7 @@ def test_sessions_are_bounded(tmp_path: Path, clock: VirtualClock) -> None:
     access = Access(Tokens(files(tmp_path, "read")), closed=True, clock=clock)
     names = [begun[0] for _ in range(MOST_SESSIONS + 1) if (begun := access.login(TOKENS["read"]))]
     assert [access.sessions.find(name) is not None for name in names] == [False] + [True] * MOST_SESSIONS
-    access.sessions.end(names[-1])
+    access.sessions.log_out(names[-1])
     assert access.sessions.find(names[-1]) is None
 
 

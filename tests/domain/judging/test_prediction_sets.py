@@ -55,7 +55,7 @@ def follow(
         made.sets[start : start + block], made.expected[start : start + block] = part.sets, part.expected
         late = max(known, min(start + block, len(output)) - delay)
         rows = np.arange(known, late)[arrives[known:late]]
-        sets.settle(made.rows(rows), output[rows], y[rows])
+        sets.learn(made.rows(rows), output[rows], y[rows])
         known = late
     return Outcome(made.covers(y), made)
 
@@ -138,7 +138,7 @@ def test_what_counts_is_the_set_of_prediction_time() -> None:
     same.promise(p[:200].astype(np.float32))
     sets.promise(p[200:].astype(np.float32)[:, ::-1])
     same.promise(p[200:].astype(np.float32)[:, ::-1])
-    covered = sets.settle(made, made.expected, y[:200].astype(np.float32))
+    covered = sets.learn(made, made.expected, y[:200].astype(np.float32))
     assert covered[:, 0].tolist() == made.sets[np.arange(200), y[:200, 0]].tolist()
     right = (~covered[:, 0]).sum() - made.expected.sum()
     assert sets.state()["misses"][0] - same.state()["misses"][0] == pytest.approx(right, abs=1e-3)
@@ -196,7 +196,7 @@ def test_values_have_no_interval_before_some_labels() -> None:
     made = sets.promise(values)
     assert not made.made.any()
     assert not made.undecided.any()
-    assert len(sets.settle(made, values, y)) == 0
+    assert len(sets.learn(made, values, y)) == 0
     assert sets.promise(values).made.all()
 
 

@@ -133,3 +133,14 @@ def test_wide_streams_go_without_context_and_very_wide_ones_without_a_head(
     head = RidgeHead.of(Schema((), width, "classify", ("a", "b"), context=context))
     assert (0 if head is None else head.columns) == columns
     assert RidgeHead.of(Schema((), width, "regress", context=context)) is None
+
+
+def test_a_class_that_comes_late_is_known_by_its_first_labels() -> None:
+    """Solved only as all labels grow, it would be answered no sooner than after a twentieth of them more."""
+    rng = np.random.default_rng(0)
+    head = RidgeHead(2, 2, 2)
+    head.learn(rng.normal(0, 1, (400, 2)).astype(np.float32), np.zeros(400, np.int64))
+    late = rng.normal(8, 1, (8, 2)).astype(np.float32)
+    for row in late:
+        head.learn(row[None], np.ones(1, np.int64))
+    assert head.likelihoods(late).argmax(axis=1).tolist() == [1] * 8

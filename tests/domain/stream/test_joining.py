@@ -197,6 +197,21 @@ def test_a_sensor_that_makes_the_samples_is_told_too_when_it_stays_away() -> Non
     assert joined.absences() == [SensorAbsence("k", away=True, features=(0,))]
 
 
+def test_a_sensor_has_its_max_age_to_come_for_the_first_time_and_after_a_restart() -> None:
+    rules = (FeatureRule("a", max_age=5.0), FeatureRule("b", max_age=60.0))
+    joined = joining(*rules, trigger=0)
+    say(joined, 10.0, a=1.0)
+    joined.overdue(12.0)
+    assert joined.absences() == []
+    states = {key: state for key, state in joined.changes().states.items() if state is not None}
+    again = joining(*rules, trigger=0)
+    again.restore(states, 1000.0)
+    for at, away in ((1004.0, None), (1006.0, 0), (1059.0, None), (1061.0, 1)):
+        again.overdue(at)
+        told = [] if away is None else [SensorAbsence("k", away=True, features=(away,))]
+        assert again.absences() == told, at
+
+
 def test_of_very_many_keys_those_heard_last_are_kept() -> None:
     joined = joining(A)
     for number in range(MOST_KEYS + 1):

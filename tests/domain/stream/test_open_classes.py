@@ -45,21 +45,21 @@ def test_an_earlier_network_knows_nothing_of_classes_that_came_after_it() -> Non
 
 def test_a_merged_class_counts_as_the_other_and_a_removed_one_for_nothing() -> None:
     classes = OpenClasses(["ok", "worn", "used", "torn"], 4)
-    classes.end("torn", "used")
-    classes.end("used", "worn")  # and what had become it
-    classes.end("ok", None)
+    classes.retire("torn", "used")
+    classes.retire("used", "worn")  # and what had become it
+    classes.retire("ok", None)
     assert classes.known == ("worn",)
     assert classes.mapped(np.array([[0], [1], [2], [3]], np.float32)).tolist() == [[-1], [1], [1], [1]]
     assert classes.place("torn") == 1
     with pytest.raises(RejectedSampleError, match="was removed"):
         classes.place("ok")
-    classes.end("worn", None)
+    classes.retire("worn", None)
     assert classes.mapped(np.array([[3]], np.float32)).tolist() == [[-1]]
 
 
 def test_the_probabilities_of_merged_classes_add_up() -> None:
     classes, raw = OpenClasses(["a", "b", "c"], 3), np.array([[0.5, -1, 2], [3, 1, 0]], np.float32)
-    classes.end("c", "a")
+    classes.retire("c", "a")
     before, after = probabilities(raw), probabilities(classes.fold(raw))
     expected = np.stack([before[:, 0] + before[:, 2], before[:, 1], np.zeros(2)], axis=1)
     np.testing.assert_allclose(after, expected, rtol=1e-5)
@@ -67,7 +67,7 @@ def test_the_probabilities_of_merged_classes_add_up() -> None:
 
 def test_a_class_that_was_removed_and_is_added_again_gets_another_output() -> None:
     classes = OpenClasses(["a", "b"], 3)
-    classes.end("a", None)
+    classes.retire("a", None)
     assert classes.add("a") == 2
     assert (classes.place("a"), classes.known) == (2, ("b", "a"))
 
@@ -75,8 +75,8 @@ def test_a_class_that_was_removed_and_is_added_again_gets_another_output() -> No
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda c: c.add("a"), "already"), (lambda c: c.end("z", None), "'z' is no class: a, b"),
-        (lambda c: c.end("a", "z"), "'z' is no class"), (lambda c: c.end("a", "a"), "same class"),
+        (lambda c: c.add("a"), "already"), (lambda c: c.retire("z", None), "'z' is no class: a, b"),
+        (lambda c: c.retire("a", "z"), "'z' is no class"), (lambda c: c.retire("a", "a"), "same class"),
         (lambda c: c.add(" "), "printable"), (lambda c: c.add("x" * 101), "printable"),
     ],
 )  # fmt: skip

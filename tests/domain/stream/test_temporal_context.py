@@ -76,3 +76,14 @@ def test_only_the_keys_heard_last_are_known() -> None:
 @pytest.mark.parametrize(("width", "expected"), [(3, [1, 2, 0]), (2, [1, 2]), (1, [1])])
 def test_rows_are_brought_to_what_a_model_takes(width: int, expected: list[float]) -> None:
     assert pad(np.array([[1, 2]], np.float32), width).tolist() == [expected]
+
+
+@pytest.mark.parametrize("glitch", [1e6, -1e6, 3e38, -3e38])
+def test_a_glitch_moves_means_as_little_by_itself_as_among_others(glitch: float) -> None:
+    rows = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+    rows[40] = glitch
+    apart, together = (TemporalContext((3, 12, 48), 2) for _ in range(2))
+    one = np.concatenate([apart.extend(["a"], row[None]) for row in rows])
+    many = np.concatenate([together.extend(["a"] * len(part), part) for part in (rows[:30], rows[30:])])
+    assert np.abs(one[41:]).max() < 20
+    assert np.abs(many[41:]).max() < 20

@@ -179,13 +179,13 @@ def test_a_challenger_goes_before_the_gate_first_and_both_say_the_same_of_their_
     assert own == RESULT.own_candidate()
     data = {"first_offset": 1, "last_offset": 44, "samples": 40, "bundle": "b" * 64, "consumed": 90}
     assert won.data() == own.data() == data
-    assert own.told() == {}
+    assert own.origin() == {}
 
 
 def test_what_came_from_elsewhere_is_told_as_far_as_it_is_known() -> None:
     told = {"transfer": "t", "update": "u"}
     candidate = Candidate(1, Path("/c"), "b", "weights", received=Received("t", "u"))
-    assert candidate.told() == told
+    assert candidate.origin() == told
     window = {"first_offset": None, "last_offset": None, "samples": 0}
     assert candidate.data() == {**window, **told, "bundle": "b"}
     mixed = Received("t", "u", 0.5, {"0": 1.0, "0.5": 0.2})

@@ -50,7 +50,7 @@ def test_a_round_without_updates_ends_and_the_next_begins(fleet: Fleet) -> None:
     fleet.wait(101)
     assert (course(fleet), fleet.coordinator.course.extensions) == ((1, "open"), 1)
     fleet.wait(101)
-    assert read_lineage(fleet.config.dir)[0]["reason"] == "too few updates: 0 of 2"
+    assert read_lineage(fleet.config.dir)[0].reason == "too few updates: 0 of 2"
     assert course(fleet) == (2, "open")
 
 
@@ -61,7 +61,7 @@ def test_more_samples_than_count_are_capped_not_refused(fleet: Fleet) -> None:
         fleet.update(name, samples=250_000)
     fleet.turns()
     assert course(fleet) == (1, "trial")
-    assert fleet.coordinator.journal.about(fleet.told.base.hash)["samples"] == 4 * 10_000
+    assert fleet.coordinator.journal.about(fleet.told.base.hash).samples == 4 * 10_000
 
 
 def test_nothing_opens_while_rounds_are_paused(fleet: Fleet) -> None:
@@ -80,7 +80,7 @@ def test_nothing_opens_while_rounds_are_paused(fleet: Fleet) -> None:
 
 def test_an_order_is_carried_out_once_and_only_on_the_phase_that_it_was_given_for(fleet: Fleet) -> None:
     order(fleet, "abandon")
-    assert read_lineage(fleet.config.dir)[0]["reason"] == "abandoned by the operator"
+    assert read_lineage(fleet.config.dir)[0].reason == "abandoned by the operator"
     fleet.wait(2)
     assert course(fleet) == (2, "open")
     fleet.restart()
@@ -104,10 +104,10 @@ def test_skip_goes_to_the_next_step(fleet: Fleet) -> None:
     fleet.turns()
     assert course(fleet) == (1, "trial")
     order(fleet, "skip")
-    assert read_lineage(fleet.config.dir)[0]["accepted"] is True
+    assert read_lineage(fleet.config.dir)[0].accepted is True
     fleet.wait(2)
     order(fleet, "skip")
-    assert read_lineage(fleet.config.dir)[1]["reason"] == "no update has come"
+    assert read_lineage(fleet.config.dir)[1].reason == "no update has come"
 
 
 def test_an_excluded_device_is_neither_asked_nor_heard(fleet: Fleet) -> None:
@@ -121,7 +121,7 @@ def test_an_excluded_device_is_neither_asked_nor_heard(fleet: Fleet) -> None:
     assert not {"a", "b"} & set(admission.contributors)
     fleet.coordinator._publish_status(anew=True)  # noqa: SLF001  else every two seconds of the real clock
     told = status_of(fleet.config)
-    assert told["why_not"]["a"] == "excluded"
+    assert told.status.why_not["a"] == "excluded"
     assert "  not ready: a, b: excluded" in lines_of(told)
     order(fleet, "abandon")
     fleet.wait(2)
@@ -147,7 +147,7 @@ def test_a_device_that_has_stopped_is_not_waited_for(fleet: Fleet) -> None:
     assert course(fleet) == (1, "trial")
     fleet.state(silent, ready=False, why_not="the daemon has stopped")
     fleet.turns()
-    assert (course(fleet)[1], read_lineage(fleet.config.dir)[0]["accepted"]) == ("done", True)
+    assert (course(fleet)[1], read_lineage(fleet.config.dir)[0].accepted) == ("done", True)
 
 
 def test_status_says_why_devices_take_no_part(fleet: Fleet) -> None:
@@ -182,7 +182,7 @@ def test_a_damaged_control_file_changes_nothing(fleet: Fleet) -> None:
     (fleet.config.dir / CONTROL).write_bytes(b"{")
     fleet.turns()
     fleet.coordinator._publish_status(anew=True)  # noqa: SLF001  else every two seconds of the real clock
-    assert status_of(fleet.config)["excluded"] == ["a"]
+    assert status_of(fleet.config).status.excluded == ("a",)
     assert instruct(fleet.config.dir, "pause", (1, "open")) == Control(paused=True)
 
 

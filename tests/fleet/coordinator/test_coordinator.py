@@ -53,8 +53,8 @@ def test_rounds_follow_each_other_and_each_is_the_mean(broker: Mosquitto, make_s
         model = expected_model(model, NAMES, number)
     assert_close(standing(site), model)
     lineage = read_lineage(site.dir)
-    assert [entry["version"] for entry in lineage] == [1, 2, 3]
-    assert [entry["parent"] for entry in lineage[1:]] == [entry["model"] for entry in lineage[:-1]]
+    assert [entry.version for entry in lineage] == [1, 2, 3]
+    assert [entry.parent for entry in lineage[1:]] == [entry.model for entry in lineage[:-1]]
     assert [devices.answered(n) for n in (1, 2, 3)] == [30, 30, 30]
 
 
@@ -89,8 +89,8 @@ def test_a_model_with_numbers_that_are_not_finite_is_never_the_fleets(
     devices = site.senders(NAMES, messages=up)
     site.start()
     site.finish()
-    assert [entry["accepted"] for entry in read_lineage(site.dir)] == [False, False]
-    assert "not finite" in read_lineage(site.dir)[0]["reason"]
+    assert [entry.accepted for entry in read_lineage(site.dir)] == [False, False]
+    assert "not finite" in read_lineage(site.dir)[0].reason
     assert [devices.answered(n) for n in (1, 2)] == [30, 30]
     np.testing.assert_array_equal(standing(site)["w"], huge["w"])
 
@@ -159,11 +159,11 @@ def test_a_model_goes_to_few_then_to_all_or_back(broker: Mosquitto, make_site: M
     site.finish()
     assert asked == [(1, 5), (1, 30), (2, 5), (3, 5), (3, 30)]
     first, second, third = read_lineage(site.dir)
-    assert [entry["accepted"] for entry in (first, second, third)] == [True, False, True]
-    assert second["version"] == 1
-    assert third["parent"] == first["model"]
-    assert devices.wait_state("done", 2).base.hash == first["model"]
-    assert first["numbers"]["global_loss_mean"] == pytest.approx(0.9)
+    assert [entry.accepted for entry in (first, second, third)] == [True, False, True]
+    assert second.version == 1
+    assert third.parent == first.model
+    assert devices.wait_state("done", 2).base.hash == first.model
+    assert first.numbers["global_loss_mean"] == pytest.approx(0.9)
 
 
 def killed_at(site: Site, devices: Senders, count: int) -> None:
@@ -223,7 +223,7 @@ def test_default_limits_and_a_slow_disk_lose_none_of_500(
 ) -> None:
     site, devices = slow_round(make_broker, make_site, 500)
     devices.wait(lambda: devices.answered() == 500)
-    assert read_lineage(site.dir)[0]["accepted"]
+    assert read_lineage(site.dir)[0].accepted
 
 
 @pytest.mark.faults
@@ -267,7 +267,7 @@ def test_what_comes_late_counts_in_the_next_round_and_less(broker: Mosquitto, ma
         for n in SHAPES
     }
     lineage = read_lineage(site.dir)
-    before, after = (site.model(entry["model"]) for entry in lineage)
+    before, after = (site.model(entry.model) for entry in lineage)
     for name, value in moved.items():
         assert np.allclose(after[name] - before[name], value, atol=2e-4)
 

@@ -83,13 +83,13 @@ def test_each_group_has_rounds_and_a_model_of_its_own(site: Site, running: Runni
         member.close()
     config = load(site.path)
     fleet, north = (read_lineage(folder_of(config, group)) for group in ("", "north"))
-    assert [entry["accepted"] for entry in fleet + north] == [True] * 4
-    assert fleet[0]["parent"] == north[0]["parent"], "the group begins with the fleet's model"
-    assert fleet[1]["model"] != north[1]["model"]
-    about = [running.fleet.coordinators[group].journal.about(found[1]["model"]) for group, found in
+    assert [entry.accepted for entry in fleet + north] == [True] * 4
+    assert fleet[0].parent == north[0].parent, "the group begins with the fleet's model"
+    assert fleet[1].model != north[1].model
+    about = [running.fleet.coordinators[group].journal.about(found[1].model) for group, found in
              (("", fleet), ("north", north))]  # fmt: skip
-    assert [one["devices"] for one in about] == [4, 4]
-    assert status_of(config, "north")["group"] == "north"
+    assert [one.devices for one in about] == [4, 4]
+    assert status_of(config, "north").status.group == "north"
     assert lines_of(status_of(config, "north"))[0].startswith("fleet plant, group north: stopped")
     with pytest.raises(ConfigError, match="south is no group with a model of its own"):
         folder_of(config, "south")
@@ -98,7 +98,7 @@ def test_each_group_has_rounds_and_a_model_of_its_own(site: Site, running: Runni
 def test_what_one_group_no_longer_needs_stays_at_the_broker_for_another(site: Site, running: Running) -> None:
     members = Members(site, SOUTH, ())  # nobody is in the north: it stays with the first model
     wait_until(lambda: len(read_lineage(site.dir)) == 2, 30)
-    first = read_lineage(site.dir)[0]["parent"]
+    first = read_lineage(site.dir)[0].parent
     topics = FleetTopics(FLEET)
     with Operator(BrokerAddress("127.0.0.1", site.port)) as listener:
         listener.subscribe([topics.model(first, "+")])

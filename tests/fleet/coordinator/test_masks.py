@@ -13,7 +13,7 @@ from edged.domain.federated.messages import Receipts
 from edged.errors import ConfigError
 from edged.fleet.coordinator.control import exclude, instruct
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.coordinator.status import lines_of
+from edged.fleet.coordinator.status import FleetReport, lines_of
 from tests.fleet.coordinator.channel import Fleet
 from tests.fleet.coordinator.masked import MaskedDevices, seed_of
 from tests.fleet.senders import SHAPES, base_weights, change_of
@@ -21,7 +21,6 @@ from tests.fleet.senders import SHAPES, base_weights, change_of
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement
 
-OF_STATUS = {"running": True, "pid": 1, "age": 0.0, "rounds": []}
 NAMES = [f"d{n}" for n in range(12)]
 SECTIONS: dict[str, Any] = {
     "round": {"devices": 12, "quorum": 0.5, "deadline": "300s", "window": 0},
@@ -74,15 +73,15 @@ def test_status_says_for_which_devices_it_waits(tmp_path: Path) -> None:
         made.wait(seconds)
         told.append(made.coordinator._status())  # noqa: SLF001  what is written every two seconds
         devices.react()
-    assert [status["masks"] for status in told] == [
+    assert [status.masks for status in told] == [
         "joining: 11 have joined",
         "sharing: 0 of 11 have shared keys",
         "collecting: 11 have shared keys",
         "unmasking: 0 of 11 have answered",
     ]
-    assert "masks collecting: 11 have shared keys" in lines_of({**OF_STATUS, **told[2]})
+    assert "masks collecting: 11 have shared keys" in lines_of(FleetReport(True, 1, 0.0, told[2], ()))
     made.turns(3)
-    assert made.coordinator._status()["masks"] is None  # noqa: SLF001
+    assert made.coordinator._status().masks is None  # noqa: SLF001
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -91,6 +90,31 @@ def test_the_model_is_that_of_the_plain_mean(tmp_path: Path, restart: bool) -> N
     devices.join(NAMES)
     go_on(made, devices, restart=restart)
     assert made.coordinator.course.version == 1
+    assert_model(made, mean(NAMES))
+
+
+def test_a_model_made_under_masks_goes_to_canaries_first(tmp_path: Path) -> None:
+    sections: dict[str, Any] = {
+        "gate": {"wait": "50s", "stages": [1.0]}, "groups": {"few": {"devices": ["d0"]}},
+        "rollout": {"canaries": "few", "approval": "first"},
+    }  # fmt: skip
+    made, devices = fleet(tmp_path, **sections)
+    for name in NAMES:
+        made.state(name)
+    devices.join(NAMES)
+    go_on(made, devices)
+    made.wait(11)
+    assert (made.coordinator.course.phase, made.told and made.told.devices) == ("trial", ("d0",))
+    made.report("d0", 0.9)
+    made.turns()
+    assert made.coordinator.course.phase == "approval"
+    instruct(made.config.dir, "approve", (1, "approval"), "ada")
+    made.turns()
+    for name in NAMES:
+        made.report(name, 0.9)
+    made.turns()
+    entry = read_lineage(made.config.dir)[-1]
+    assert (entry.accepted, entry.approved_by) == (True, "ada")
     assert_model(made, mean(NAMES))
 
 
@@ -165,7 +189,7 @@ def test_a_round_with_too_few_ends(tmp_path: Path, silent: dict[str, list[str]],
             devices.react()
         made.wait(21)
     entry = read_lineage(made.config.dir)[-1]
-    assert told in entry["reason"]
+    assert told in entry.reason
     assert made.coordinator.course.phase == "done"
 
 
@@ -186,7 +210,7 @@ def test_a_device_that_gives_false_shares_ends_the_round_with_a_reason(tmp_path:
     devices.react()
     made.turns(3)
     entry = read_lineage(made.config.dir)[-1]
-    assert "the masks cannot be taken off: the shares of the key of d11 are false" in entry["reason"]
+    assert "the masks cannot be taken off: the shares of the key of d11 are false" in entry.reason
     assert made.coordinator.course.phase == "done"
 
 

@@ -12,7 +12,7 @@ from edged.errors import ConfigError, RefusedError
 from edged.fleet.coordinator.control import instruct
 from edged.fleet.coordinator.history import HISTORY, line_of, read_history
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.coordinator.status import lines_of, rollout_lines, status_of
+from edged.fleet.coordinator.status import FleetReport, lines_of, rollout_lines, status_of
 from tests.fleet.coordinator.channel import Fleet
 
 NAMES = [f"d{n:02}" for n in range(20)]
@@ -73,7 +73,7 @@ def order(fleet: Fleet, what: str) -> None:
     fleet.turns(1)
 
 
-def status(fleet: Fleet) -> dict[str, Any]:
+def status(fleet: Fleet) -> FleetReport:
     fleet.coordinator._publish_status(anew=True)  # noqa: SLF001  else every two seconds of the real clock
     return status_of(fleet.config)
 
@@ -84,15 +84,17 @@ def test_canaries_try_a_model_first_and_then_all_that_are_there(tmp_path: Path) 
     fleet.state("d07", ready=False, why_not="flash budget used")  # it does not train, but gets the model
     report(fleet, ["d00", "d01"])
     assert asked(fleet) == NAMES
-    assert status(fleet)["rollout"]["name"] == "100 % of devices"
+    rollout = status(fleet).status.rollout
+    assert rollout is not None
+    assert rollout.name == "100 % of devices"
     report(fleet, NAMES)
-    assert (phase(fleet), read_lineage(fleet.config.dir)[0]["accepted"]) == ("done", True)
+    assert (phase(fleet), read_lineage(fleet.config.dir)[0].accepted) == ("done", True)
 
 
 def test_a_model_that_is_worse_for_canaries_goes_no_further(tmp_path: Path) -> None:
     fleet = made(tmp_path, {"canaries": "canaries"})
     report(fleet, ["d00", "d01"], 2.0)
-    assert (phase(fleet), read_lineage(fleet.config.dir)[0]["accepted"]) == ("done", False)
+    assert (phase(fleet), read_lineage(fleet.config.dir)[0].accepted) == ("done", False)
 
 
 def test_an_operator_approves_what_follows_the_canaries_whenever_that_is(tmp_path: Path) -> None:
@@ -109,18 +111,18 @@ def test_an_operator_approves_what_follows_the_canaries_whenever_that_is(tmp_pat
     assert (phase(fleet), asked(fleet)) == ("trial", NAMES)
     report(fleet, NAMES)
     (entry,) = read_lineage(fleet.config.dir)
-    assert (entry["accepted"], entry["approved_by"]) == (True, "ada")
+    assert (entry.accepted, entry.approved_by) == (True, "ada")
 
 
 def test_an_operator_aborts_what_waits(tmp_path: Path) -> None:
     fleet = made(tmp_path, {"canaries": "canaries", "approval": "each"})
     report(fleet, ["d00", "d01"])
     order(fleet, "abandon")
-    assert (phase(fleet), read_lineage(fleet.config.dir)[0]["reason"]) == (
+    assert (phase(fleet), read_lineage(fleet.config.dir)[0].reason) == (
         "done",
         "abandoned by the operator",
     )
-    assert rollout_lines(status(fleet)["rollout"]) == ["no rollout is under way"]
+    assert rollout_lines(status(fleet).status.rollout) == ["no rollout is under way"]
     assert line_of(list(read_history(fleet.config.dir))[-1]).endswith("abandon round 1, by ada")
 
 
@@ -136,7 +138,7 @@ def test_so_many_devices_an_hour(tmp_path: Path) -> None:
     restart(fleet)
     assert len(asked(fleet)) == 20
     fleet.wait(51)
-    assert read_lineage(fleet.config.dir)[0]["reason"] == "0 of 20 devices have reported"
+    assert read_lineage(fleet.config.dir)[0].reason == "0 of 20 devices have reported"
 
 
 def test_a_rate_is_kept_by_fractions_and_not_caught_up(tmp_path: Path) -> None:
@@ -157,8 +159,8 @@ def test_too_many_for_which_it_is_worse_end_it_before_others_have_it(tmp_path: P
     assert phase(fleet) == "trial"
     report(fleet, first[4:], 2.0)
     (entry,) = read_lineage(fleet.config.dir)
-    assert entry["reason"] == "worse for 2 of 5 devices, more than 30 %"
-    assert entry["dissenters"] == first[3:]
+    assert entry.reason == "worse for 2 of 5 devices, more than 30 %"
+    assert list(entry.dissenters) == first[3:]
 
 
 def test_devices_without_a_report_count_as_failed_at_the_end(tmp_path: Path) -> None:
@@ -167,7 +169,7 @@ def test_devices_without_a_report_count_as_failed_at_the_end(tmp_path: Path) -> 
     assert phase(fleet) == "trial"
     fleet.wait(51)
     (entry,) = read_lineage(fleet.config.dir)
-    assert entry["reason"] == "worse for 0 and no report from 5 of 20 devices, more than 20 %"
+    assert entry.reason == "worse for 0 and no report from 5 of 20 devices, more than 20 %"
 
 
 def test_each_device_gets_it_at_night_of_its_own_zone(tmp_path: Path) -> None:
@@ -177,7 +179,7 @@ def test_each_device_gets_it_at_night_of_its_own_zone(tmp_path: Path) -> None:
     for number, name in enumerate(NAMES):
         fleet.state(name, offset=60 * (number - 10))
     fleet.turns()
-    assert status(fleet)["why_not"]["d10"] == "outside of the hours 22:00-02:00 of its day"
+    assert status(fleet).status.why_not["d10"] == "outside of the hours 22:00-02:00 of its day"
     assert phase(fleet) == "waiting"
     fleet.wait(10 * HOUR)  # d06 to d11 have from 18 to 23 o'clock; d10 to d13 have night
     fleet.wait(2)
@@ -194,7 +196,7 @@ def test_each_device_gets_it_at_night_of_its_own_zone(tmp_path: Path) -> None:
         seen.add(len(asked(fleet)))
         report(fleet, asked(fleet))
     assert len(seen) > 10
-    assert read_lineage(fleet.config.dir)[0]["numbers"]["devices"] == 20
+    assert read_lineage(fleet.config.dir)[0].numbers["devices"] == 20
 
 
 def test_a_stage_does_not_wait_for_ever_for_a_device_that_has_no_bytes_left(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_a_stage_does_not_wait_for_ever_for_a_device_that_has_no_bytes_left(tmp_
     fleet.wait(40 * HOUR)
     assert phase(fleet) == "trial"
     fleet.wait(9 * HOUR)
-    assert read_lineage(fleet.config.dir)[0]["accepted"] is True
+    assert read_lineage(fleet.config.dir)[0].accepted is True
 
 
 def test_no_stage_begins_before_the_devices_are_known_again_after_a_restart(tmp_path: Path) -> None:
@@ -251,7 +253,7 @@ def test_no_round_is_opened_while_the_budget_is_used(tmp_path: Path) -> None:
     fleet.turns()
     fleet.wait(2)
     assert fleet.told is None
-    assert status(fleet)["waits_for"] == "the budget of bytes of the fleet for today is used"
+    assert status(fleet).status.waits_for == "the budget of bytes of the fleet for today is used"
 
 
 def test_history_has_who_took_what_when_and_survives_a_torn_line(tmp_path: Path) -> None:

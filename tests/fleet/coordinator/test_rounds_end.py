@@ -123,7 +123,7 @@ class Rounds(RuleBasedStateMachine):
         for _ in range(10):
             self.fleet.wait(101)
         assert self.fleet.coordinator.course.phase in ("waiting", "done")
-        ended = [entry["round"] for entry in read_lineage(self.fleet.config.dir)]
+        ended = [entry.round for entry in read_lineage(self.fleet.config.dir)]
         assert ended == list(range(1, self.fleet.coordinator.course.number + 1))
         self.fleet.coordinator.close()
         shutil.rmtree(self.folder)

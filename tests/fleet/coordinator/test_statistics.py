@@ -87,6 +87,26 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
         assert np.abs(found[name] - value).max() <= 1e-6, name
 
 
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("kind", ["training", "statistics"])
+def test_a_budget_counts_the_bytes_that_devices_send(tmp_path: Path, kind: str, masks: bool) -> None:
+    numbers = WIDTH * CLASSES + CLASSES
+    size = 8 * (numbers + 1) if masks else numbers + 4 * (CLASSES + 1)
+    if kind == "statistics":
+        size = len(sums(rows_of(["a"]), "a").vector().tobytes())
+    pace = {"kind": kind, "devices": 3, "deadline": "100s", "window": 0, "over": 1, "quorum": 1}
+    made = fleet(
+        tmp_path, 3, round=pace, choose={"patience": "1s"}, rollout={"fleet_bytes": "1MiB"},
+        masks={"enabled": masks}, gate={"stages": [1.0]},
+    )  # fmt: skip
+    base = made.coordinator.course.standing
+    for name in ("a", "b", "c"):
+        made.state(name, model=base.hash)
+    made.turns()
+    made.wait(11)
+    assert made.coordinator.course.traffic == 3 * size
+
+
 @pytest.mark.parametrize("count", [1, 2, 10, 100, 1000])
 def test_one_round_gives_the_model_of_central_training(tmp_path: Path, count: int) -> None:
     names = [f"d{n}" for n in range(count)]
@@ -176,7 +196,7 @@ def test_a_device_whose_inputs_are_far_larger_is_left_out_and_named(tmp_path: Pa
     send(made, "liar", sums(rows, "liar"))
     made.turns(4)
     assert_same(standing(made), central(rows, names))
-    assert read_lineage(made.config.dir)[-1]["left_out"] == ["liar"]
+    assert read_lineage(made.config.dir)[-1].left_out == ("liar",)
 
 
 def test_a_device_counts_for_so_many_samples_at_most(tmp_path: Path) -> None:
@@ -204,7 +224,7 @@ def test_a_round_whose_kind_was_changed_meanwhile_ends(tmp_path: Path) -> None:
     )
     made.restart()
     made.turns(4)
-    assert "asks for other rounds" in read_lineage(made.config.dir)[-1]["reason"]
+    assert "asks for other rounds" in read_lineage(made.config.dir)[-1].reason
     assert made.told is not None
     assert made.told.config.statistics is None
     for name in "ab":
@@ -220,8 +240,8 @@ def test_a_class_that_nobody_has_and_one_class_alone(tmp_path: Path) -> None:
     send(made, "a", HeadStatistics.of(inputs, np.zeros(len(inputs), np.int64), CLASSES))
     made.turns(3)
     entry = read_lineage(made.config.dir)[-1]
-    assert not entry["accepted"]
-    assert "fewer than two classes" in entry["reason"]
+    assert not entry.accepted
+    assert "fewer than two classes" in entry.reason
 
 
 @pytest.mark.parametrize(

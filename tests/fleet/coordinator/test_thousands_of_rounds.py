@@ -181,11 +181,11 @@ def lived(folder: Path, rounds: int, seed: int) -> Life:
         steps += 1
         assert steps < 60 * rounds, life.fleet.coordinator.course
     lineage = read_lineage(life.fleet.config.dir)
-    ended = [entry["round"] for entry in lineage]
+    ended = [entry.round for entry in lineage]
     assert ended == list(range(ended[0], ended[0] + len(ended)))
     assert ended[-1] >= rounds - 1
-    assert all(entry["reason"] for entry in lineage)
-    accepted = sum(entry["accepted"] for entry in lineage)
+    assert all(entry.reason for entry in lineage)
+    accepted = sum(entry.accepted for entry in lineage)
     life.summary = (
         f"{accepted} of {len(lineage)} accepted, {life.refusals} refusals, {life.restarts} restarts"
     )

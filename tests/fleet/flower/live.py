@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from edged.domain.training.weight_deltas import added, decode
-from edged.fleet.coordinator.journal import read_lineage
+from edged.fleet.coordinator.journal import RoundRecord, read_lineage
 from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.files.atomic import verify_directory
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
@@ -96,20 +96,20 @@ def status(state: Path) -> dict[str, Any]:
     return found
 
 
-def check_mean(state: Path, devices: dict[str, Device], entry: dict[str, Any]) -> None:
+def check_mean(state: Path, devices: dict[str, Device], entry: RoundRecord) -> None:
     """A model is the mean of what devices have sent, by numpy alone."""
-    base = model(state, entry["parent"])
+    base = model(state, entry.parent)
     total, sums = 0, {name: np.zeros(value.shape, np.float64) for name, value in base.items()}
     count = 0
     for one in devices.values():
         for sent in SentUpdates(one.state, ROUNDS).all():
-            if sent.about["round"] == entry["round"]:
+            if sent.about["round"] == entry.round:
                 change = decode(update_encoding.unpack(sent.blob))
                 for name, value in change.items():
                     sums[name] += sent.about["samples"] * value.astype(np.float64)
                 total, count = total + sent.about["samples"], count + 1
     expected = added(base, {name: (value / total).astype(np.float32) for name, value in sums.items()})
-    found = model(state, entry["model"])
+    found = model(state, entry.model)
     assert count == len(devices)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6)
@@ -141,7 +141,7 @@ def test_three_supernodes_learn_and_a_dead_one_holds_up_one_round_alone(
         wait_until(lambda: len(read_lineage(state)) == 3, 240)
         print("three rounds with trials:", round(time.monotonic() - began, 1), "s")  # noqa: T201  a figure
         for entry in read_lineage(state):
-            assert entry["accepted"], entry
+            assert entry.accepted, entry
             check_mean(state, made, entry)
         assert any(listener.events("fleet_model") for listener in (first, second, third))
 
@@ -154,11 +154,11 @@ def test_three_supernodes_learn_and_a_dead_one_holds_up_one_round_alone(
         flower.kill("c")
         wait_until(lambda: len(read_lineage(state)) == 5, 240)
         fourth, fifth = read_lineage(state)[3:]
-        print("with a dead node:", [round(e["ended"] - e["opened"], 1) for e in (fourth, fifth)])  # noqa: T201
-        assert fourth["ended"] - fourth["opened"] >= ROUND_SECONDS
-        assert fifth["ended"] - fifth["opened"] < ROUND_SECONDS
-        assert [e["version"] for e in (fourth, fifth)] == [4, 5]
-        about = verify_directory(state / "models" / fourth["model"])
+        print("with a dead node:", [round(e.seconds, 1) for e in (fourth, fifth)])  # noqa: T201
+        assert fourth.seconds >= ROUND_SECONDS
+        assert fifth.seconds < ROUND_SECONDS
+        assert [e.version for e in (fourth, fifth)] == [4, 5]
+        about = verify_directory(state / "models" / fourth.model)
         assert about["refused"].keys() == {"identity"}
-        assert (fourth["model"] != fifth["model"], about["devices"]) == (True, 2)
+        assert (fourth.model != fifth.model, about["devices"]) == (True, 2)
     assert flower.strangers() == []

@@ -179,7 +179,7 @@ def test_a_strategy_that_cannot_leaves_the_model_and_the_fleet_goes_on(
     senders: Senders = site.senders(NAMES[:3])
     coordinator = site.start()
     site.finish()
-    assert [entry["accepted"] for entry in read_lineage(site.dir)] == [False, False]
-    assert "Bulyan: it made nothing of 3 updates" in read_lineage(site.dir)[0]["reason"]
+    assert [entry.accepted for entry in read_lineage(site.dir)] == [False, False]
+    assert "Bulyan: it made nothing of 3 updates" in read_lineage(site.dir)[0].reason
     assert coordinator.course.version == 0
     assert senders.answered(2) == 3

@@ -40,7 +40,7 @@ def evaluated(folder: Path, training: dict[str, Any], gate: dict[str, Any]) -> d
     stream = {"features": 10, "classes": 4}
     training = {"restandardise": False, "threads": 1, "nice": 0, **training}
     config = loader.load(write_config(folder, stream, training=training, gate=gate), {})
-    return run(config, data, LabelOptions(delay=20, pretrain=first))
+    return run(config, data, LabelOptions(delay=20, pretrain=first)).to_json()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edged.config import Config
+from edged.domain.events import CandidateRejected, Event
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.recordings.stream import LabelOptions, shape_stream
@@ -61,7 +62,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Users:
 
 def followed(
     users: Users, folder: Path, training: dict[str, Any], gate: dict[str, Any]
-) -> tuple[float, list[dict[str, Any]]]:
+) -> tuple[float, list[Event]]:
     """Share of the held-out rows that the last champion gets right, and what happened."""
     config = Config.model_validate(
         {
@@ -76,7 +77,7 @@ def followed(
     replay = Replay(config, stream, options, folder)
     replay.run()
     right = replay.predictor.champion.model.predict(users.held[0]).argmax(axis=1) == users.held[1]
-    return float(right.mean()), replay.events
+    return float(right.mean()), [event for _, event in replay.events]
 
 
 @pytest.mark.slow
@@ -90,7 +91,8 @@ def test_without_replay_the_first_users_are_forgotten_and_the_gate_refuses_that(
     _, judged = followed(users, tmp_path / "gate", {"replay": 0}, {"holdout": 0.1})
     assert remembering > 0.8
     assert forgetful < remembering - 0.04
-    assert not [event for event in passed if event.get("forgets")]
-    refused = [event for event in judged if event["event"] == "candidate_rejected" and event["forgets"]]
-    assert refused
-    assert "forgets" in refused[0]["reasons"][-1]
+    assert not [event for event in passed if event.to_json().get("forgets")]
+    refused = [event.judged.verdict for event in judged if isinstance(event, CandidateRejected)]
+    forgetting = [verdict for verdict in refused if verdict.forgets]
+    assert forgetting
+    assert "forgets" in forgetting[0].reasons[-1]

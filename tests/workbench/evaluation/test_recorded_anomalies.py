@@ -66,7 +66,7 @@ def turbofans() -> dict[str, NDArray[Any]]:
 
 def evaluate(example: str, data: Path, options: LabelOptions, **environment: str) -> dict[str, Any]:
     config = loader.load(EXAMPLES / f"{example}.yaml", environment)
-    return run(config, data, options)
+    return run(config, data, options).to_json()
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import loader
+from edged.domain.events import TrainingStarted
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError
 from edged.storage.models.registry import Registry
@@ -59,7 +60,7 @@ def evaluate(
     **sections: Any,
 ) -> dict[str, Any]:
     config = loader.load(write_config(folder, stream_section, **sections), {})
-    return run(config, data, options or LabelOptions())
+    return run(config, data, options or LabelOptions()).to_json()
 
 
 def replay(
@@ -71,7 +72,7 @@ def replay(
     shaped = shape_stream(read_stream(data), config, options)
     replayed = Replay(config, shaped, options, folder / "replay")
     replayed.run()
-    return replayed, report(replayed)
+    return replayed, report(replayed).to_json()
 
 
 def without_times(report: dict[str, Any]) -> dict[str, Any]:
@@ -225,9 +226,9 @@ def test_a_drift_starts_a_run_and_the_next_one_learns_harder(tmp_path: Path) -> 
     x, y = turning(2 * RULE)
     options, training = LabelOptions(delay=20), {"every": None, "new_labels": 0}
     replayed, _ = replay(tmp_path, save(tmp_path, X=x, y=y), CLASSIFY, options=options, training=training)
-    started = [e for e in replayed.events if e["event"] == "training_started"][1:]
-    assert {e["trigger"] for e in started} <= {"drift", "quality"}
-    assert RULE < started[0]["sample"] < RULE + 500
+    started = [(at, e.trigger) for at, e in replayed.events if isinstance(e, TrainingStarted)][1:]
+    assert {trigger for _, trigger in started} <= {"drift", "quality"}
+    assert RULE < started[0][0] < RULE + 500
 
 
 @pytest.mark.parametrize("delay", [0, 37])

@@ -13,6 +13,7 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import loader
+from edged.domain.events import CandidateRejected, TrainingPaused
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.recordings.stream import LabelOptions, shape_stream
@@ -70,7 +71,7 @@ def test_a_tenth_of_wrong_labels_costs_little_and_pauses_nothing(tmp_path: Path,
     assert accuracy(clean) > 0.9
     assert accuracy(wrong) >= accuracy(clean) - 0.05
     for replay in (clean, wrong):
-        assert not [event for event in replay.events if event["event"] == "training_paused"]
+        assert not [event for _, event in replay.events if isinstance(event, TrainingPaused)]
 
 
 @pytest.mark.slow
@@ -79,12 +80,11 @@ def test_labels_that_became_noise_are_refused_and_training_pauses(tmp_path: Path
     noisy = (np.arange(ROWS) >= NOISY_FROM) & (rng.random(ROWS) < 0.5)
     arriving = np.where(noisy, rng.integers(0, CLASSES, ROWS), y)
     watched = replayed(tmp_path / "watched", bundle, arriving)
-    paused = [event for event in watched.events if event["event"] == "training_paused"]
-    assert NOISY_FROM < paused[0]["sample"] < ROWS
-    assert {(event["reason"], event["new_labels"] >= 200) for event in paused} == {("labels", True)}
-    late = [
-        e for e in watched.events if e["event"] == "candidate_rejected" and e["sample"] >= paused[0]["sample"]
-    ]
+    paused = [(at, event) for at, event in watched.events if isinstance(event, TrainingPaused)]
+    since = paused[0][0]
+    assert NOISY_FROM < since < ROWS
+    assert {(event.reason, (event.new_labels or 0) >= 200) for _, event in paused} == {("labels", True)}
+    late = [e.judged for at, e in watched.events if isinstance(e, CandidateRejected) and at >= since]
     assert late
-    assert all("the newest labels look wrong" in event["reasons"][-1] for event in late)
+    assert all("the newest labels look wrong" in judged.verdict.reasons[-1] for judged in late)
     assert accuracy(watched) > 0.9

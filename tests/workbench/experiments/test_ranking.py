@@ -39,9 +39,9 @@ def test_the_test_part_decides_nothing_and_size_where_means_are_the_same() -> No
         [outcome(a, 0, 0.7, test=0.99), outcome(b, 0, 0.8, size=50), outcome(c, 0, 0.8, test=0.1, size=40)],
         "accuracy",
     )
-    assert [(row["rank"], row["name"]) for row in ranked] == [(1, c.name), (2, b.name), (3, a.name)]
-    assert failed == []
-    assert {row["clear"] for row in ranked} == {None}
+    assert [(row.rank, row.recipe.name) for row in ranked] == [(1, c.name), (2, b.name), (3, a.name)]
+    assert failed == ()
+    assert {row.clear for row in ranked} == {None}
 
 
 def test_intervals_that_do_not_meet_are_clear() -> None:
@@ -49,11 +49,11 @@ def test_intervals_that_do_not_meet_are_clear() -> None:
     values = {a: (0.80, 0.81, 0.82), b: (0.79, 0.80, 0.83), c: (0.10, 0.11, 0.12)}
     made = [outcome(recipe, seed, value) for recipe in RECIPES for seed, value in enumerate(values[recipe])]
     ranked, _ = ranking(RECIPES, made, "accuracy")
-    assert [row["clear"] for row in ranked] == [None, False, True]
-    found = ranked[0]["validation"]["accuracy"]
-    assert (found["mean"], found["low"], found["high"]) == pytest.approx((0.81, 0.78516, 0.83484), abs=1e-4)
-    assert ranked[0]["peak_bytes"] == 102
-    assert ranked[0]["shown"] == {"part": "test", "rows": 2}
+    assert [row.clear for row in ranked] == [None, False, True]
+    found = ranked[0].validation["accuracy"]
+    assert (found.mean, found.low, found.high) == pytest.approx((0.81, 0.78516, 0.83484), abs=1e-4)
+    assert ranked[0].peak_bytes == 102
+    assert ranked[0].to_json()["shown"] == {"part": "test", "rows": 2}
     assert best_seed(ranked[1], "accuracy") == 2
 
 
@@ -65,7 +65,7 @@ def test_errors_rank_the_other_way_round() -> None:
         figures = {"mae": value}
         made.append(replace(one, result=replace(one.result, validation=figures, test=figures)))
     ranked, _ = ranking(RECIPES, made, "mae")
-    assert [row["name"] for row in ranked] == [RECIPES[i].name for i in (1, 2, 0)]
+    assert [row.recipe.name for row in ranked] == [RECIPES[i].name for i in (1, 2, 0)]
 
 
 def test_a_recipe_that_failed_for_one_seed_has_no_rank() -> None:
@@ -80,8 +80,8 @@ def test_a_recipe_that_failed_for_one_seed_has_no_rank() -> None:
         outcome(c, 1, 1),
     ]
     ranked, failed = ranking(RECIPES, made, "accuracy")
-    assert [row["name"] for row in ranked] == [a.name]
-    assert [(row["name"], row["reasons"]) for row in failed] == [
+    assert [row.recipe.name for row in ranked] == [a.name]
+    assert [(row["name"], row["reasons"]) for row in (one.to_json() for one in failed)] == [
         (b.name, [{"seeds": [1], "reason": "the disk is full"}]),
         (c.name, [{"seeds": [0], "reason": "accuracy of the validation part is no number"}]),
     ]

@@ -55,7 +55,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
         {"name": "linear", "hidden": [[]], "learning_rate": 0.03, "epochs": 2},
         {"name": "narrow", "model": "narrow.onnx", "epochs": 2},
         seeds=2,
-        deploy={"train": ["last:1"]},
+        threads=2,
+        deploy={"train": ["last:1"], "freeze": ["*.bias"]},
     )
     answer = edged(
         "recipe", "run", recipes, "--data", folder / "stripes.npz", "-o", folder / "out", "--json",
@@ -110,11 +111,12 @@ def test_the_winner_is_written_with_its_weights(done: tuple[Path, dict[str, Any]
     assert checked.code == 0, checked.err
     config = load(folder / "rig.yaml", {})
     assert (config.device.id, config.stream.topic, config.training.batch) == ("rig", "plant/rig", 32)
+    assert config.training.threads == 2
     assert config.model.bundle is not None
     bundle = Bundle.open(config.model.bundle)
     bundle.check_schema(config.stream.to_schema())
     assert list(bundle.output.names) == STREAM["classes"]
-    assert bundle.trainable == ("layer2.weight", "layer2.bias")
+    assert bundle.trainable == ("layer2.weight",)
     x, y = stripes(1200)
     answers = InferenceModel(bundle.inference_model).predict(x[720:960]).argmax(axis=1)
     found = classification(y[720:960].astype(np.float64), answers.astype(np.float64), 2)

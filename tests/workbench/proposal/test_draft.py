@@ -15,7 +15,7 @@ from edged.workbench.proposal.document import document, inline
 from edged.workbench.proposal.draft import Draft, Labels, device_id
 from edged.workbench.proposal.machines import joined, machines
 from edged.workbench.proposal.survey import Survey
-from tests.sensor_payloads import HOUSE, PLUG, PUMP
+from tests.sensor_payloads import HOUSE, LINES, PLUG, PUMP
 
 MQTT = {"host": "localhost", "port": 1883}
 
@@ -140,6 +140,13 @@ def test_a_selection_in_home_assistant_is_the_label() -> None:
     stream = stream_of(draft_of(survey))
     assert stream["classes"] == ["idle", "pumping"]
     assert stream["label"] == {"topic": "homeassistant/input_select/pump_task/state", "hold": True}
+
+
+def test_line_protocol_needs_its_codec() -> None:
+    stream = stream_of(draft_of(heard(("influx/cpu", LINES))))
+    assert (stream["codec"], stream["features"]) == (
+        "influx", ["fields.usage_idle", "fields.procs", "fields.ok"],
+    )  # fmt: skip
 
 
 def test_two_features_never_share_a_name() -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from edged.errors import ConfigError
 from edged.workbench.proposal.machines import Machine, carries_readings, joined, machines
 from edged.workbench.proposal.survey import Survey
 from tests.sensor_payloads import (
     CHIRPSTACK,
     HOUSE,
+    LINES,
     NEURON,
+    NEURON_TAGS,
     NO_READINGS,
     PLUG,
     PUMP,
     SHELLY,
     TELEGRAF,
+    TELEGRAF_BATCH,
 )
 
 
@@ -41,6 +45,10 @@ def features(machine: Machine) -> list[str]:
         ("neuron/plant/upload", NEURON, "plant", ["values.tag1"]),
         ("application/1/device/70b3/event/up", CHIRPSTACK, "70b3", ["object.temp", "object.door"]),
         ("telegraf/host/cpu", TELEGRAF, "host", ["fields.usage_idle"]),
+        ("neuron/plant/upload", NEURON_TAGS, "plant", ["tags[name=tag1].value"]),
+        ("telegraf/host/all", TELEGRAF_BATCH, "host",
+         ["metrics[name=cpu].fields.usage_idle", "metrics[name=mem].fields.free"]),
+        ("influx/cpu", LINES, "cpu", ["fields.usage_idle", "fields.procs", "fields.ok"]),
         ("node/sensor/temp/state", b"21.30", "node", ["temp"]),
         ("plant/press-7/vibration", b"0.3", "press-7", ["vibration"]),
         ("sensors/press-7", b'{"x":1,"y":2,"z":3}', "press-7", ["x", "y", "z"]),
@@ -122,6 +130,13 @@ def test_several_machines_joined_keep_all_topics() -> None:
     found = machines(surveyed(("zigbee2mqtt/pump", PUMP), ("tele/plug/SENSOR", PLUG)))
     both = joined(found)
     assert (both.name, len(both.topics)) == (found[0].name, 2)
+
+
+def test_machines_of_another_format_cannot_be_joined() -> None:
+    found = machines(surveyed(("a/pump", PUMP), ("a/pump/lines", LINES), ("b/pump", LINES)))
+    assert sorted(machine.lines for machine in found) == [False, True, True]
+    with pytest.raises(ConfigError, match=r"one format: .* is line protocol, a/pump is not"):
+        joined(found)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,19 @@ def test_payloads_that_nobody_can_read_are_counted_alone() -> None:
     assert (topic.unread, topic.fields) == (5, {})
 
 
+@pytest.mark.parametrize(
+    ("values", "paths"),
+    [
+        (b'{"name":"a","v":1},{"name":"b","v":2}', ["t[name=a].v", "t[name=b].v"]),
+        (b'{"name":"a","v":1},{"name":"a","v":2}', ["t.0.name", "t.0.v", "t.1.name", "t.1.v"]),
+        (b'{"name":"a]","v":1}', ["t.0.name", "t.0.v"]),
+        (b'{"v":1},{"name":"b"}', ["t.0.v", "t.1.name"]),
+    ],
+)
+def test_objects_of_an_array_go_by_their_names(values: bytes, paths: list[str]) -> None:
+    assert list(topic_of(b'{"t":[' + values + b"]}").fields) == paths
+
+
 def test_ranges_words_and_what_is_missing() -> None:
     rows = (20, b"a", b"1"), (23, b"b", b"null"), (21, b"a", b"2"), (22, b"b", b'"nan"')
     topic = topic_of(*(b'{"t":%d,"m":"%s","h":%s}' % row for row in rows))

@@ -97,13 +97,13 @@ def softplus_forward(node: onnx.NodeProto, t: Tape) -> None:
 
 @by_slope("Softplus")
 def softplus(node: onnx.NodeProto, t: Tape) -> str:
-    """Of log(1 + eˣ): ḡ·σ(x)."""
+    """Gradient of log(1 + eˣ): ḡ·σ(x)."""
     return t.add("Sigmoid", [node.input[0]])
 
 
 @by_slope("Softsign")
 def softsign(node: onnx.NodeProto, t: Tape) -> str:
-    """Of x/(1 + |x|): ḡ/(1 + |x|)²."""
+    """Gradient of x/(1 + |x|): ḡ/(1 + |x|)²."""
     below = t.add("Add", [t.add("Abs", [node.input[0]]), t.number(1)])
     return t.add("Reciprocal", [t.add("Mul", [below, below])])
 

@@ -58,7 +58,7 @@ def mean(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoint
 
 @backward("Sub")
 def sub(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of a − b: ḡ and −ḡ."""
+    """Gradient of a − b: ḡ and −ḡ."""
     first, second = add(node, gradients, t)
     return [first, _negated(second, t)]
 
@@ -69,7 +69,7 @@ def _negated(gradient: Adjoint | None, t: Tape) -> Adjoint | None:
 
 @backward("Neg")
 def neg(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of −x: ḡ with the other sign."""
+    """Gradient of −x: ḡ with the other sign."""
     return [_negated(gradients[0], t)]
 
 
@@ -89,7 +89,7 @@ def mul(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints
 
 @backward("Div")
 def div(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = a/b: ḡ/b and −ḡ·y/b."""
+    """Gradient of y = a/b: ḡ/b and −ḡ·y/b."""
     b, y = node.input[1], node.output[0]
     quotient = Adjoint(t.add("Div", [gradients[0].name, b]), broadcast(gradients[0].dims, t.dims(b, node)))
     first = to_operand(node, 0, quotient, t) if t.wants(node, 0) else None
@@ -129,39 +129,39 @@ def _slope_of_power(a: str, b: str, t: Tape) -> str:
 
 @backward("Log")
 def log(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of ln x: ḡ/x."""
+    """Gradient of ln x: ḡ/x."""
     dims = t.dims(node.input[0], node)
     return [Adjoint(t.add("Div", [gradients[0].name, node.input[0]]), dims)]
 
 
 @by_slope("Exp")
 def exp(node: onnx.NodeProto, t: Tape) -> str:
-    """Of y = eˣ: ḡ·y."""
+    """Gradient of y = eˣ: ḡ·y."""
     return str(node.output[0])
 
 
 @by_slope("Abs")
 def absolute(node: onnx.NodeProto, t: Tape) -> str:
-    """Of |x|: ḡ·sign(x), 0 at 0."""
+    """Gradient of |x|: ḡ·sign(x), 0 at 0."""
     return t.add("Sign", [node.input[0]])
 
 
 @by_slope("Sqrt")
 def sqrt(node: onnx.NodeProto, t: Tape) -> str:
-    """Of y = √x: ḡ/(2y)."""
+    """Gradient of y = √x: ḡ/(2y)."""
     return t.add("Div", [t.number(0.5), node.output[0]])
 
 
 @by_slope("Reciprocal")
 def reciprocal(node: onnx.NodeProto, t: Tape) -> str:
-    """Of y = 1/x: −ḡ·y²."""
+    """Gradient of y = 1/x: −ḡ·y²."""
     y = node.output[0]
     return t.add("Neg", [t.add("Mul", [y, y])])
 
 
 @by_slope("Erf")
 def erf(node: onnx.NodeProto, t: Tape) -> str:
-    """Of erf x: ḡ·(2/√π)·exp(−x²)."""
+    """Gradient of erf x: ḡ·(2/√π)·exp(−x²)."""
     x = node.input[0]
     bell = t.add("Exp", [t.add("Neg", [t.add("Mul", [x, x])])])
     return t.add("Mul", [bell, t.number(2 / math.sqrt(math.pi))])
@@ -169,13 +169,13 @@ def erf(node: onnx.NodeProto, t: Tape) -> str:
 
 @by_slope("Sin")
 def sine(node: onnx.NodeProto, t: Tape) -> str:
-    """Of sin x: ḡ·cos x."""
+    """Gradient of sin x: ḡ·cos x."""
     return t.add("Cos", [node.input[0]])
 
 
 @by_slope("Cos")
 def cosine(node: onnx.NodeProto, t: Tape) -> str:
-    """Of cos x: −ḡ·sin x."""
+    """Gradient of cos x: −ḡ·sin x."""
     return t.add("Neg", [t.add("Sin", [node.input[0]])])
 
 
@@ -224,7 +224,7 @@ def _where(condition: str, gradient: Adjoint, dims: Dims, t: Tape) -> Adjoint:
 
 @backward("Mod")
 def remainder(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of a − b·trunc(a/b): ḡ and −ḡ·trunc(a/b)."""
+    """Gradient of a − b·trunc(a/b): ḡ and −ḡ·trunc(a/b)."""
     (a, b), gradient = node.input, gradients[0]
     first = to_operand(node, 0, gradient, t) if t.wants(node, 0) else None
     if not t.wants(node, 1):
@@ -251,7 +251,7 @@ def where(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoin
 
 @backward("Identity")
 def identity(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of x itself: ḡ as it is."""
+    """Gradient of x itself: ḡ as it is."""
     return [gradients[0]]
 
 

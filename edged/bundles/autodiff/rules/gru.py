@@ -44,7 +44,7 @@ class GruStates(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> GruStates:
-        """Names made from one."""
+        """Build the names of the tensors of one cell."""
         return cls(*(f"{name}.{part}" for part in cls._fields))
 
 

@@ -44,7 +44,7 @@ class LstmStates(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> LstmStates:
-        """Names made from one."""
+        """Build the names of the tensors of one cell."""
         return cls(*(f"{name}.{part}" for part in cls._fields))
 
 

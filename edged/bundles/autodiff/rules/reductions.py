@@ -55,13 +55,13 @@ def _result(node: onnx.NodeProto, t: Tape) -> str:
 
 @backward("ReduceSum")
 def total(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of Σx: ḡ for every summand."""
+    """Gradient of Σx: ḡ for every summand."""
     return [_gradient(node, gradients, t)]
 
 
 @backward("ReduceMean")
 def mean(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of Σx/n: ḡ/n for every summand."""
+    """Gradient of Σx/n: ḡ/n for every summand."""
     return [_shared(_gradient(node, gradients, t), node, axes_of(node, t), t)]
 
 
@@ -106,14 +106,14 @@ def _to_equal(node: onnx.NodeProto, y: str, gradient: Adjoint, axes: str, t: Tap
 
 @backward("ReduceSumSquare")
 def sum_of_squares(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of Σx²: 2ḡ·x for every summand."""
+    """Gradient of Σx²: 2ḡ·x for every summand."""
     x = node.input[0]
     return [t.times(t.scaled(_gradient(node, gradients, t), 2), x, t.dims(x, node))]
 
 
 @backward("ReduceL1")
 def sum_of_absolutes(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of Σ|x|: ḡ·sign(x), 0 at 0."""
+    """Gradient of Σ|x|: ḡ·sign(x), 0 at 0."""
     x = node.input[0]
     return [t.times(_gradient(node, gradients, t), t.add("Sign", [x]), t.dims(x, node))]
 
@@ -129,7 +129,7 @@ def euclidean_norm(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) 
 
 @backward("ReduceLogSum")
 def log_of_sum(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adjoints:
-    """Of y = ln Σx: ḡ·e⁻ʸ."""
+    """Gradient of y = ln Σx: ḡ·e⁻ʸ."""
     y = node.output[0]
     inverse = _kept(node, t.add("Exp", [t.add("Neg", [y])]), t.dims(y, node), t)
     return [t.times(_gradient(node, gradients, t), inverse.name, inverse.dims)]

@@ -153,13 +153,14 @@ class Metrics:
         page.counter("edged_predictions_total", "Rows predicted.", predictor.predictions)
         page.counter("edged_unanswerable_total", "Rows no model could answer.", predictor.unanswerable)
         live = predictor.live_quality()
-        page.gauge("edged_live_accuracy_ratio", "Of the newest labelled predictions.", live.get("accuracy"))
-        covered = live.get("coverage")
-        page.gauge("edged_live_coverage_ratio", "Of the newest sets that contained their label.", covered)
-        page.gauge("edged_live_error", "Mean error of the newest labelled ones.", live.get("error"))
+        accuracy, error = (live.mean, None) if live.of_classes else (None, live.mean)
+        page.gauge("edged_live_accuracy_ratio", "Of the newest labelled predictions.", accuracy)
+        about = "Of the newest sets that contained their label."
+        page.gauge("edged_live_coverage_ratio", about, live.coverage)
+        page.gauge("edged_live_error", "Mean error of the newest labelled ones.", error)
         about = "The same figure of repeating the last known value, on the same predictions."
-        page.gauge("edged_live_repeated", about, live["repeated"])
-        page.counter("edged_live_labelled_total", "Predictions whose label came.", live["labelled"])
+        page.gauge("edged_live_repeated", about, live.repeated)
+        page.counter("edged_live_labelled_total", "Predictions whose label came.", live.labelled)
         about = "From the arrival of a row to its prediction."
         page.histograms("edged_prediction_duration_seconds", about, [({}, self._predictions)])
 
@@ -195,9 +196,9 @@ class Metrics:
         page.gauge("edged_buffer_bytes", "Size of the log.", counters.bytes)
         page.gauge("edged_buffer_limit_bytes", "Its bound.", self._pipeline.config.storage.max_bytes)
         page.counter("edged_buffer_evicted_total", "Samples evicted.", counters.evicted)
-        page.gauge("edged_outbox_pending_messages", "Messages the broker has not got.", outbox["pending"])
-        page.gauge("edged_outbox_bytes", "Their size on the disk.", outbox["bytes"])
-        page.counter("edged_outbox_dropped_total", "Messages given up.", outbox["dropped"])
+        page.gauge("edged_outbox_pending_messages", "Messages the broker has not got.", outbox.pending)
+        page.gauge("edged_outbox_bytes", "Their size on the disk.", outbox.bytes)
+        page.counter("edged_outbox_dropped_total", "Messages given up.", outbox.dropped)
 
     def _http(self, page: PrometheusText) -> None:
         inference, loaded = self._inference, self._inference.loaded()

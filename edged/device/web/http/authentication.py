@@ -145,11 +145,11 @@ class Sessions:
         if found is None:
             return None
         if self._clock.monotonic() >= found[0]:
-            self.end(name)
+            self.log_out(name)
             return None
         return found[1]
 
-    def end(self, name: str) -> None:
+    def log_out(self, name: str) -> None:
         """End the session with this cookie value. Safe to call twice."""
         self._known.pop(_hash(name), None)
 
@@ -241,9 +241,9 @@ class Access:
 
     def logout(self, cookie: str) -> None:
         """End the session with this cookie value. It may wait for the disk; raises StorageError."""
-        self.sessions.end(cookie)
+        self.sessions.log_out(cookie)
         if self._pairing is not None:
-            self._pairing.end(cookie)
+            self._pairing.log_out(cookie)
 
 
 def _csrf_of(cookie: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import socket
 import ssl
@@ -12,22 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.errors import ConfigError, UnavailableError
-from edged.storage.files.atomic import publish_file
+from edged.logs import get_logger
+from edged.storage.files.atomic import owner_only, publish_file
 
 if TYPE_CHECKING:
     from edged.config import WebConfig
 
 FILE = "web-certificate.pem"
+log = get_logger("edged.web")
+
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*")
 
 
 def own_certificate(config: WebConfig, state: Path) -> Path:
-    """Return the file with key and certificate in the directory `state`; it is made when it is missing.
+    """Return the file with key and certificate in the directory `state`; made where it is missing or damaged.
 
     Raises UnavailableError without the package cryptography; StorageError when the disk refuses.
     """
     path = state / FILE
-    if not path.exists():
+    if not _is_usable(path):
         from edged.signing import self_signed_certificate
 
         try:
@@ -38,12 +40,24 @@ def own_certificate(config: WebConfig, state: Path) -> Path:
                 where="web",
                 remedy=f"pip install 'edged[signing]', or name one in web.tls, or {tunnel(config)}",
             ) from problem
-        before = os.umask(0o077)
-        try:
+        with owner_only():
             publish_file(path, made)
-        finally:
-            os.umask(before)
     return path
+
+
+def _is_usable(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=lambda: "")
+    except (OSError, ValueError) as problem:
+        log.warning(
+            "web_certificate_damaged",
+            problem=str(problem),
+            remedy="a new one is made: compare its fingerprint (edged web pair CONFIG) in each browser",
+        )
+        return False
+    return True
 
 
 def fingerprint(path: Path) -> str:

@@ -197,7 +197,7 @@ class Login:
         )
         return response
 
-    async def end(self, request: Request) -> Response:
+    async def log_out(self, request: Request) -> Response:
         """End the session of this browser."""
         await self._end_of(request.scope)
         response = Response(status_code=204)

@@ -98,9 +98,7 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         raise ConfigError(
             f"certificate or key cannot be used: {problem}",
             where=str(certificate),
-            remedy="the key must belong to the certificate and have no pass phrase"
-            if certificate != key
-            else "remove the file: the device makes a new one",
+            remedy="the key must belong to the certificate and have no pass phrase",
         ) from problem
     return context
 

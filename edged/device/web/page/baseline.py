@@ -38,18 +38,16 @@ class Baseline:
         """Return its accuracy or error on the newest labelled samples; None if the model is not stored."""
         predictor, registry = self._pipeline.predictor, self._pipeline.registry
         live = predictor.live_quality()
-        name = "accuracy" if "accuracy" in live else "error"
         alone = self._pipeline.mix.head is None  # a head beside the initial model learns from the first label
         if alone and self._model is None and registry.get(predictor.champion.version).source == "bundle":
-            value: float | None = live[name]
-            return value
+            return live.mean
         try:
             self._follow()
         except EdgedError as problem:
             log.warning("first_model_unusable", problem=problem.line())
             self._gone = True
         mean = None if self._gone else self._quality.mean
-        return None if mean is None else 1.0 - mean if name == "accuracy" else mean
+        return None if mean is None else 1.0 - mean if live.of_classes else mean
 
     def _follow(self) -> None:
         if self._model is None and not self._gone:

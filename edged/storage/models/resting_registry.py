@@ -1,0 +1,43 @@
+"""A registry that holds no connection while nobody uses it: hundreds of keys may have one each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from edged.storage.models.registry import Registry
+
+
+class RestingRegistry(Registry):
+    """A registry whose database is closed by `rest`, and opened again by whatever is done with it next.
+
+    An open one takes 300 KB and three of the process's files.
+    """
+
+    _resting = False
+
+    def rest(self) -> None:
+        """Close the database until it is used again; StorageError where the disk refuses what waits."""
+        with self._lock:
+            if not self._resting:
+                self._resting = True
+                self._db.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock:
+            self._wake()
+            with super()._writing():
+                yield
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock:
+            self._wake()
+            with super()._reading():
+                yield
+
+    def _wake(self) -> None:
+        if self._resting:
+            self._db, _ = self._connect(self._path.parent, readonly=False)
+            self._resting = False

@@ -1,0 +1,268 @@
+"""What an evaluation has found: `report.json` is these classes as JSON, and the page shows them.
+
+Rows are positions in the recorded stream, from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edged.domain.drift.signals import DriftSignal
+from edged.domain.training.message import Message, SparseMessage
+
+Scores = Mapping[str, float]
+"""Figures by name, such as `accuracy` or `mae`."""
+
+# ---- anomalies -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordedAlarm(SparseMessage):
+    """An alarm of a key: raised at `row`, `first` unusual row, `end` row (None while it stands).
+
+    `peak` is the highest score in multiples of the threshold; `accepted` is None while the alarm stands.
+    """
+
+    key: str
+    row: int
+    first: int
+    end: int | None
+    peak: float
+    accepted: bool | None = None
+
+
+@dataclass(frozen=True)
+class DetectionFigures(Message):
+    """Alarms, how many rows were set aside, and the threshold at the end; None where there was none."""
+
+    alarms: tuple[RecordedAlarm, ...]
+    flagged: int
+    threshold: float | None
+
+
+@dataclass(frozen=True)
+class AnomalyFigures(Message):
+    """What the adapted model has detected, and what the frozen one would have."""
+
+    adapted: DetectionFigures
+    frozen: DetectionFigures
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures of the adapted model, with those of the other as `frozen`."""
+        return self.adapted.to_json() | {"frozen": self.frozen.to_json()}
+
+
+@dataclass(frozen=True)
+class AlarmCurve(Message):
+    """Median and highest score of each window, in multiples of the threshold, beside the alarms."""
+
+    alarms: tuple[RecordedAlarm, ...]
+    flagged: int
+    relative: tuple[float, ...]
+    highest: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class AlarmCurves(Message):
+    """Scores over time: first and last row of each window, and of each recorded anomaly (`truth`)."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    truth: tuple[tuple[int, int], ...]
+    adapted: AlarmCurve
+    frozen: AlarmCurve
+
+
+# ---- the report ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PromiseFigures(Message):
+    """How often sets contained the truth: promised and true share, size, share of empty sets.
+
+    `lowest` and `highest` are the extreme shares in any `window` consecutive rows, of whichever target;
+    `size` is a number of classes, or a width for each target.
+    """
+
+    promised: float
+    covered: float
+    size: float | tuple[float, ...]
+    empty: float
+    window: int
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class RetentionFigures(Message):
+    """Skill of the model after each part of the stream on every part `(n, n)`; see `forgetting.py`."""
+
+    parts: tuple[int, ...]
+    skill: tuple[tuple[float, ...], ...]
+    frozen: tuple[float, ...]
+    backward_transfer: float
+    forward_transfer: float
+    forgetting: float
+
+
+@dataclass(frozen=True)
+class LastOfKeys(Message):
+    """Figures on the last scored row of each key alone."""
+
+    keys: int
+    metric: Scores
+    frozen: Scores
+
+
+@dataclass(frozen=True)
+class DriftFigures(SparseMessage):
+    """A drift signal, and the features that have moved as far as it says; None where none has."""
+
+    offset: int
+    detector: str
+    level: str
+    source: str
+    features: tuple[str | int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationReport(SparseMessage):
+    """The figures of an evaluation; `metric` is that of what adapted. None: not measured here."""
+
+    samples: int
+    scored: int
+    quarantined: int
+    warnings: tuple[str, ...]
+    metric: Scores
+    frozen: Scores
+    no_change: Scores
+    experts: Mapping[str, Scores]
+    calibration_error: float | None
+    coverage: PromiseFigures | None
+    windows: tuple[float, ...]
+    trainings: int
+    promotions: int
+    origins: Mapping[str, int]
+    rejections: int
+    rollbacks: int
+    drifts: tuple[DriftFigures, ...]
+    labels_used: int
+    last_of_keys: LastOfKeys | None
+    anomaly: AnomalyFigures | None
+    forgetting: float | None
+    retention: RetentionFigures | None
+    engine: str | None
+    train_seconds: float
+    seconds: float = 0.0
+    peak_rss_mb: float = 0.0
+    readings: Mapping[str, int] | None = None  # that windows were cut from; None without windows
+
+
+# ---- the course ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QualityCurves(Message):
+    """Quality of each line (`adapted`, `frozen`, `no_change`) in windows: their first and last rows."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    lines: Mapping[str, Sequence[float]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the windows, with each line by its name."""
+        lines = {name: [*values] for name, values in self.lines.items()}
+        return {"starts": [*self.starts], "ends": [*self.ends], **lines}
+
+
+@dataclass(frozen=True)
+class FoundAgain(Message):
+    """Recall and precision of a class; None where the class or such an answer never occurred."""
+
+    recall: float | None
+    precision: float | None
+
+
+@dataclass(frozen=True)
+class ClassFigures(Message):
+    """One class: its samples, and how they were found."""
+
+    name: str
+    samples: int
+    adapted: FoundAgain
+    frozen: FoundAgain
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, the name as `class`."""
+        return {"class": self.name, **self.without("name")}
+
+
+@dataclass(frozen=True)
+class ModelSwap(Message):
+    """From this sample on, this version answers."""
+
+    sample: int
+    version: int
+
+
+@dataclass(frozen=True)
+class CandidateOutcome(Message):
+    """What became of a candidate (`promoted`, `refused`), or a rollback (`rolled back`), at a sample."""
+
+    sample: int
+    outcome: str
+    version: int | None
+    reasons: tuple[str, ...]
+    numbers: Mapping[str, float]
+    forgets: bool
+
+
+@dataclass(frozen=True)
+class EvaluationHistory(Message):
+    """How an evaluation went over time; `figure` names what `curves` show, `alarms` are of detectors."""
+
+    task: str
+    figure: str
+    pretrain: int
+    delay: int
+    label_rate: float
+    seed: int
+    curves: QualityCurves
+    per_class: tuple[ClassFigures, ...]
+    alarms: AlarmCurves | None
+    swaps: tuple[ModelSwap, ...]
+    verdicts: tuple[CandidateOutcome, ...]
+    drifts: tuple[DriftSignal, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, drift signals as on MQTT."""
+        return self.without("drifts") | {"drifts": [signal.as_dict() for signal in self.drifts]}
+
+
+# ---- comparisons ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gain(Message):
+    """How much smaller the mean error is than the first configuration's, with its 95 % interval.
+
+    `better` is `yes`, `no` or `not decided`; `rows` counts what both answered.
+    """
+
+    rows: int
+    gain: float
+    low: float
+    high: float
+    better: str
+
+
+@dataclass(frozen=True)
+class EvaluationComparison(Message):
+    """Reports by configuration, and the gain of each other one against the first (`against`)."""
+
+    figure: str
+    reports: Mapping[str, EvaluationReport]
+    against: str
+    gains: Mapping[str, Gain]

@@ -1,0 +1,167 @@
+"""Two coordinators that differ in one key of their configurations do different things."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fleet.coordinator.channel import TOPICS, Fleet, Time
+from tests.fleet.senders import SHAPES, base_weights, change_of, update_of
+
+NAMES = ["a", "b", "c", "d", "e", "f"]
+ROUND = {"devices": 6, "quorum": 0.5, "deadline": "100s", "window": 0, "over": 1}
+USUAL: dict[str, dict[str, Any]] = {
+    "round": ROUND, "choose": {"patience": "1s"}, "gate": {"wait": "50s", "stages": [1.0]},
+}  # fmt: skip
+
+
+def made(folder: Path, key: str, value: Any) -> Fleet:
+    """A coordinator with this value of a key, such as `gate.least`."""
+    sections, (section, _, name) = {**USUAL}, key.partition(".")
+    changed = {section: sections.get(section, {}) | {name: value} if name else value}
+    return Fleet(folder / f"{value}".replace("/", "-"), **(sections | changed))
+
+
+def opened(fleet: Fleet, **fields: Any) -> Fleet:
+    """The coordinator, with its first round open if the devices will do."""
+    for name in NAMES:
+        fleet.state(name, **fields)
+    fleet.turns()
+    fleet.wait(2)
+    return fleet
+
+
+def tried(fleet: Fleet) -> Fleet:
+    """The coordinator, with the model of its first round on trial."""
+    opened(fleet)
+    assert fleet.told is not None
+    for name in fleet.told.devices or ():
+        fleet.update(name)
+    fleet.turns()
+    assert fleet.coordinator.course.phase == "trial"
+    return fleet
+
+
+@pytest.mark.parametrize(
+    ("key", "strict", "lenient", "fields"),
+    [
+        ("choose.max_age", "1min", "1h", {"at": Time().now() - 100}),
+        ("choose.idle", True, False, {"idle": False}),
+        ("choose.charged", True, False, {"charged": False}),
+        ("choose.cool", True, False, {"cool": False}),
+        ("choose.min_samples", 1001, 1000, {}),
+    ],
+)
+def test_a_round_waits_for_devices_as_configured(
+    tmp_path: Path, key: str, strict: Any, lenient: Any, fields: dict[str, Any]
+) -> None:
+    phases = [opened(made(tmp_path, key, v), **fields).coordinator.course.phase for v in (strict, lenient)]
+    assert phases == ["waiting", "open"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("train.proximal", 0.25), ("train.own_noise", 0.5), ("train.learning_rate", 0.5), ("train.steps", 7)],
+)
+def test_devices_are_told_how_to_train(tmp_path: Path, key: str, value: float) -> None:
+    told = opened(made(tmp_path, key, value)).told
+    usual = opened(made(tmp_path / "usual", "keep", 8)).told
+    assert told is not None
+    assert usual is not None
+    name = key.partition(".")[2]
+    assert getattr(told.config, name) == value != getattr(usual.config, name)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_devices_are_told_how_to_encode_updates(tmp_path: Path, dtype: str) -> None:
+    told = opened(made(tmp_path, "train.dtype", dtype)).told
+    assert told is not None
+    assert told.config.encoding.dtype == dtype
+
+
+@pytest.mark.parametrize("most", [100, 1000])
+def test_a_device_counts_for_as_many_samples_as_configured(tmp_path: Path, most: int) -> None:
+    fleet = opened(made(tmp_path, "admit.max_samples", most))
+    assert fleet.told is not None
+    for name in fleet.told.devices or ():
+        fleet.update(name, samples=5000)
+    fleet.turns()
+    assert fleet.told is not None
+    assert fleet.coordinator.journal.about(fleet.told.base.hash).samples == 6 * most
+
+
+@pytest.mark.parametrize(("most", "accepted"), [(1.5, 0), (6.0, 1)])
+def test_an_update_may_be_as_long_as_configured(tmp_path: Path, most: float, accepted: int) -> None:
+    fleet = opened(made(tmp_path, "admit.max_norm", most))
+    assert fleet.told is not None
+    change, _ = change_of("a", 1, SHAPES)
+    length = np.sqrt(sum(float((part**2).sum()) for part in change.values()))
+    longer = {name: (part * np.float32(4.0 / length)) for name, part in change.items()}  # clip_norm is 1
+    update, blob = update_of(fleet.told, "a", longer, 100)
+    for topic, payload in update.messages(TOPICS, blob):
+        fleet.line.say(topic, payload)
+    fleet.turns()
+    assert fleet.coordinator.admission.accepted == accepted
+
+
+@pytest.mark.parametrize(("staleness", "accepted"), [(0, 0), (2, 1)])
+def test_a_late_update_counts_as_long_as_configured(tmp_path: Path, staleness: int, accepted: int) -> None:
+    fleet = opened(made(tmp_path, "admit.staleness", staleness))
+    late = fleet.update_of("a")
+    for _ in range(3):  # without updates the first round is given up, and the second opened
+        fleet.wait(101)
+    for name in NAMES:
+        fleet.state(name)
+    fleet.wait(2)
+    assert (fleet.coordinator.course.number, fleet.coordinator.course.phase) == (2, "open")
+    for topic, payload in late:
+        fleet.line.say(topic, payload)
+    fleet.turns()
+    assert fleet.coordinator.admission.accepted == accepted
+
+
+def test_the_model_takes_as_much_of_the_aggregate_as_configured(tmp_path: Path) -> None:
+    steps = []
+    for rate in (0.5, 1.0):
+        fleet = tried(made(tmp_path, "reduce.rate", rate))
+        assert fleet.told is not None
+        model, base = fleet.coordinator.journal.weights(fleet.told.base.hash), base_weights()
+        steps.append(np.concatenate([(model[name] - base[name]).ravel() for name in sorted(base)]))
+    assert np.abs(steps[1]).max() > 0
+    assert np.allclose(2 * steps[0], steps[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(("least", "asked"), [(1, 1), (5, 5)])
+def test_a_trial_asks_at_least_as_many_devices_as_configured(tmp_path: Path, least: int, asked: int) -> None:
+    gate = {"wait": "50s", "stages": [0.1, 1.0], "least": least}
+    fleet = tried(Fleet(tmp_path / "fleet", **(USUAL | {"gate": gate})))
+    assert fleet.told is not None
+    assert len(fleet.told.devices or ()) == asked
+
+
+@pytest.mark.parametrize(("share", "accepted"), [(0.1, False), (0.4, True)])
+def test_as_many_devices_as_configured_may_be_worse_off(tmp_path: Path, share: float, accepted: bool) -> None:
+    fleet = tried(made(tmp_path, "gate.share", share))
+    for name in NAMES:
+        fleet.report(name, 5.0 if name in "ab" else 0.9)
+    fleet.turns()
+    assert (fleet.coordinator.course.version == 1) == accepted
+
+
+@pytest.mark.parametrize("keep", [2, 4])
+def test_as_many_models_are_kept_as_configured(tmp_path: Path, keep: int) -> None:
+    fleet = made(tmp_path, "keep", keep)
+    for _ in range(5):
+        opened(fleet)
+        assert fleet.told is not None
+        for name in fleet.told.devices or ():
+            fleet.update(name)
+        fleet.turns()
+        for name in NAMES:
+            fleet.report(name, 0.9)
+        fleet.turns()
+    assert fleet.coordinator.course.version == 5
+    assert len(fleet.coordinator.journal.models()) == keep

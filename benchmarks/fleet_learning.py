@@ -105,6 +105,7 @@ def main() -> int:
         plan = SimulationPlan(
             recording(args.data, args.classes, Path(folder)), key="user", unseen=6, rounds=args.rounds,
             epochs=5, learning_rate=0.02, batch_size=16, optimizer="sgd_momentum", central=False,
+            clip_norm=10.0, alone=False,
         )  # fmt: skip
         found = []
         for row in rows(plan, args.seeds):

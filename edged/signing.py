@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,23 +195,31 @@ def _load(path: Path, load: Callable[[bytes], Any]) -> Any:
 # ---- sealing -----------------------------------------------------------------------------------
 
 SEALED = b"edged-sealed-1\n"
-_NONCE = bytes(12)  # each message has a key of its own
-_PUBLIC_BYTES = 32
+_NONCE = bytes(12)  # where each message has a key of its own
+_NONCE_BYTES, _PUBLIC_BYTES = 12, 32
+_HEAD_BYTES = len(SEALED) + _PUBLIC_BYTES
+_SENDERS = 1 << 14  # whose keys are remembered: to agree on one takes far longer than to open a message
 
 
-def seal(message: bytes, about: bytes, recipient: str) -> bytes:
-    """Encrypt a message so that only the holder of a private key can read it.
+class Sealer:
+    """Encrypts messages so that only the holder of a private key can read them.
 
-    A fresh X25519 key, HKDF-SHA256 and ChaCha20-Poly1305; `about` is authenticated, too, and must be known
-    to whoever opens it. `recipient` is what `Unsealer.public` says. Raises ValueError when that is no key.
+    A fresh X25519 key for all of them, HKDF-SHA256, and ChaCha20-Poly1305 with a random nonce for each.
+    `recipient` is what `Unsealer.public` says. Raises ValueError when that is no key.
     """
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-    theirs = X25519PublicKey.from_public_bytes(bytes.fromhex(recipient))
-    fresh = X25519PrivateKey.generate()
-    public = fresh.public_key().public_bytes_raw()
-    cipher = _cipher(fresh.exchange(theirs), public + theirs.public_bytes_raw())
-    return SEALED + public + cipher.encrypt(_NONCE, message, about)
+    def __init__(self, recipient: str) -> None:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+        theirs = X25519PublicKey.from_public_bytes(bytes.fromhex(recipient))
+        fresh = X25519PrivateKey.generate()
+        self._public = fresh.public_key().public_bytes_raw()
+        self._cipher = _cipher(fresh.exchange(theirs), self._public + theirs.public_bytes_raw())
+
+    def seal(self, message: bytes, about: bytes) -> bytes:
+        """The encrypted message; `about` is authenticated, and must be known to whoever opens it."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return SEALED + self._public + nonce + self._cipher.encrypt(nonce, message, about)
 
 
 class Unsealer:
@@ -225,6 +234,7 @@ class Unsealer:
         seed = _derived(_private(path).private_bytes_raw(), b"edged sealing key")
         self._key = X25519PrivateKey.from_private_bytes(seed)
         self._public = self._key.public_key().public_bytes_raw()
+        self._cipher_of = lru_cache(_SENDERS)(self._cipher_for)
 
     @property
     def public(self) -> str:
@@ -236,16 +246,18 @@ class Unsealer:
         if not message.startswith(SEALED):
             return message
         from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-        theirs = message[len(SEALED) : len(SEALED) + _PUBLIC_BYTES]
-        shared = self._key.exchange(X25519PublicKey.from_public_bytes(theirs))
+        theirs, rest = message[len(SEALED) : _HEAD_BYTES], message[_HEAD_BYTES:]
         try:
-            return _cipher(shared, theirs + self._public).decrypt(
-                _NONCE, message[len(SEALED) + _PUBLIC_BYTES :], about
-            )
+            return self._cipher_of(theirs).decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], about)
         except InvalidTag:
             raise ValueError("it was sealed to another key or for another topic, or changed") from None
+
+    def _cipher_for(self, theirs: bytes) -> ChaCha20Poly1305:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+        shared = self._key.exchange(X25519PublicKey.from_public_bytes(theirs))
+        return _cipher(shared, theirs + self._public)
 
 
 def _cipher(shared: bytes, keys: bytes) -> ChaCha20Poly1305:
@@ -259,6 +271,69 @@ def _derived(secret: bytes, info: bytes) -> bytes:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret)
+
+
+# ---- masks -------------------------------------------------------------------------------------
+
+
+def available() -> bool:
+    """Whether the package cryptography is installed."""
+    return find_spec("cryptography") is not None
+
+
+class AgreementKey:
+    """An X25519 key of one device for one round: a fresh one, or that with these 32 private bytes.
+
+    Raises UnavailableError without the package cryptography.
+    """
+
+    def __init__(self, private: bytes | None = None) -> None:
+        _require()
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        made = (
+            X25519PrivateKey.generate() if private is None else X25519PrivateKey.from_private_bytes(private)
+        )
+        self._key, self.private = made, made.private_bytes_raw()
+        self.public = made.public_key().public_bytes_raw()
+        self._shared: dict[bytes, bytes] = {}
+
+    def agreed(self, theirs: bytes, purpose: bytes) -> bytes:
+        """32 bytes that the holder of the public key `theirs` gets, too, for the same purpose, and no other.
+
+        Raises ValueError when that is no key.
+        """
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+        if theirs not in self._shared:
+            self._shared[theirs] = self._key.exchange(X25519PublicKey.from_public_bytes(theirs))
+        return _derived(self._shared[theirs], purpose + b"".join(sorted((self.public, theirs))))
+
+
+def keystream(key: bytes, size: int) -> bytes:
+    """`size` bytes that look random to whoever does not know the 32 bytes of `key`, by ChaCha20."""
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+    return Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(size))
+
+
+def encrypt(key: bytes, message: bytes, about: bytes) -> bytes:
+    """A message, 16 bytes longer, for who has the `key`, which is for this one message; see `decrypt`."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    return ChaCha20Poly1305(key).encrypt(_NONCE, message, about)
+
+
+def decrypt(key: bytes, message: bytes, about: bytes) -> bytes:
+    """The message; ValueError when it was not encrypted with this key and about the same."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    try:
+        return ChaCha20Poly1305(key).decrypt(_NONCE, message, about)
+    except InvalidTag:
+        raise ValueError("it was encrypted with another key, or changed") from None
 
 
 # ---- a certificate of one's own ----------------------------------------------------------------

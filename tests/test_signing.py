@@ -19,7 +19,7 @@ from edged.device.commands.dispatcher import command_authority
 from edged.domain.commands.signatures import with_signature
 from edged.domain.messages.requests import REQUESTS
 from edged.errors import ConfigError, RefusedError
-from edged.signing import SEALED, Keys, Unsealer, new_pair, seal, sign, sign_command
+from edged.signing import SEALED, Keys, Sealer, Unsealer, new_pair, sign, sign_command
 from edged.storage.models.registry import Registry
 from tests.commands import edged, write_config
 
@@ -31,9 +31,10 @@ def test_what_is_sealed_opens_for_its_key_and_its_topic_alone(tmp_path: Path) ->
         new_pair(tmp_path / name)
     own, other = Unsealer(tmp_path / "own"), Unsealer(tmp_path / "other")
     assert Unsealer(tmp_path / "own").public == own.public != other.public
-    sealed = seal(b"12 samples", b"up/1/press-7", own.public)
+    sealer = Sealer(own.public)
+    sealed = sealer.seal(b"12 samples", b"up/1/press-7")
     assert b"samples" not in sealed
-    assert sealed != seal(b"12 samples", b"up/1/press-7", own.public)
+    assert sealed != sealer.seal(b"12 samples", b"up/1/press-7")
     assert own.open(sealed, b"up/1/press-7") == b"12 samples"
     assert own.open(b"plain", b"up/1/press-7") == b"plain"
     about = b"up/1/press-7"

@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from edged.cli.json_output import AsJson, print_json
-from edged.cli.outputs import Force, new_directory
+from edged.cli.outputs import Force, check_file, new_directory
 from edged.errors import ConfigError
 
 fleet_app = typer.Typer(
@@ -19,7 +19,11 @@ fleet_app = typer.Typer(
 )
 
 Action = Literal["pause", "resume", "abandon", "skip"]
+RolloutAction = Literal["approve", "abort", "status"]
 DeviceName = Annotated[str, Argument(metavar="DEVICE", help="its id")]
+GroupName = Annotated[
+    str, Option("--group", metavar="NAME", help="a group with a model of its own; else the fleet")
+]
 FleetPath = Annotated[Path, Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
 
 
@@ -79,51 +83,135 @@ def fleet_ui(
 @fleet_app.command("run")
 def fleet_run(config: FleetPath) -> None:
     """Coordinate a fleet in the foreground: open rounds, take updates, make and try models."""
-    from edged.fleet.coordinator.coordinator import run
+    from edged.fleet.coordinator.process import run
 
     run(config)
 
 
 @fleet_app.command("status")
-def fleet_status(config: FleetPath, as_json: AsJson = False) -> None:
+def fleet_status(config: FleetPath, group: GroupName = "", as_json: AsJson = False) -> None:
     """What the coordinator on this machine is doing, running or stopped, and its newest rounds."""
     from edged.fleet.config import load
     from edged.fleet.coordinator.status import lines_of, status_of
 
-    status = status_of(load(config))
-    print_json(status.to_json()) if as_json else sys.stdout.write("\n".join(lines_of(status)) + "\n")
+    report = status_of(load(config), group)
+    print_json(report.to_json()) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")
 
 
 @fleet_app.command("round")
 def fleet_round(
-    action: Annotated[Action, Argument(help="pause, resume, abandon or skip")], config: FleetPath
+    action: Annotated[Action, Argument(help="pause, resume, abandon or skip")],
+    config: FleetPath,
+    group: GroupName = "",
 ) -> None:
     """Steer the rounds of a fleet: pause and resume opening them, abandon one, or skip to its next step.
 
     skip closes an open round with the updates that have come, judges a model by the reports that have come,
-    or opens the next round now. It takes effect whether the coordinator runs or is started later.
+    approves a rollout that waits, or opens the next round now. It takes effect whether the coordinator runs
+    or is started later.
     """
+    from getpass import getuser
+
     from edged.fleet.config import load
+    from edged.fleet.coordinator.branches import folder_of
     from edged.fleet.coordinator.control import instruct
     from edged.fleet.coordinator.status import status_of
 
     found = load(config)
-    report = status_of(found)
+    report = status_of(found, group)
     number, phase = report.status.round, report.status.phase
-    control = instruct(found.dir, action, (number, phase))
+    control = instruct(folder_of(found, group), action, (number, phase), getuser())
     done = {"pause": "no further round is opened", "resume": "rounds are opened again"}
     order = control.order
     told = done.get(action) or f"{action}: round {number}, {phase}"
     sys.stdout.write(f"{told}{'' if report.running or order is None else '; when the coordinator runs'}\n")
 
 
+@fleet_app.command("rollout")
+def fleet_rollout(
+    action: Annotated[RolloutAction, Argument(help="approve, abort or status")],
+    config: FleetPath,
+    group: GroupName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Approve the next stage of a rollout that waits, abort it, or show how far it has come.
+
+    abort ends the round without its model: devices that have it try the model before it again.
+    """
+    from getpass import getuser
+
+    from edged.fleet.config import load
+    from edged.fleet.coordinator.branches import folder_of
+    from edged.fleet.coordinator.control import instruct
+    from edged.fleet.coordinator.status import rollout_lines, status_of
+
+    found = load(config)
+    report = status_of(found, group)
+    status = report.status
+    if action == "status":
+        told = {} if status.rollout is None else status.rollout.to_json()
+        lines = rollout_lines(status.rollout)
+        print_json(told) if as_json else sys.stdout.write("\n".join(lines) + "\n")
+        return
+    order: Literal["approve", "abandon"] = "approve" if action == "approve" else "abandon"
+    instruct(folder_of(found, group), order, (status.round, status.phase), getuser())
+    later = "" if report.running else "; when the coordinator runs"
+    sys.stdout.write(f"{action}: round {status.round}{later}\n")
+
+
+@fleet_app.command("history")
+def fleet_history(
+    config: FleetPath,
+    device: Annotated[str | None, Option(metavar="DEVICE", help="only of this device")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which device took which model when, and who approved or ordered what; the oldest first."""
+    from dataclasses import asdict
+
+    from edged.fleet.config import load
+    from edged.fleet.coordinator.branches import folder_of, own_groups
+    from edged.fleet.coordinator.history import line_of, read_history
+
+    found = load(config)
+    entries = [
+        entry
+        for group in ("", *own_groups(found))
+        for entry in read_history(folder_of(found, group))
+        if device in (None, entry.device)
+    ]
+    entries.sort(key=lambda entry: entry.at)
+    if as_json:
+        print_json({"entries": [asdict(entry) for entry in entries]})
+    else:
+        sys.stdout.writelines(line_of(entry) + "\n" for entry in entries)
+
+
+@fleet_app.command("export")
+def fleet_export(
+    config: FleetPath,
+    out: Annotated[Path, Argument(metavar="OUT.onnx", help="file to write")],
+    group: GroupName = "",
+    bundle: Annotated[
+        Path | None, Option(metavar="DIR", help="the devices' bundle, where `model` is not one itself")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Write the model that the fleet has now as one ONNX file, also while the coordinator runs."""
+    from edged.fleet.config import load
+    from edged.fleet.coordinator.export import export
+
+    check_file(out, force=force)
+    course = export(load(config), out, group=group, bundle=bundle)
+    sys.stdout.write(f"{out}: version {course.version}, {course.standing.hash[:12]}\n")
+
+
 @fleet_app.command("exclude")
 def fleet_exclude(config: FleetPath, device: DeviceName) -> None:
     """Let a device take no part in rounds: it is not asked, and its updates and reports are refused."""
     from edged.fleet.config import load
-    from edged.fleet.coordinator.control import exclude
+    from edged.fleet.coordinator.branches import exclude
 
-    control = exclude(load(config).dir, device)
+    control = exclude(load(config), device)
     sys.stdout.write(f"excluded: {', '.join(control.excluded)}\n")
 
 
@@ -131,9 +219,9 @@ def fleet_exclude(config: FleetPath, device: DeviceName) -> None:
 def fleet_include(config: FleetPath, device: DeviceName) -> None:
     """Let a device that was excluded take part again."""
     from edged.fleet.config import load
-    from edged.fleet.coordinator.control import exclude
+    from edged.fleet.coordinator.branches import exclude
 
-    control = exclude(load(config).dir, device, include=True)
+    control = exclude(load(config), device, include=True)
     sys.stdout.write(f"excluded: {', '.join(control.excluded) or 'none'}\n")
 
 
@@ -143,7 +231,7 @@ def fleet_flower_app(_: Annotated[Path | None, Argument()] = None, config: Path 
     raise ConfigError(
         "edged-flower has the app now",
         where="edged fleet flower-app",
-        remedy='flwr run "$(edged-flower)": docs/fleet-flower.md',
+        remedy='flwr run "$(edged-flower)": docs/fleet.md',
     )
 
 
@@ -155,11 +243,22 @@ def fleet_sim(
     unseen: Annotated[int, Option(help="keys that take no part, to ask the model about")] = 0,
     devices: Annotated[int, Option(help="without --key: how many", min=2)] = 20,
     alpha: Annotated[float, Option(help="without --key: small is skewed", min=0.01)] = 0.5,
-    rounds: Annotated[int, Option(min=1)] = 20,
+    kind: Annotated[
+        str, Option(help="training, or statistics: sums that the last layer is solved from")
+    ] = "training",
+    rounds: Annotated[int | None, Option(min=1, help="20, of statistics 1")] = None,
+    hidden: Annotated[
+        int | None, Option(min=1, help="units of the network's hidden layer; 256, of statistics 192")
+    ] = None,
+    masks: Annotated[
+        bool, Option("--masks", help="updates come under masks: only their sum is known")
+    ] = False,
     epochs: Annotated[int, Option(help="of each device in a round", min=1)] = 5,
     learning_rate: Annotated[float, Option(min=1e-6)] = 0.1,
     batch_size: Annotated[int, Option(min=1)] = 32,
     optimizer: Annotated[str, Option(help="sgd, sgd_momentum or adamw")] = "sgd",
+    clip_norm: Annotated[float, Option(help="largest L2 norm of an update", min=1e-6)] = 1.0,
+    noise: Annotated[float, Option(help="Gaussian noise on it, in units of the norm", min=0)] = 0.0,
     proximal: Annotated[float, Option(help="mu of FedProx", min=0)] = 0.0,
     dynamic: Annotated[float, Option(help="alpha of FedDyn", min=0)] = 0.0,
     step: Annotated[float, Option(help="of int8 values; 0 is the finest", min=0)] = 0.5,
@@ -169,9 +268,13 @@ def fleet_sim(
         str, Option(help="devices that point against the others: count or leave_out")
     ] = "count",
     poison: Annotated[float, Option(help="share of devices that do harm", min=0, max=1)] = 0.0,
-    attack: Annotated[str, Option(help="flip or scale: what they do")] = "flip",
+    attack: Annotated[str, Option(help="flip, scale or noise: what they do")] = "flip",
     personal: Annotated[list[str] | None, Option(metavar="GLOB", help="layers that stay on devices")] = None,
+    group: Annotated[
+        list[str] | None, Option(metavar="GLOB", help="devices with a model of their own, by name")
+    ] = None,
     central: Annotated[bool, Option(help="train one model on all rows, to compare")] = True,
+    alone: Annotated[bool, Option(help="train each device alone, to compare")] = True,
     seed: Annotated[int, Option()] = 0,
     force: Force = False,
     as_json: AsJson = False,
@@ -180,11 +283,14 @@ def fleet_sim(
     from edged.fleet.simulation.report import lines_of, run
     from edged.fleet.simulation.simulation import SimulationPlan
 
+    which, one = SimulationPlan.kind_of(kind), kind == "statistics"
     plan = SimulationPlan(
-        data, key, devices, alpha, unseen, rounds, epochs, learning_rate, batch_size, proximal=proximal,
-        dynamic=dynamic, step=step, reduce=reduce, trim=trim, opposed=opposed, poison=poison,
-        attack=SimulationPlan.attack_of(attack), optimizer=optimizer, personal=tuple(personal or ()),
-        central=central, seed=seed,
+        data, key, devices, alpha, unseen, rounds or (1 if one else 20), epochs, learning_rate,
+        batch_size, proximal=proximal, dynamic=dynamic, step=step, reduce=reduce, trim=trim, opposed=opposed,
+        poison=poison, attack=SimulationPlan.attack_of(attack), optimizer=optimizer,
+        personal=tuple(personal or ()), central=central, seed=seed, clip_norm=clip_norm, noise=noise,
+        groups=tuple(group or ()), alone=alone, kind=which, masks=masks,
+        hidden=hidden or (192 if one else 256),
     )  # fmt: skip
     replacing = nullcontext() if out is None else new_directory(out, "report.json", "index.html", force=force)
     with replacing as folder:

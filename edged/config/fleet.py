@@ -14,6 +14,9 @@ class FleetConfig(Section):
     stream: str | None = Field(
         None, description="with several streams: name of the one whose model the fleet improves"
     )
+    tags: list[Name] = Field(
+        [], max_length=16, description="words by which the coordinator forms groups, such as [hall-2, spare]"
+    )
     flower: bool = Field(
         False, description="rounds come from Flower's SuperNode over web.unix_socket, and not over MQTT"
     )
@@ -56,6 +59,10 @@ class FleetConfig(Section):
         " budget",
     )
     delta: float = Field(1e-5, gt=0, lt=1, description="the delta that goes with epsilon")
+    masked: bool = Field(
+        False,
+        description="take part only in rounds whose coordinator sees nothing but the sum of all updates",
+    )
     report: bool = Field(
         True, description="report losses and metrics on the own holdout to the coordinator of the fleet"
     )
@@ -74,6 +81,8 @@ class FleetConfig(Section):
     def _keys_without_flower(self) -> FleetConfig:
         if self.flower and self.keys:
             raise ValueError("rounds from Flower are not signed: its SuperLink knows its nodes; remove keys")
+        if self.flower and self.masked:
+            raise ValueError("rounds from Flower come without masks: remove masked, or flower")
         return self
 
     @model_validator(mode="after")

@@ -139,6 +139,9 @@ def _span(value: str) -> str:
     return value
 
 
+DaySpan = Annotated[str, AfterValidator(_span)]
+
+
 def minutes(span: str) -> tuple[int, int]:
     """Beginning and end of a span of the day, in minutes.
 
@@ -152,7 +155,7 @@ def minutes(span: str) -> tuple[int, int]:
 class GuardsConfig(Section):
     """What holds training back. A command trains in spite of it."""
 
-    quiet: Annotated[str, AfterValidator(_span)] | None = Field(
+    quiet: DaySpan | None = Field(
         None, description='hours of local time without training, such as "22:00-06:00"'
     )
     max_temperature: float | None = Field(

@@ -56,8 +56,15 @@ def initial_parameters(bundle: BundleContents) -> dict[str, NDArray[np.float32]]
 
     Raises UnavailableError when the bundle does not know where they lie: it is for the native engine alone.
     """
-    base = _base(bundle)
-    return (base or base_model(bundle, Description.of(bundle))).parameters()
+    return base_of(bundle).parameters()
+
+
+def base_of(bundle: BundleContents) -> BaseModel:
+    """The inference model that a bundle begins with, whose parameters can be replaced.
+
+    Raises UnavailableError when the bundle does not know where they lie: it is for the native engine alone.
+    """
+    return _base(bundle) or base_model(bundle, Description.of(bundle))
 
 
 def _base(bundle: BundleContents) -> BaseModel | None:

@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from edged.config.loader import all_problems, read_yaml
 from edged.config.mqtt import MqttConfig
 from edged.config.serving import LogConfig
-from edged.config.values import Count, Duration, FilePath, Name, Section, Share
-from edged.domain.federated.settings import Encoding, RoundSettings
+from edged.config.training import DaySpan, minutes
+from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size
+from edged.domain.federated.audience import Audience, GroupRule, Hours
+from edged.domain.federated.masking import FEWEST
+from edged.domain.federated.settings import Encoding, MaskSettings, RoundSettings
+from edged.errors import ConfigError
 
-HINT = "docs/fleet.md lists every key"
+HINT = "docs/fleet-reference.md lists every key"
 IN_FLIGHT = 256
 """Messages that the broker may hand over before the first is durable: what bounds the memory."""
 MOST_REPLIES = 1000
@@ -41,6 +45,9 @@ STRATEGIES: dict[str, tuple[str, ...]] = {
 class RoundSection(Section):
     """How many devices make a round, and how long it takes."""
 
+    kind: Literal["training", "statistics"] = Field(
+        "training", description="statistics: devices send sums, from which the last layer is solved for"
+    )
     devices: Count = Field(10, description="updates that a round wants")
     over: float = Field(1.25, ge=1, le=10, description="how many times as many devices are asked")
     quorum: Share = Field(0.6, description="share of `devices` with which it closes at its deadline")
@@ -160,6 +167,32 @@ def _problem_of(strategy: str, options: Mapping[str, float]) -> str:
     return f"{strategy} has no option {wrong[0]}" if wrong else ""
 
 
+class StatisticsSection(Section):
+    """How the last layer is solved for, with `round.kind: statistics`."""
+
+    weight: str = Field("", description="parameter with its weights; the last layer's by name when absent")
+    bias: str = Field("", description="parameter with its bias")
+    penalty: float = Field(10.0, gt=0, description="of the squared weights of standardised inputs")
+    sharpness: float = Field(
+        10.0, gt=0, description="what the solved scores, from 0 to 1, are multiplied with to be logits"
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> StatisticsSection:
+        if bool(self.weight) != bool(self.bias):
+            raise ValueError("name both weight and bias, or none of them")
+        return self
+
+
+class MasksSection(Section):
+    """Whether updates come under masks, so that the coordinator knows only their sum."""
+
+    enabled: bool = Field(False, description="devices mask what they send; only its sum is known")
+    wait: Duration = Field(
+        60.0, gt=0, description="for keys of devices, for their shares, and for their answers, each at most"
+    )
+
+
 class GateSection(Section):
     """When the model of a round becomes the fleet's; numbers are in units of the median loss before."""
 
@@ -181,6 +214,78 @@ class GateSection(Section):
         return self
 
 
+class GroupSection(Section):
+    """Devices that form a group: all that is given must fit."""
+
+    devices: list[str] = Field([], description='patterns of device names, any of them, such as ["press-*"]')
+    tags: list[Name] = Field([], description="tags that a device must have, all of them (`fleet.tags` there)")
+    arch: str = Field("", description="pattern of its processor, such as aarch64")
+    version: str = Field("", description='pattern of its version of edged, such as "0.4.*"')
+    own_model: bool = Field(False, description="it has rounds and a model of its own, begun from the fleet's")
+
+    @model_validator(mode="after")
+    def _of_somebody(self) -> GroupSection:
+        if not (self.devices or self.tags or self.arch or self.version):
+            raise ValueError("a group of all devices is the fleet: give devices, tags, arch or version")
+        return self
+
+    def rule(self, name: str) -> GroupRule:
+        """The rule as devices receive it."""
+        return GroupRule(name, tuple(self.devices), tuple(self.tags), self.arch, self.version)
+
+
+class RolloutSection(Section):
+    """How the model of a round spreads, stage by stage; every device that is there tries it."""
+
+    canaries: str = Field("", description="name of the group that tries each model first")
+    rate: float | None = Field(
+        None, gt=0, description="devices an hour that get the model; null: a stage at once"
+    )
+    abort: Share | None = Field(
+        None,
+        description="share of devices for which it is worse, or which send no report, beyond which it ends at"
+        " once; null: each stage decides by the gate alone",
+    )
+    approval: Literal["never", "first", "each"] = Field(
+        "never", description="after which stages it waits for `edged fleet rollout approve`"
+    )
+    hours: DaySpan | None = Field(
+        None, description="when devices train and fetch, in their own zone, such as 22:00-06:00; null: always"
+    )
+    device_bytes: Size | None = Field(None, gt=0, description="that a device fetches and sends a day")
+    fleet_bytes: Size | None = Field(None, gt=0, description="that all devices together fetch and send a day")
+
+    @property
+    def tried(self) -> str:
+        """The first key here that has a meaning only where devices try models; empty for none."""
+        keys = ("canaries", "rate", "abort", "fleet_bytes")
+        found = [key for key in keys if getattr(self, key)] + ["approval"] * (self.approval != "never")
+        return found[0] if found else ""
+
+
+class MetricsSection(Section):
+    """Figures for Prometheus."""
+
+    listen: str | None = Field(
+        None, description="address and port on this machine, such as 127.0.0.1:9464; null: off"
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _here(cls, value: str | None) -> str | None:
+        from edged.fleet.page.server import loopback
+
+        try:
+            if value is not None:
+                loopback(value)
+        except ConfigError:
+            raise ValueError(
+                f"{value!r} is no address and port of this machine: write 127.0.0.1:9464, and let a proxy"
+                " with TLS answer others"
+            ) from None
+        return value
+
+
 class CoordinatorConfig(Section):
     """The whole configuration of a coordinator."""
 
@@ -198,7 +303,14 @@ class CoordinatorConfig(Section):
     train: TrainSection = TrainSection()
     admit: AdmitSection = AdmitSection()
     reduce: ReduceSection = ReduceSection()
+    statistics: StatisticsSection = StatisticsSection()
+    masks: MasksSection = MasksSection()
     gate: GateSection = GateSection()
+    groups: dict[Name, GroupSection] = Field({}, max_length=100, description="groups of devices by name")
+    rollout: RolloutSection | None = Field(
+        None, description="how models spread; without it a stage of `gate` is told at once"
+    )
+    metrics: MetricsSection = MetricsSection()
     log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
@@ -214,21 +326,90 @@ class CoordinatorConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _sums(self) -> CoordinatorConfig:
+        """Refuse what would have no effect on sums."""
+        if self.round.kind == "training":
+            return self
+        train, reduce = self.train, self.reduce
+        wrong = {
+            "train.noise": train.noise, "train.own_noise": train.own_noise, "train.personal": train.personal,
+            "train.dynamic": train.dynamic, "train.proximal": train.proximal,
+            "reduce.how": reduce.how != "mean", "reduce.rate": reduce.rate != 1.0,
+        }  # fmt: skip
+        if found := [name for name, value in wrong.items() if value]:
+            raise ValueError(
+                f"{found[0]} is for rounds of training, and has no effect on sums: remove it, or set"
+                " round.kind to training"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_a_sum(self) -> CoordinatorConfig:
+        """Refuse what needs to see the update of one device, where only their sum is known."""
+        reduce = self.reduce
+        if not self.masks.enabled:
+            return self
+        if reduce.how != "mean":
+            raise ValueError(
+                f"reduce.how: {reduce.how} looks at each update, and under masks only their sum is known:"
+                " take mean, or set masks.enabled to false"
+            )
+        if self.train.dynamic:
+            raise ValueError("train.dynamic does not go with masks.enabled: remove one of them")
+        if self.round.least < FEWEST:
+            raise ValueError(
+                f"{self.round.least} devices are a quorum, and a sum of fewer than {FEWEST} hides nobody:"
+                " raise round.devices or round.quorum"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stages_for_a_rollout(self) -> CoordinatorConfig:
+        if self.rollout is not None and (problem := self._problem_of_rollout(self.rollout)):
+            raise ValueError(problem)
+        return self
+
+    def _problem_of_rollout(self, rollout: RolloutSection) -> str:
+        canaries = rollout.canaries
+        if canaries and canaries not in self.groups:
+            return f"rollout.canaries: no group {canaries} in groups ({', '.join(self.groups) or 'none'})"
+        if canaries and self.groups[canaries].own_model:
+            return f"rollout.canaries: group {canaries} has a model of its own: set own_model to false"
+        if rollout.tried and not self.gate.evaluate:
+            return f"rollout.{rollout.tried} needs devices that try models: set gate.evaluate to true"
+        if rollout.approval != "never" and not canaries and len(self.gate.stages) < 2:
+            return "rollout.approval needs a stage before the last: name canaries, or more gate.stages"
+        if rollout.fleet_bytes and self.choose.everyone:
+            return "rollout.fleet_bytes needs rounds that choose devices: set choose.everyone to false"
+        return ""
+
+    def audience(self, group: str = "") -> Audience:
+        """Whom the rounds of a group are for; those of the fleet when it is empty."""
+        rollout = self.rollout or RolloutSection()
+        own = tuple(section.rule(name) for name, section in self.groups.items() if section.own_model)
+        hours = None if rollout.hours is None else Hours(*minutes(rollout.hours))
+        return Audience(group, own, hours, rollout.device_bytes or 0)
+
     @property
     def settings(self) -> RoundSettings:
         """Training settings as devices receive them."""
-        train = self.train
+        train, masks = self.train, None
+        encoding = Encoding(train.dtype, train.step)
+        if self.masks.enabled:
+            encoding, masks = Encoding("float32"), MaskSettings(self.admit.max_samples)
         epochs = 1 if train.steps is None and train.epochs is None else train.epochs
         return RoundSettings(
             epochs, train.steps, train.learning_rate, train.batch_size, train.proximal, train.clip_norm,
-            train.noise, Encoding(train.dtype, train.step), tuple(train.personal), self.gate.evaluate,
-            train.dynamic, train.own_noise,
+            train.noise, encoding, tuple(train.personal), self.gate.evaluate,
+            train.dynamic, train.own_noise, masks=masks,
         )  # fmt: skip
 
     @property
-    def stages(self) -> list[float]:
-        """Shares of devices that try a model, one after the other; none: it is the fleet's at once."""
-        return self.gate.stages if self.gate.evaluate else []
+    def stages(self) -> list[float | str]:
+        """Shares of devices, or a group of them, that try a model; none: it is the fleet's at once."""
+        canaries = [self.rollout.canaries] if self.rollout is not None and self.rollout.canaries else []
+        return [*canaries, *self.gate.stages] if self.gate.evaluate else []
 
     @property
     def broker(self) -> MqttConfig:

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.federated.feddyn import moved_on, pulled
+from edged.domain.federated.head_statistics import HeadStatistics
 from edged.domain.federated.personal_layers import fitting, is_personal, only
 from edged.domain.federated.privacy import clipped, noised, norm
 from edged.domain.protocols import Anchor, LearningRate
 from edged.domain.training.weight_deltas import Coding, code, decode, difference
 from edged.errors import NoDataError, RefusedError
+from edged.trainer.head_inputs import HeadInputs
 from edged.trainer.steps import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -134,6 +136,24 @@ class RoundTrainer:
             coded, CarriedState(residual, only(made, config.personal), moved), len(rows), steps,
             norm(sent), norm(change), before, self._data.measure(engine),
         )  # fmt: skip
+
+    def head_statistics(self, base: Weights, config: RoundSettings) -> HeadStatistics:
+        """The sums over the device's samples from which the last layer of the fleet's model is solved.
+
+        `base` is the model of the fleet, `config` names the layer. Raises NoDataError when the device has no
+        labelled sample; RefusedError when the base is not a model of this device's network, its tasks are no
+        classes, or its output is not that layer's.
+        """
+        layer, schema = config.statistics, self._task.schema
+        if layer is None or schema.task != "classify":
+            raise RefusedError("only layers that answer classes are solved for", where="statistics")
+        rows = self._data.rows()
+        if len(rows) == 0:
+            raise NoDataError("no labelled sample for a round", where="sample log")
+        start = fitting(base, self._data.parameters(), self._trainable, ())
+        inputs = HeadInputs(self._task.bundle, start, layer).read(rows.x, self._throttle)
+        usable = np.isfinite(inputs).all(axis=1)
+        return HeadStatistics.of(inputs[usable], rows.y[usable, 0].astype(np.int64), layer.outputs)
 
     def _fit(
         self, engine: Engine, rows: Window, config: RoundSettings, rng: np.random.Generator, seconds: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from edged.errors import RefusedError
 from edged.mqtt import update_encoding
 from edged.mqtt.update_encoding import fleet_model
 from edged.storage.models.sent_updates import MOVED, PERSONAL, RESIDUAL, ROUNDS, SentUpdates
-from edged.trainer.fleet_training import CarriedState
+from edged.trainer.fleet_training import CarriedState, RoundContribution
 from edged.trainer.quality import holdout_rows, quality
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from edged.domain.training.trainer_messages import TrainRound
     from edged.storage.samples.log import SampleLog
     from edged.trainer.batches import BatchSampler
-    from edged.trainer.fleet_training import RoundContribution, RoundTrainer
+    from edged.trainer.fleet_training import RoundTrainer
     from edged.trainer.foreign_weights import WeightImporter
     from edged.trainer.learner import Learner
     from edged.trainer.task import LearningTask
@@ -86,6 +87,8 @@ class FleetUpdateTrainer:
         announced = order.round
         upto = self._data.last_seq()
         base = fleet_model(order.model, announced.base.hash, self._max_bytes)
+        if announced.config.statistics is not None:
+            return self._sums(order, base, upto, started)
         made = self._trainer.train_round(
             base,
             announced.config,
@@ -111,6 +114,22 @@ class FleetUpdateTrainer:
             seconds=time.monotonic() - started,
         )
 
+    def _sums(
+        self, order: TrainRound, base: Mapping[str, NDArray[np.float32]], upto: int, started: float
+    ) -> RoundResult:
+        """Keep the statistics of the last layer, and what the next round of training goes on from."""
+        announced = order.round
+        found = self._trainer.head_statistics(base, announced.config)
+        nothing = RoundContribution({}, self._carried(), int(found.rows), 0, 0.0, 0.0, None, None)
+        about = replace(self._about(announced, nothing, upto), noise=0.0)
+        kept = self._kept.add(
+            about.to_json(), update_encoding.pack_sums(found.vector()), _flat(nothing.carried)
+        )
+        return RoundResult(
+            order.run, kept.number, about, nothing.samples, 0, 0.0, 0.0, None, None,
+            bytes=len(kept.blob), seconds=time.monotonic() - started,
+        )  # fmt: skip
+
     def _about(self, announced: RoundAnnouncement, made: RoundContribution, upto: int) -> KeptUpdate:
         """Describe the update; with noise nothing that was counted without noise but the samples."""
         loss, metrics = None, {}
@@ -129,6 +148,7 @@ class FleetUpdateTrainer:
             loss=loss,
             metrics=metrics,
             consumed=upto,
+            masked=announced.config.masks is not None,
         )
 
     def _carried(self) -> CarriedState:

@@ -110,7 +110,7 @@ def test_configurations_load(block: str, tmp_path: Path) -> None:
         return  # an automation of Home Assistant's
     if "recipes" in content:
         RecipeFile.model_validate(content, context={"folder": tmp_path})
-    elif content.keys() & {"reduce", "round", "choose"}:
+    elif content.keys() & {"reduce", "round", "choose", "rollout"}:
         whole = {"fleet": "plant", "model": "bundle", **content}
         CoordinatorConfig.model_validate(whole, context={"folder": tmp_path})
     else:

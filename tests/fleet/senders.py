@@ -99,7 +99,8 @@ class Senders:
         self._closing = threading.Event()
         config = MqttConfig(host="127.0.0.1", port=port, reconnect_max=1.0)
         self._sessions = [
-            Session(config, client_id=f"senders-{n}", clean=True, backlog=20_000) for n in range(connections)
+            Session(config, client_id=f"senders-{self._names[0]}-{n}", clean=True, backlog=20_000)
+            for n in range(connections)
         ]
         self._sessions[0].subscribe([self.topics.round, self.topics.ack("+")], 1, self._heard)
         for session in self._sessions:
@@ -116,7 +117,7 @@ class Senders:
     def _heard(self, delivery: ReceivedMessage) -> None:
         self._sessions[0].ack([delivery])
         with self._lock:
-            if delivery.topic == self.topics.round:
+            if delivery.topic.startswith(self.topics.round):
                 self.rounds.append(RoundAnnouncement.read(delivery.payload))
                 self._begin(self.rounds[-1])
             else:

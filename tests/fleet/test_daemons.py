@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from contextlib import ExitStack
+from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import pytest
 
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
+from edged.engines.inference import InferenceModel
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import StorageError
 from edged.fleet.config import load
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import status_of
+from edged.mqtt.weight_encoding import FILE, unpack
+from edged.signing import new_pair
+from tests.commands import edged
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
@@ -114,3 +122,118 @@ def test_two_daemons_learn_from_each_other_though_coordinator_and_device_are_kil
             listener.wait(lambda listener=listener: len(listener.events("fleet_model")) >= 2, 60)  # type: ignore[misc]
             assert listener.events("model_promoted")[0]["origin"] == "weights"
             assert not listener.events("fleet_failed")
+
+
+def fleet(site: Site, *words: str) -> str:
+    """What a command of `edged fleet` says."""
+    action, *more = words
+    done = subprocess.run(
+        [sys.executable, "-m", "edged", "fleet", *action.split(), str(site.path), *more],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_canary_tries_a_model_an_operator_approves_it_and_a_group_has_its_own(
+    broker: Mosquitto, make_site: MakeSite, tmp_path: Path
+) -> None:
+    bundle = build(
+        mlp(6, 3, (16,)), tmp_path / "bundle", loss="cross_entropy", standardise=Statistics.identity(6),
+        engine="portable",
+    )  # fmt: skip
+    rollout = {"canaries": "first", "approval": "first", "device_bytes": "20MiB"}
+    sections = ROUNDS | {
+        "round": ROUNDS["round"] | {"devices": 1, "rounds": 1},
+        "choose": {"min_samples": 50, "patience": "1s", "idle": False},
+        "groups": {"first": {"tags": ["canary"]}, "apart": {"devices": ["alone-*"], "own_model": True}},
+        "rollout": rollout,
+    }
+    site = make_site(broker.port, initial_parameters(bundle), model=str(bundle.path), **sections)
+    with ExitStack() as stack:
+        listeners: dict[str, Listener] = {}
+        for seed, (name, tags) in enumerate({"bird": ["canary"], "alone-1": []}.items(), 1):
+            folder = tmp_path / name
+            folder.mkdir()
+            own = SECTIONS | {"fleet": SECTIONS["fleet"] | {"tags": tags}}
+            made = Device(
+                folder, broker.port, STREAM, device={"id": name}, model={"bundle": str(bundle.path)}, **own
+            )
+            listeners[name] = stack.enter_context(running(made, broker.port, f"edged/{name}"))
+            feed(listeners[name], 300, seed)
+        coordinator = site.spawn()
+        for listener in listeners.values():
+            listener.wait(lambda listener=listener: listener.events("fleet_model"), 120)  # type: ignore[misc]
+        wait_until(lambda: status_of(load(site.path)).status.phase == "approval", 60)
+        assert "waits for approval" in fleet(site, "rollout status")
+        assert fleet(site, "rollout approve") == "approve: round 1\n"
+        wait_until(lambda: len(read_lineage(site.dir)) == 1, 60)
+        wait_until(lambda: len(read_lineage(site.dir / "groups" / "apart")) == 1, 60)
+        assert coordinator.wait(60) == 0, (site.folder / "log").read_text()
+    common, apart = read_lineage(site.dir)[0], read_lineage(site.dir / "groups" / "apart")[0]
+    assert (common.accepted, apart.accepted) == (True, True)
+    assert common.approved_by == getuser()
+    assert common.model != apart.model
+    told = fleet(site, "history")
+    assert f"bird model {common.model[:12]}, round 1" in told
+    assert f"alone-1 model {apart.model[:12]}" in fleet(site, "history", "--device", "alone-1")
+    assert f"approve round 1, by {getuser()}" in told
+    for group, entry in ((), common), (("--group", "apart"), apart):
+        out = tmp_path / f"{entry.model[:8]}.onnx"
+        assert entry.model[:12] in fleet(site, "export", str(out), *group)
+        folder = site.dir / "groups" / "apart" if group else site.dir
+        expected, _ = unpack((folder / "models" / entry.model / FILE).read_bytes())
+        model = onnx.load(out)
+        found = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+        assert all(np.array_equal(found[name], value) for name, value in expected.items())
+        assert InferenceModel(out, threads=1).predict(np.zeros((2, 6), np.float32)).shape == (2, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("names", [("left", "right"), ("left", "right", "third")], ids=["plain", "masked"])
+def test_one_round_of_statistics_serves_on_all_daemons(
+    broker: Mosquitto, make_site: MakeSite, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """The third has signed and sealed rounds under masks, too: of two devices a sum hides nobody's part."""
+    bundle = build(
+        mlp(6, 3, (32,)), tmp_path / "bundle", loss="cross_entropy", standardise=Statistics.identity(6),
+        engine="portable",
+    )  # fmt: skip
+    sections = {name: value for name, value in ROUNDS.items() if name in ("choose", "gate")}
+    sections["round"] = ROUNDS["round"] | {"kind": "statistics", "rounds": 1, "devices": len(names)}
+    fleet = SECTIONS["fleet"]
+    if len(names) > 2:
+        new_pair(tmp_path / "fleet.key")
+        sections |= {"masks": {"enabled": True, "wait": "20s"}, "key": str(tmp_path / "fleet.key")}
+        fleet = fleet | {"keys": [str(tmp_path / "fleet.key.pub")], "masked": True}
+    site = make_site(broker.port, initial_parameters(bundle), model=str(bundle.path), **sections)
+    with ExitStack() as stack:
+        listeners, devices = [], []
+        for seed, name in enumerate(names, 1):
+            folder = tmp_path / name
+            folder.mkdir()
+            own = {"device": {"id": name}, "model": {"bundle": str(bundle.path)}, "fleet": fleet}
+            quiet = SECTIONS["training"] | {"new_labels": 100_000}
+            devices.append(Device(folder, broker.port, STREAM, **SECTIONS | own | {"training": quiet}))
+            listeners.append(stack.enter_context(running(devices[-1], broker.port, f"edged/{name}")))
+            listeners[-1].request("pause", what="training")
+            feed(listeners[-1], 300, seed)
+        coordinator = site.spawn()
+        for listener in listeners:
+            listener.request("resume", what="training")
+        assert coordinator.wait(120) == 0, (site.folder / "log").read_text()
+        assert [entry.accepted for entry in read_lineage(site.dir)] == [True]
+        for listener in listeners:
+            listener.wait(lambda listener=listener: listener.events("fleet_model"), 60)  # type: ignore[misc]
+            assert listener.events("fleet_model")[0]["taken"]
+            assert not listener.events("fleet_failed")
+        version = str(listeners[0].events("model_promoted")[-1]["version"])
+        out = tmp_path / "out.onnx"
+        done = edged("models", devices[0].path, "export", version, "-o", out)
+        assert done.code == 0, done.err
+    x = np.random.default_rng(9).normal(size=(500, 6)).astype(np.float32)
+    answered = InferenceModel(out).predict(x).argmax(axis=1)
+    right = (answered == x[:, :3].argmax(axis=1)).mean()
+    assert right > 0.75  # alone, a device hardly ever sees one of three classes

@@ -1,7 +1,7 @@
 """Flower for fleets of edged: its strategies at a coordinator over MQTT, and an app for its own transport.
 
-Flower 1.41 (Beutel et al., "Flower: a friendly federated learning research framework", 2020) is pinned to one
-version. Nothing in `edged` knows it: a coordinator finds `reducer.reducers` by its entry point.
+Flower (Beutel et al., "Flower: a friendly federated learning research framework", 2020) is limited to the
+versions in `compat`. Nothing in `edged` knows it: a coordinator finds `reducer.reducers` by its entry point.
 """
 
 import sys

@@ -98,7 +98,7 @@ class FlowerChannel:
                 self._models.setdefault(levels[0], {})[int(levels[1])] = payload
             elif kind == "model":
                 self._models.pop(levels[0], None)
-            else:
+            elif kind == "ack":  # a status is for the fleet page, which needs a broker
                 self._store(Receipts.read(payload))
         return True
 

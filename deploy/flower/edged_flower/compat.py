@@ -1,4 +1,4 @@
-"""Flower as it is installed here: one version, silent, and with the identity that its messages want."""
+"""Flower as it is installed here: in a known version, silent, with the identity that its messages want."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from edged.errors import UnavailableError
 
-VERSION = "1.41.0"
+VERSIONS = ("1.41.0", "1.42.0")
 SILENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -16,19 +16,19 @@ def require() -> None:
     """Make Flower usable in this process, without what it tells its makers.
 
     Its messages ask for the task of the process, which outside of Flower's own programs nobody sets: a
-    private part of it, hence the one version.
+    private part of it, hence the versions that were tried.
 
     Raises
     ------
     UnavailableError
-        When it is installed in another version.
+        When it is installed in a version that is not known.
     """
     found = version("flwr")
-    if found != VERSION:
+    if found not in VERSIONS:
         raise UnavailableError(
-            f"flwr {VERSION} is needed, here is {found}",
+            f"flwr {' or '.join(VERSIONS)} is needed, here is {found}",
             where="edged-flower",
-            remedy=f"pip install flwr=={VERSION}",
+            remedy=f"pip install flwr=={VERSIONS[-1]}",
         )
     for name, value in SILENT.items():
         os.environ.setdefault(name, value)

@@ -13,6 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged import signing
+from edged.device.fleet_member.masked_rounds import MaskedRounds
 from edged.device.fleet_member.round_jobs import RoundJobs
 from edged.device.fleet_member.update_sender import UpdateSender
 from edged.domain.events import (
@@ -23,6 +25,7 @@ from edged.domain.events import (
     FleetRefused,
     FleetTrained,
 )
+from edged.domain.federated.audience import BUDGET_USED, DAY_SECONDS, Audience, DeviceFacts, outside
 from edged.domain.federated.messages import (
     STOPPED,
     DeviceState,
@@ -34,7 +37,7 @@ from edged.domain.federated.messages import (
 )
 from edged.domain.federated.participation import DeviceRules, disagreement, stranger, terms
 from edged.domain.federated.settings import RoundSettings
-from edged.errors import EdgedError, RejectedUpdateError, StorageError
+from edged.errors import CorruptError, EdgedError, RefusedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
@@ -87,13 +90,16 @@ class Member:
             personal=tuple(config.personal),
             epsilon=config.epsilon,
             delta=config.delta,
+            masked=config.masked,
         )
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._round: RoundAnnouncement | None = None
-        self._sender = UpdateSender(device, config, topics, transport, SentUpdates(state, ROUNDS))
+        self._updates = SentUpdates(state, ROUNDS)
+        self._sender = UpdateSender(device, config, topics, transport, self._updates)
+        self._masks = MaskedRounds(device, config, topics, transport)
         self._fetcher = ModelFetcher(topics, transport)
         self._jobs = RoundJobs(self._queue, self._failed)
-        self._busy = False
+        self._busy = self._hears_peers = False
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
         self._declined: tuple[str, str] = ("", "")
@@ -107,7 +113,8 @@ class Member:
 
         Call it before the session is started.
         """
-        self._transport.follow(self._topics.round, self._receive_round)
+        for pattern in self._topics.rounds:
+            self._transport.follow(pattern, self._receive_round)
         self._transport.follow(self._topics.ack("+"), self._receive_receipts)
         self._queue.put(self._resume)
         self._thread.start()
@@ -125,6 +132,9 @@ class Member:
 
     def _receive_receipts(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._acknowledge(delivery.payload))
+
+    def _receive_peers(self, delivery: ReceivedMessage) -> None:
+        self._queue.put(lambda: self._mask(delivery.topic, delivery.payload))
 
     def _receive_part(self, delivery: ReceivedMessage) -> None:
         self._queue.put(lambda: self._add_part(delivery.topic, delivery.payload))
@@ -155,7 +165,9 @@ class Member:
     def _look(self) -> None:
         self._store()
         self._publish_state()  # before the update: who has that in hands looks at the state next
-        self._sender.send(self._clock.monotonic())
+        self._advance_masks()
+        if not self._budget_used():
+            self._transferred(self._sender.send(self._clock.monotonic()))
         self._decide()
         self._publish_state()
 
@@ -175,6 +187,37 @@ class Member:
             record = record.trained(pending.number, pending.about)
         self._change(record)
 
+    def _join_masks(self, announced: RoundAnnouncement) -> None:
+        if not self._hears_peers:  # only then: rules of a broker may not know the topic
+            self._transport.follow(self._topics.peers("+", self._device, "+"), self._receive_peers)
+            self._hears_peers = True
+        self._masks.join(announced, self._clock.monotonic())
+
+    def _mask(self, topic: str, payload: bytes) -> None:
+        try:
+            self._masks.receive(topic, payload, self._clock.monotonic())
+        except (RefusedError, RejectedUpdateError) as problem:
+            self._leave_masks(problem)
+
+    def _advance_masks(self) -> None:
+        """Send the update once it can be masked."""
+        now = self._clock.monotonic()
+        try:
+            made = self._masks.advance(now, self._updates, self._models)
+        except (RefusedError, CorruptError) as problem:
+            self._leave_masks(problem)
+            return
+        if made is not None:
+            self._change(self._record.masked(made.about))
+            window = self._round.window if self._round is not None else 0.0
+            self._sender.add(made.number, made.about, now + window * random.random(), made.blob)
+
+    def _leave_masks(self, problem: EdgedError) -> None:
+        """Take no further part in the round's sum: the others take off what masks it leaves."""
+        self._masks.drop()
+        number = self._round.round if self._round is not None else None
+        self._event(FleetFailed(number, problem.line()))
+
     # ---- rounds ----------------------------------------------------------------------------
 
     def _follow(self, payload: bytes) -> None:
@@ -184,16 +227,48 @@ class Member:
             log.warning("fleet_round_not_ours", reason=strange)
             self._round = None
             return
+        if not self._is_for_this(announced):
+            if self._round is not None and self._round.group == announced.group:
+                self._round = None  # this device belongs to another group now
+            return
         if self._config.keys and announced.opened < self._record.opened:
             log.warning("fleet_round_old", round=announced.round, remedy="a signed message was sent again")
             return
         if announced.opened != self._record.opened:
             self._change(self._record.following(announced))
         self._round, self._not_before = announced, 0.0
+        self._masks.follow(announced)
+
+    def _is_for_this(self, announced: RoundAnnouncement) -> bool:
+        state = self._work.state()
+        facts = DeviceFacts(self._device, state.tags, state.arch, state.version)
+        return (announced.audience or Audience()).includes(facts)
+
+    @property
+    def _audience(self) -> Audience:
+        return (self._round.audience if self._round is not None else None) or Audience()
+
+    def _rests(self) -> str:
+        """Why the device neither trains nor fetches for the fleet at this moment, in words."""
+        if (hours := self._audience.hours) is not None:
+            away = outside(hours, self._clock.now(), self._work.state().offset)
+            if away:
+                return away
+        return BUDGET_USED if self._budget_used() else ""
+
+    def _left(self) -> float:
+        return self._record.left(self._audience.daily_bytes, int(self._clock.now() // DAY_SECONDS))
+
+    def _budget_used(self, needed: int = 1) -> bool:
+        return self._left() < needed
+
+    def _transferred(self, size: int) -> None:
+        if size and self._audience.daily_bytes:
+            self._change(self._record.transferred(size, int(self._clock.now() // DAY_SECONDS)))
 
     def _decide(self) -> None:
         announced = self._round
-        if announced is None or self._busy or self._clock.monotonic() < self._not_before:
+        if announced is None or self._busy or self._clock.monotonic() < self._not_before or self._rests():
             return
         trains, judges = self._trains(announced), self._judges(announced)
         if not (trains or judges):
@@ -225,30 +300,43 @@ class Member:
 
     def _willing(self, announced: RoundAnnouncement) -> bool:
         reason = self._why_not(announced.config)
-        if reason and self._declined != (announced.id, reason):
+        if reason:
+            self._decline(announced, reason)
+        return not reason
+
+    def _decline(self, announced: RoundAnnouncement, reason: str) -> None:
+        """Report once why the device takes no part in a round."""
+        if self._declined != (announced.id, reason):
             self._declined = (announced.id, reason)
             self._event(FleetDeclined(announced.round, reason))
-        return not reason
 
     def _why_not(self, config: RoundSettings) -> str:
         if not self._config.train:
             return "it does not train in rounds: fleet.train is false"
+        if resting := self._rests():
+            return resting
         new = self._work.new_samples(self._record.consumed)
         if new < self._config.min_new_samples:
             return f"too few new labelled samples: {self._config.min_new_samples} needed"
+        return self._disagrees(config) or self._work.why_not()
+
+    def _disagrees(self, config: RoundSettings) -> str:
+        """Why the device cannot take part on the round's terms, in words."""
         own = self._own
+        if config.masks is not None and not signing.available():
+            return 'masks need the package cryptography: pip install "edged[signing]"'
         if (reason := disagreement(config, own)) and self._round is not None:
             return reason
         if own.epsilon is not None:
-            refusal = self._record.ledger.refusal(terms(config, own).noise, own.epsilon, own.delta)
-            if refusal:
-                return refusal
-        return self._work.why_not()
+            return self._record.ledger.refusal(terms(config, own).noise, own.epsilon, own.delta) or ""
+        return ""
 
     # ---- training and judging, between two training runs -----------------------------------
 
     def _start_training(self, announced: RoundAnnouncement, model: Path) -> None:
         own = replace(announced, config=terms(announced.config, self._own))
+        if own.config.masks is not None:
+            self._join_masks(announced)
         self._busy = True
         self._host.between_runs(
             lambda: self._jobs.run(lambda: self._work.train(own, model), self._trained, own.id)
@@ -287,6 +375,7 @@ class Member:
         number, about = found.number, found.about
         window = self._round.window if self._round is not None else 0.0
         self._sender.add(number, about, self._clock.monotonic() + window * random.random())
+        self._masks.trained(number, about)
         self._event(FleetTrained(about.round, found.samples, found.steps, found.bytes, found.norm))
         self._change(self._record.trained(number, about))
 
@@ -301,6 +390,11 @@ class Member:
     def _fetch(self, announced: RoundAnnouncement) -> None:
         base = announced.base
         if base.bytes <= self._config.max_bytes:
+            if self._budget_used(base.bytes):
+                self._decline(
+                    announced, f"its model has {base.bytes} bytes, more than today's budget has left"
+                )
+                return
             self._fetcher.request(base, self._clock.monotonic(), self._receive_part)
             return
         self._failures[base.hash] = self._failures[announced.id] = TRIES
@@ -308,6 +402,7 @@ class Member:
         self._event(FleetFailed(announced.round, reason))
 
     def _add_part(self, topic: str, payload: bytes) -> None:
+        self._transferred(len(payload))
         blob = self._fetcher.add(topic, payload, self._clock.monotonic())
         if blob is not None:
             digest = topic.split("/")[-2]
@@ -327,7 +422,7 @@ class Member:
                 taken, reason[:900],
             )  # fmt: skip
             self._transport.publish(self._topics.evaluation(announced.round, self._device), report.payload())
-        self._change(self._record.tried(announced.base.hash))
+        self._change(self._record.tried(announced.base.hash, taken=taken))
 
     # ---- what the fleet hears --------------------------------------------------------------
 
@@ -341,6 +436,7 @@ class Member:
             "ready": not reason,
             "why_not": reason[:200],
             "last_round": record.last_round,
+            "model": record.taken,
         }
         if fields["ready"] and self._busy:
             fields["idle"] = False

@@ -23,6 +23,9 @@ class Condition:
     idle: bool
     charged: bool
     cool: bool
+    tags: tuple[str, ...] = ()
+    arch: str = ""
+    offset: int = 0
 
 
 class FleetTransport(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,9 @@ class RoundExecutor:
             idle=self._scheduler.progress is None,
             charged=now.on_battery is not True or (now.battery_percent or 0.0) >= least,
             cool=not hot and not now.board,
+            tags=tuple(self._fleet.tags),
+            arch=platform.machine(),
+            offset=round(time.localtime(self._clock.now()).tm_gmtoff / 60),
         )
 
     def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:

@@ -25,6 +25,7 @@ class PendingUpdate:
     about: KeptUpdate
     at: float
     sendings: int = 0
+    blob: bytes | None = None  # what is sent of it, where that is not what was kept
 
 
 class UpdateSender:
@@ -46,31 +47,39 @@ class UpdateSender:
         """Resume sending what an earlier process has left: the newest of each round, oldest round first."""
         newest: dict[str, PendingUpdate] = {}
         for sent in self._updates.all():  # newest first
-            if sent.number not in settled:
+            about = KeptUpdate.from_json(sent.about)
+            if sent.number not in settled and not about.masked:  # its masks are gone
                 at = now + self._config.resend * random.random()
-                about = KeptUpdate.from_json(sent.about)
                 newest.setdefault(about.id, PendingUpdate(sent.number, about, at))
         self._waiting = {waiting.number: waiting for waiting in newest.values()}
         return [self._waiting[number] for number in sorted(self._waiting)]
 
-    def add(self, number: int, about: KeptUpdate, at: float) -> None:
-        """Add an update, to be sent at `at`, in seconds of the monotonic clock."""
-        self._waiting[number] = PendingUpdate(number, about, at)
+    def add(self, number: int, about: KeptUpdate, at: float, blob: bytes | None = None) -> None:
+        """Add an update, to be sent at `at`, in seconds of the monotonic clock.
 
-    def send(self, now: float) -> None:
-        """Send all updates that are due."""
+        With `blob` that is sent in place of what was kept; one under masks is not sent without it.
+        """
+        if not about.masked or blob is not None:
+            self._waiting[number] = PendingUpdate(number, about, at, blob=blob)
+
+    def send(self, now: float) -> int:
+        """Send all updates that are due; return how many bytes they have."""
+        size = 0
         due = [waiting for waiting in self._waiting.values() if waiting.at <= now]
         for waiting in due if self._transport.connected else []:
             sent = self._updates.get(waiting.number)
             if sent is None:
                 del self._waiting[waiting.number]  # newer ones have taken its place
                 continue
-            for topic, payload in self._header(waiting.about).messages(self._topics, sent.blob):
+            blob = sent.blob if waiting.blob is None else waiting.blob
+            for topic, payload in self._header(waiting.about).messages(self._topics, blob):
                 self._transport.publish(topic, payload)
+                size += len(payload)
             waiting.sendings += 1
             waiting.at = now + pause_before(
                 waiting.sendings, self._config.resend, self._config.spread, random.random()
             )
+        return size
 
     def acknowledge(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
         """Stop sending the updates that these receipts name; return each, with the reason if it was rejected.
@@ -87,16 +96,16 @@ class UpdateSender:
         return settled
 
     def _header(self, about: KeptUpdate) -> UpdateHeader:
-        """Return the line before the update."""
-        report = self._config.report
+        """Return the line before the update; under masks it says nothing of the device's samples."""
+        report = self._config.report and not about.masked
         return UpdateHeader(
             device=self._device,
             round=about.round,
             id=about.id,
             base=about.base,
-            samples=about.samples,
+            samples=1 if about.masked else about.samples,
             loss=about.loss if report else None,
-            norm=about.norm,
+            norm=0.0 if about.masked else about.norm,
             bytes=0,
             sha256="",
             metrics=about.metrics if report else {},

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from edged.domain.federated.audience import Audience, DeviceFacts
+from edged.domain.federated.mask_messages import STEPS
 from edged.domain.federated.settings import BaseModelInfo, Parts, RoundSettings, read_settings
 from edged.domain.json_fields import (
     MALFORMED,
@@ -31,6 +33,7 @@ from edged.domain.json_fields import (
     NotNegative,
     Number,
     ShortText,
+    ShortTexts,
     Token,
     read_dataclass,
     read_object,
@@ -61,6 +64,7 @@ class FleetTopics:
 
     fleet: str
     root: str = "edged"
+    group: str = ""  # whose rounds `round` names; the fleet's own when empty
 
     def __post_init__(self) -> None:
         if NAME.fullmatch(self.fleet) is None:
@@ -74,7 +78,17 @@ class FleetTopics:
     @property
     def round(self) -> str:
         """Retained: the round that is under way, or the last one."""
-        return f"{self.base}/round"
+        return f"{self.base}/round/{self.group}" if self.group else f"{self.base}/round"
+
+    @property
+    def rounds(self) -> tuple[str, str]:
+        """The filters of all rounds: the fleet's, and those of groups with a model of their own."""
+        return f"{self.base}/round", f"{self.base}/round/+"
+
+    @property
+    def status(self) -> str:
+        """Retained: what the coordinator is doing, for people."""
+        return f"{self.base}/status/{self.group}" if self.group else f"{self.base}/status"
 
     def model(self, digest: str, part: int | str) -> str:
         """Retained: a part of a model; `+` for all."""
@@ -97,18 +111,30 @@ class FleetTopics:
         """What a device makes of the model of a round."""
         return f"{self.base}/eval/{number}/{device}"
 
+    def mask(self, number: int, device: str, step: str) -> str:
+        """What a device says of the masks of a round, see `mask_messages`."""
+        return f"{self.base}/mask/{number}/{device}/{step}"
+
+    def peers(self, number: int | str, device: str, step: str) -> str:
+        """What a device is told of those with whom it masks in a round."""
+        return f"{self.base}/peers/{number}/{device}/{step}"
+
     @property
-    def of_devices(self) -> tuple[str, str, str]:
-        """The filters of what devices send: updates, states, evaluations."""
-        return f"{self.base}/up/#", f"{self.base}/state/+", f"{self.base}/eval/+/+"
+    def of_devices(self) -> tuple[str, ...]:
+        """The filters of what devices send: updates, states, evaluations, masks."""
+        base = self.base
+        return f"{base}/up/#", f"{base}/state/+", f"{base}/eval/+/+", f"{base}/mask/+/+/+"
 
     def sender(self, topic: str) -> tuple[str, str, int | None, int | None]:
-        """Kind (`up`, `state` or `eval`), device, round and part that a topic names.
+        """Kind (`up`, `state`, `eval` or `mask`), device, round and part that a topic names.
 
-        Raises RejectedUpdateError when it is not a topic on which devices send.
+        The part of `mask` is the position of the step in `STEPS`. Raises RejectedUpdateError when it is not a
+        topic on which devices send.
         """
         kind, *levels = topic.removeprefix(f"{self.base}/").split("/")
-        expected = {"up": (2, 3), "eval": (2,), "state": (1,)}.get(kind, ())
+        expected = {"up": (2, 3), "eval": (2,), "state": (1,), "mask": (3,)}.get(kind, ())
+        if kind == "mask" and levels[-1] in STEPS:
+            levels[-1] = str(STEPS.index(levels[-1]))
         numbers = levels[:1] + levels[2:] if kind != "state" else []
         if len(levels) not in expected or not all(map(_is_number, numbers)):
             raise RejectedUpdateError(MALFORMED, "no topic for devices", where=topic[:200])
@@ -158,6 +184,12 @@ class RoundAnnouncement(FleetMessage):
     devices: Annotated[tuple[str, ...], JsonFields.names] | None  # those that were chosen; None for all
     config: Annotated[RoundSettings, read_settings]
     seal: ShortText | None = None  # public key to which what devices send is sealed; see `signing.seal`
+    audience: Audience | None = None  # None: all devices, at any time
+
+    @property
+    def group(self) -> str:
+        """The group that it is for; empty for the fleet's own round."""
+        return self.audience.group if self.audience is not None else ""
 
     def names(self, device: str) -> bool:
         """Return whether the round has chosen this device."""
@@ -246,6 +278,15 @@ class DeviceState(FleetMessage):
     charged: bool  # it has power
     cool: bool  # it is not hot
     last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]  # it sent an update for; 0 before
+    tags: ShortTexts | None = None  # what groups go by
+    arch: ShortText | None = None  # of the processor
+    offset: Annotated[int, partial(JsonFields.count, least=-1440, most=1440)] | None = None  # minutes to UTC
+    model: ShortText | None = None  # fingerprint of the fleet's model that it took last
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What rules of groups ask about it."""
+        return DeviceFacts(self.device, self.tags or (), self.arch or "", self.version)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class DeviceRules:
     personal: tuple[str, ...] = ()  # patterns of layers that stay here
     epsilon: float | None = None  # of the privacy budget; None for none
     delta: float = 1e-5
+    masked: bool = False  # takes part only where updates come under masks
 
 
 def terms(config: RoundSettings, own: DeviceRules) -> RoundSettings:
@@ -41,6 +42,12 @@ def terms(config: RoundSettings, own: DeviceRules) -> RoundSettings:
 
 def disagreement(config: RoundSettings, own: DeviceRules) -> str:
     """What of its own rules keeps a device from a round, in words: it would be refused; empty for nothing."""
+    if config.statistics is not None and (own.noise or own.epsilon is not None):
+        return "privacy: rounds of statistics add no noise, and fleet.noise asks for it here"
+    if config.statistics is not None and own.personal:
+        return "rounds of statistics need the same network everywhere, and fleet.personal keeps layers here"
+    if own.masked and config.masks is None:
+        return "privacy: fleet.masked is set here, and updates of this round come without masks"
     if own.noise <= config.most_noise:
         return ""
     most = f"{config.most_noise:g} (train.own_noise of the coordinator)"
@@ -60,22 +67,33 @@ class MembershipRecord(Message):
     judged: str = ""  # fingerprint of the fleet's model that was tried last
     standing: str = ""  # fingerprint of the one before it
     opened: float = 0.0  # when the newest round that was followed was opened, seconds since the epoch
+    taken: str = ""  # fingerprint of the fleet's model that was taken last, mixed or not
+    day: int = 0  # of the bytes below, days since the epoch
+    traffic: int = 0  # bytes of models and updates on that day, where there is a budget of them
 
     def trained(self, number: int, about: KeptUpdate) -> MembershipRecord:
         """After training in a round: its update will be sent, so the ledger is charged now, once.
 
-        `about` is what was kept with the update.
+        One that leaves the device under masks alone is charged by `masked`. `about` is what was kept with the
+        update.
         """
         if number in self.charged:
             return self
         return replace(
             self,
-            ledger=self.ledger.charged(about.noise) if about.noise else self.ledger,
+            ledger=self._charged(about) if not about.masked else self.ledger,
             consumed=about.consumed,
             last_round=about.round,
             rounds=(*self.rounds, about.id)[-KEPT_ROUNDS:],
             charged=(*self.charged, number)[-KEPT_ROUNDS:],
         )
+
+    def masked(self, about: KeptUpdate) -> MembershipRecord:
+        """Before an update is sent under masks: with too few other devices it never is, and costs nothing."""
+        return replace(self, ledger=self._charged(about))
+
+    def _charged(self, about: KeptUpdate) -> PrivacyLedger:
+        return self.ledger.charged(about.noise) if about.noise else self.ledger
 
     def done_with(self, number: int) -> MembershipRecord:
         """After the receipt for an update, or its refusal."""
@@ -85,9 +103,18 @@ class MembershipRecord(Message):
         """After a round was announced that is at least as new as all before it."""
         return replace(self, opened=announced.opened)
 
-    def tried(self, digest: str) -> MembershipRecord:
-        """Record that a model of the fleet was evaluated."""
-        return replace(self, judged=digest, standing=self.judged)
+    def tried(self, digest: str, *, taken: bool) -> MembershipRecord:
+        """Record that a model of the fleet was evaluated, and whether the device serves it now."""
+        return replace(self, judged=digest, standing=self.judged, taken=digest if taken else self.taken)
+
+    def transferred(self, size: int, day: int) -> MembershipRecord:
+        """Record bytes that were fetched or sent on a day."""
+        before = self.traffic if day == self.day else 0
+        return replace(self, day=day, traffic=before + size)
+
+    def left(self, budget: int, day: int) -> float:
+        """Bytes that may still be fetched and sent on a day; infinity without a budget."""
+        return budget - (self.traffic if day == self.day else 0) if budget else float("inf")
 
 
 def pause_before(sending: int, first: float, spread: float, draw: float) -> float:

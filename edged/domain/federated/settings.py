@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Literal
 
-from edged.domain.json_fields import AtLeastOne, Digest, JsonFields, NotNegative, ShortTexts, read_dataclass
+from edged.domain.json_fields import (
+    AtLeastOne,
+    Digest,
+    JsonFields,
+    NotNegative,
+    ShortText,
+    ShortTexts,
+    read_dataclass,
+)
 
 Dtype = Literal["float32", "float16", "int8"]
 
@@ -32,6 +40,22 @@ class Encoding:
 
 
 @dataclass(frozen=True)
+class LastLayer:
+    """Parameters of the layer of which devices send sums; `weight` is `(outputs, inputs)`, or transposed."""
+
+    weight: ShortText
+    bias: ShortText
+    outputs: AtLeastOne
+
+
+@dataclass(frozen=True)
+class MaskSettings:
+    """How an update becomes a part of a sum: times its share of `max_samples`, at most 1."""
+
+    max_samples: AtLeastOne
+
+
+@dataclass(frozen=True)
 class RoundSettings:
     """How devices train in a round; `epochs` or `steps`, the other one is None."""
 
@@ -47,6 +71,8 @@ class RoundSettings:
     evaluate: bool = True  # whether devices report what they make of the base
     dynamic: NotNegative = 0.0  # alpha of FedDyn, see `feddyn`; 0 is off
     own_noise: NotNegative | None = None  # the most that devices may add that insist on more than `noise`
+    statistics: LastLayer | None = None  # devices do not train, but send the sums from which it is solved
+    masks: MaskSettings | None = None  # updates come under masks, so that only their sum is known
 
     @property
     def most_noise(self) -> float:

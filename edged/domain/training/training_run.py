@@ -220,6 +220,7 @@ class KeptUpdate(Message):
     loss: float | None  # on the device's own holdout; None where noise was added to the update
     metrics: Mapping[str, float]
     consumed: int  # position in label order up to which samples were there
+    masked: bool = False  # whether it leaves the device under masks alone
 
 
 @dataclass(frozen=True)

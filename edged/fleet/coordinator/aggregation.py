@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from edged.errors import NonFiniteError, UnavailableError
-from edged.fleet.rules.aggregation import AdmittedUpdate, FedDyn, Mean
+from edged import signing
+from edged.errors import NoDataError, NonFiniteError, UnavailableError
+from edged.fleet.rules.admission import bound
+from edged.fleet.rules.aggregation import AdmittedUpdate, Aggregate, FedDyn, Mean
 from edged.fleet.rules.robust import Matrix, UpdateDirections, median, trimmed_mean
+from edged.fleet.rules.statistics import outliers, total_of
 from edged.storage.files.atomic import disk_errors
 
 if TYPE_CHECKING:
@@ -23,8 +26,9 @@ if TYPE_CHECKING:
     from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.updates import StoredUpdate
-    from edged.fleet.rules.aggregation import Aggregate, Reducer
+    from edged.fleet.rules.aggregation import Reducer
     from edged.fleet.rules.layout import Layout
+    from edged.fleet.rules.statistics import Head
 
     ReducerOf = Callable[[CoordinatorConfig, Weights, int, Mapping[str, NDArray[Any]]], Reducer]
 
@@ -33,6 +37,12 @@ def require_packages(config: CoordinatorConfig) -> None:
     """Raise UnavailableError, at the start already, where the reducer needs a package that is not there."""
     if config.reduce.how == "flower":
         _flower_reducers()
+    if config.masks.enabled and not signing.available():
+        raise UnavailableError(
+            "the package cryptography is not installed",
+            where="masks.enabled",
+            remedy='pip install "edged[signing]"',
+        )
 
 
 def _flower_reducers() -> ReducerOf:
@@ -105,11 +115,54 @@ def reduced(
     return reducer.finish()
 
 
+def solved(
+    head: Head,
+    config: CoordinatorConfig,
+    base: Weights,
+    records: Callable[[], Iterable[tuple[StoredUpdate, bytes]]],
+) -> tuple[Weights, Aggregate]:
+    """The base with the last layer that the sums of all devices give, and what came into it.
+
+    Devices whose inputs are far larger than those of the others are left out. `records` gives all sums anew
+    each time. Raises NoDataError when they are of fewer than two classes.
+    """
+    energies = {told.device: head.read(np.frombuffer(data)).energy for told, data in records()}
+    apart = outliers(energies, config.admit.max_norm)
+    rest = ((told, data) for told, data in records() if told.device not in apart)
+    total = total_of(head, ((told.factor, np.frombuffer(data)) for told, data in rest))
+    weights = head.model(base, total, config.statistics)
+    left_out = tuple(apart)
+    return weights, Aggregate(np.zeros(0), len(energies) - len(apart), round(total.rows), left_out=left_out)
+
+
+def summed(
+    head: Head | None, config: CoordinatorConfig, base: Weights, layout: Layout, total: NDArray[np.float64]
+) -> Weights:
+    """The model that the sum of vectors under masks leads to; `head` in rounds of statistics.
+
+    Raises NoDataError when they are of no sample, NonFiniteError when no honest devices can have such a sum.
+    """
+    if head is not None:
+        return head.model(base, head.read(total), config.statistics)
+    weight = float(total[-1])
+    if weight <= 0:
+        raise NoDataError("the updates of the round weigh nothing", where="masks")
+    change = total[:-1] / weight
+    norm, most = float(np.linalg.norm(change)), bound(config.settings, layout.size)
+    if not norm <= config.admit.max_norm * most:
+        raise NonFiniteError(f"the mean has the norm {norm:.3g}, the bound is {most:.3g}", where="masks")
+    return advanced(base, Aggregate(change, 0, 0), layout, config.reduce.rate)
+
+
+def finite(weights: Weights) -> Weights:
+    """The same weights; NonFiniteError when they are not all finite."""
+    if not all(np.isfinite(value).all() for value in weights.values()):
+        raise NonFiniteError("the model of the round has numbers that are not finite", where="fleet")
+    return weights
+
+
 def advanced(base: Weights, aggregate: Aggregate, layout: Layout, rate: float) -> Weights:
     """Compute the weights after a round; NonFiniteError when they are not all finite."""
     vector = layout.vector(base).astype(np.float64) + rate * aggregate.change
     with np.errstate(over="ignore"):
-        finite = np.isfinite(vector.astype(np.float32)).all()
-    if not finite:
-        raise NonFiniteError("the model of the round has numbers that are not finite", where="fleet")
-    return layout.weights(vector)
+        return finite(layout.weights(vector))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from edged.domain.federated.messages import split
-from edged.domain.federated.signatures import signed
+from edged.domain.federated.signatures import signed, signed_bytes
 from edged.logs import get_logger
 from edged.signing import sign
 
@@ -97,6 +97,19 @@ class Announcer:
         for number, receipts in told:
             topic = self._topics.ack(number)
             self._send(topic, self._signed(topic, receipts.payload()))
+
+    def status(self, payload: bytes) -> None:
+        """Publish the status, a JSON object, for all to read."""
+        self._session.publish(
+            self._topics.status, self._signed(self._topics.status, payload), qos=1, retain=True
+        )
+
+    def peers(self, number: int, device: str, step: str, payload: bytes) -> bool:
+        """Tell a device of those with whom it masks in a round; whether it could be said."""
+        topic, key = self._topics.peers(number, device, step), self._key
+        if key is not None:
+            payload = signed_bytes(topic, payload, lambda message: sign(message, key))
+        return self._session.publish(topic, payload, qos=1)
 
     def _signed(self, topic: str, payload: bytes) -> bytes:
         key = self._key

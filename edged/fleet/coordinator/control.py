@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from edged.errors import CorruptError, RefusedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
@@ -15,7 +15,7 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 if TYPE_CHECKING:
     from edged.fleet.rules.rounds import Phase
 
-Action = Literal["pause", "resume", "abandon", "skip"]
+Action = Literal["pause", "resume", "abandon", "skip", "approve"]
 CONTROL = "control.json"
 
 log = get_logger("edged.fleet")
@@ -23,15 +23,16 @@ log = get_logger("edged.fleet")
 
 @dataclass(frozen=True)
 class Order:
-    """To end the present phase of round `round`: without a model, or with what there is (`skip`).
+    """To end the present phase of round `round`: without a model, or with what there is (`skip`, `approve`).
 
-    `token` tells one order from the next: each is carried out once.
+    `by` is the user who gave it. `token` tells one order from the next: each is carried out once.
     """
 
-    what: Literal["abandon", "skip"]
+    what: Literal["abandon", "skip", "approve"]
     round: int
     phase: Phase
     token: str
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,19 +91,21 @@ def read_control(folder: Path) -> Control:
         raise CorruptError(f"no instructions in it: {problem}", where=str(path)) from None
 
 
-def instruct(folder: Path, action: Action, course: tuple[int, Phase]) -> Control:
+def instruct(folder: Path, action: Action, course: tuple[int, Phase], by: str = "") -> Control:
     """Pause or resume rounds, or end the present phase; `course` is the round and the phase it is in.
 
-    Raises RefusedError when there is no round to abandon.
+    `by` is the user who says so. Raises RefusedError when there is nothing to abandon or to approve.
     """
     control = _known(folder)
     if action in ("pause", "resume"):
         return _write(folder, replace(control, paused=action == "pause"))
     number, phase = course
-    if action == "abandon" and phase not in ("open", "trial"):
+    if action == "abandon" and phase not in ("open", "trial", "approval"):
         raise RefusedError("no round is under way", where=f"round {number}: {phase}")
-    what: Literal["abandon", "skip"] = "abandon" if action == "abandon" else "skip"
-    return _write(folder, replace(control, order=Order(what, number, phase, secrets.token_hex(8))))
+    if action == "approve" and phase != "approval":
+        raise RefusedError("no rollout waits for approval", where=f"round {number}: {phase}")
+    what = cast('Literal["abandon", "skip", "approve"]', action)
+    return _write(folder, replace(control, order=Order(what, number, phase, secrets.token_hex(8), by)))
 
 
 def exclude(folder: Path, device: str, *, include: bool = False) -> Control:

@@ -8,41 +8,71 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
 import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged import logs
 from edged.clock import SystemClock
+from edged.domain.federated.audience import DAY_SECONDS
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
 from edged.errors import ConfigError, RejectedUpdateError, TrainingError
-from edged.fleet.config import load
-from edged.fleet.coordinator.aggregation import advanced, reduced, reducer_of, require_packages
+from edged.fleet.coordinator.aggregation import (
+    advanced,
+    finite,
+    reduced,
+    reducer_of,
+    require_packages,
+    solved,
+    summed,
+)
 from edged.fleet.coordinator.announcer import Announcer
 from edged.fleet.coordinator.control import ControlReader
+from edged.fleet.coordinator.history import ModelHistory
 from edged.fleet.coordinator.inbox import Inbox
-from edged.fleet.coordinator.initial_model import first_model
+from edged.fleet.coordinator.initial_model import first_model, head_of
 from edged.fleet.coordinator.journal import CoordinatorJournal, ModelOrigin, RoundRecord
+from edged.fleet.coordinator.masks import MaskKeeper
+from edged.fleet.coordinator.public_status import (
+    ROUNDS,
+    CoordinatorStatus,
+    RolloutStatus,
+    RunTotals,
+    StatusPublisher,
+)
 from edged.fleet.coordinator.reports import LATE, RoundReports, States
-from edged.fleet.coordinator.status import CoordinatorStatus
+from edged.fleet.coordinator.rollout import RolloutStages
 from edged.fleet.coordinator.updates import UpdateAdmission
+from edged.fleet.rules.aggregation import Aggregate
 from edged.fleet.rules.layout import Layout
-from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
+from edged.fleet.rules.rollout import charged, fetched, remaining
+from edged.fleet.rules.rounds import (
+    FleetState,
+    awaiting_approval,
+    due,
+    ended,
+    extended,
+    finished,
+    opened,
+    trial,
+)
 from edged.fleet.rules.selection import choose, eligible, share_of, why_not
-from edged.fleet.rules.verdict import StageVerdict, judge
+from edged.fleet.rules.verdict import StageVerdict, judge, worse_of
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
 from edged.signing import Unsealer
 from edged.storage.files.atomic import DISK
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from edged.clock import Clock
+    from edged.domain.federated.messages import DeviceState
+    from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+    from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.announcer import Channel
     from edged.fleet.coordinator.control import Control, Order
@@ -52,6 +82,7 @@ if TYPE_CHECKING:
 BATCH = 256
 TICK = 0.5
 STATUS_SECONDS = 2.0
+STATES_SECONDS = 10.0  # after a start, in which devices' retained states come, before a rollout goes on
 WAITING_SECONDS = 30.0
 NAMED = 200  # devices whose names are in a status or an entry of the lineage
 
@@ -61,7 +92,8 @@ log = get_logger("edged.fleet")
 class Coordinator:
     """The coordinator of one fleet; `run` until the last round, or until `stop` is called.
 
-    `channel` carries messages as soon as it is started; it is a session at the broker when absent.
+    `channel` carries messages as soon as it is started; it is a session at the broker when absent. With
+    `group` it coordinates that group, which has a model of its own.
 
     Raises StorageError when its directory cannot be used; ConfigError when there is no model to begin with;
     UnavailableError when its reducer needs a package that is not there.
@@ -74,28 +106,39 @@ class Coordinator:
         clock: Clock | None = None,
         disk: Disk = DISK,
         channel: Channel | None = None,
+        group: str = "",
     ) -> None:
         require_packages(config)
         self._config, self._clock = config, clock or SystemClock()
         self._pace, self._keep = config.round, config.admit.staleness + 2
-        self._topics = FleetTopics(config.fleet, config.mqtt.root)
+        self._topics = FleetTopics(config.fleet, config.mqtt.root, group)
+        self._audience, self._rollout = config.audience(group), RolloutStages(config)
         self.journal = CoordinatorJournal(config.dir, disk=disk)
         self._reader = ControlReader(config.dir)
         self._unsealer = None if config.key is None else Unsealer(config.key)
         self.course = self._begun()
-        self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
-        self.admission = UpdateAdmission(config, self.journal, self.layout, self.course, self._reader)
+        weights = self.journal.weights(self.course.standing.hash)
+        self.layout, self._head = Layout.of(weights), head_of(config, weights)
         self.reports = RoundReports(self.journal, self.course)
-        self._states = States()
+        self._states = States(self._audience)
+        self._history = ModelHistory(config.dir, disk)
         self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
         name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
         self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
+        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course)
+        self.admission = UpdateAdmission(
+            config, self.journal, self.layout, self.course, self._reader, self._head, self._masks
+        )
         self._since: float | None = None
+        self._began: float | None = None  # when it was connected first
         self._waits, self._waited = (-1, ""), float("-inf")
         self._published = 0.0
+        self._publisher = StatusPublisher(self._announcer)
+        self.told: CoordinatorStatus | None = None  # the newest status, for other threads
+        self._ended, self._refused = Counter[str](), Counter[str]()  # since the start
 
     def _begun(self) -> FleetState:
         """Where the fleet was; else its begin, with the model that the configuration names."""
@@ -110,7 +153,19 @@ class Coordinator:
             course = replace(course, bundle=self._config.bundle)
             self.journal.store(course)
         self._check_bundle(course.bundle)
+        self._check_budget(course)
         return course
+
+    def _check_budget(self, course: FleetState) -> None:
+        """Refuse budgets in which no device could fetch the model."""
+        rollout = self._config.rollout
+        for key in ("device_bytes", "fleet_bytes"):
+            budget = None if rollout is None else getattr(rollout, key)
+            if budget is not None and budget < course.standing.bytes:
+                raise ConfigError(
+                    f"{budget} bytes a day, but the model has {course.standing.bytes}",
+                    where=f"rollout.{key}", remedy="raise it",
+                )  # fmt: skip
 
     def _check_bundle(self, bundle: str) -> None:
         """Refuse a fleet in which no device would take part."""
@@ -120,6 +175,10 @@ class Coordinator:
                 where="bundle",
                 remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
             )
+
+    def knows(self, device: str) -> bool:
+        """Whether a device has told its state, and belongs to this fleet or group; from any thread."""
+        return self._states.get(device) is not None
 
     def _enqueue(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):
@@ -153,7 +212,9 @@ class Coordinator:
         """Disconnect from the broker and close the files; `run` does it itself."""
         self._session.stop()
         self.admission.close()
+        self._masks.close()
         self.reports.close()
+        self._history.close()
         self.journal.close()
 
     def stop(self) -> None:
@@ -167,13 +228,18 @@ class Coordinator:
         for delivery in deliveries:
             self._receive(delivery)
         told = self.admission.commit()
+        self._masks.commit()
         self.reports.commit()
+        self._history.commit()
         self._session.ack(deliveries)
         self._announcer.receipts(told)
         if self._connected.is_set():
             self._connected.clear()
+            self._began = self._began or self._clock.now()
             self._announcer.announce(self.course, anew=True)
         self.advance(self._clock.now())
+        if self._masks.send():
+            self._inbox.wake()
         self._publish_status()
 
     def _receive(self, delivery: ReceivedMessage) -> None:
@@ -184,6 +250,10 @@ class Coordinator:
                 self.admission.receive(device, number, part, payload)
             elif kind == "state":
                 self._states.receive(device, payload)
+                self._history.note(self._states.get(device), self.course, self._clock.now())
+            elif kind == "mask":
+                self._reader.check(device)
+                self._masks.receive(device, number, part, payload)
             else:
                 self._reader.check(device)
                 self.reports.receive(device, number, payload, self.course)
@@ -206,6 +276,8 @@ class Coordinator:
     def advance(self, now: float) -> None:
         """Open, close, evaluate or extend a round if that is due at this moment."""
         course, control = self.course, self._control
+        if self._rollout.configured and course.phase in ("trial", "approval") and not self._settled(now):
+            return
         if control.order is not None and control.order.token != course.order:
             self._carry_out(control.order, now)
         elif course.phase in ("waiting", "done"):
@@ -213,29 +285,64 @@ class Coordinator:
                 self._open(now)
         elif course.phase == "trial":
             self._evaluate(now)
-        elif (what := due(course, self.admission.accepted, self._pace, now)) == "close":
+        elif course.phase == "open":
+            self._lead(now)
+
+    def _lead(self, now: float) -> None:
+        """Close, extend or give up the round that is open, if that is due."""
+        if self._stranded:
+            self._abandon(now, "the configuration asks for other rounds now")
+        elif self._masks.active:
+            self._lead_masks(now)
+        elif (what := due(self.course, self.admission.accepted, self._pace, now)) == "close":
             self._close(now)
         elif what == "extend":
             self._extend(now)
         elif what == "abandon":
             self._abandon(now, f"too few updates: {self.admission.accepted} of {self._pace.least}")
 
+    def _settled(self, now: float) -> bool:
+        """Whether the devices that are there have told their state since the start."""
+        return self._began is not None and now - self._began >= STATES_SECONDS
+
     @property
     def _control(self) -> Control:
         return self._reader.read()
 
+    def _lead_masks(self, now: float, *, skip: bool = False) -> None:
+        there, excluded = self.admission.contributors, self._control.excluded
+        what, reason = self._masks.due(there, excluded, now, skip=skip)
+        if what == "close":
+            self._close(now)
+        elif what == "abandon":
+            self._abandon(now, reason)
+
+    @property
+    def _stranded(self) -> bool:
+        """Whether the round that is open asks for sums of another layer than the configuration."""
+        told = self.course.round
+        wanted = None if told is None else told.config.statistics
+        return wanted is not None and (self._head is None or wanted != self._head.layer)
+
     def _carry_out(self, order: Order, now: float) -> None:
         """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
         course = self.course = replace(self.course, order=order.token)
-        log.info("fleet_order", what=order.what, round=order.round, phase=order.phase)
+        log.info("fleet_order", what=order.what, round=order.round, phase=order.phase, by=order.by)
+        self._history.order(order, now)
         if (order.round, order.phase) != (course.number, course.phase):
             self.journal.store(course)
         elif course.phase in ("waiting", "done"):
             self._enter(replace(course, until=now))
         elif order.what == "abandon":
             self._abandon(now, "abandoned by the operator")
+        elif course.phase == "approval":
+            self.course = replace(course, approved_by=order.by)
+            self._next_stage(now)
         elif course.phase == "trial":
             self._evaluate(now, at_once=True)
+        elif self._masks.active:
+            self.journal.store(course)
+            self._lead_masks(now, skip=True)
         elif self.admission.accepted:
             self._close(now)
         else:
@@ -250,21 +357,47 @@ class Coordinator:
         """Be somewhere else from now on: durably, and then for all to see."""
         self.journal.store(course)
         self.course = course
+        refused = Counter(self.admission.refused)
+        self._masks.turn(course)
         self.admission.turn(course)
+        if not self.admission.refused:  # another round collects now
+            self._refused.update(refused)
         self.reports.turn(course)
         self._announcer.announce(course)
         self._publish_status(anew=True)
 
     def _ready(self, now: float) -> list[str]:
-        found = eligible(self._states.all(), self._config.choose, self.course.bundle, now)
+        found = eligible(
+            self._states.all(), self._config.choose, self.course.bundle, now, self._audience.hours
+        )
         excluded = self._control.excluded
         return [name for name in found if name not in excluded]
+
+    def _there(self, now: float) -> dict[str, DeviceState]:
+        """The devices that could try a model, whether they would train or not, by name."""
+        oldest, gone = now - self._config.choose.max_age, {*self._states.stopped(), *self._control.excluded}
+        return {
+            state.device: state
+            for state in self._states.all()
+            if state.at >= oldest and state.bundle == self.course.bundle and state.device not in gone
+        }
+
+    def _within_budget(self, ready: list[str], now: float) -> list[str]:
+        """As many of the devices as the fleet's budget of bytes has left for today."""
+        size = self._update_bytes
+        left, kept = remaining(self.course, self._rollout.fleet_bytes, now), []
+        for name in sorted(ready, key=lambda name: fetched(self._states.get(name), self.course.standing)):
+            left -= size + fetched(self._states.get(name), self.course.standing)
+            if left < 0:
+                break
+            kept.append(name)
+        return kept
 
     def _open(self, now: float) -> None:
         token = secrets.token_hex(16)
         devices: tuple[str, ...] | None = None
         if not self._config.choose.everyone:
-            ready = self._ready(now)
+            ready = self._within_budget(self._ready(now), now)
             if not self._enough(len(ready), now):
                 self._tell_waiting(len(ready), now)
                 return
@@ -272,10 +405,31 @@ class Coordinator:
         told = RoundAnnouncement(
             self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
             self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
-            self._config.settings, None if self._unsealer is None else self._unsealer.public,
+            self._settings, None if self._unsealer is None else self._unsealer.public, self._audience,
         )  # fmt: skip
         log.info("round_opened", round=told.round, devices=None if devices is None else len(devices))
-        self._enter(opened(self.course, told, self._pace))
+        self._enter(self._charged(opened(self.course, told, self._pace), devices or (), now))
+
+    def _charged(self, course: FleetState, devices: Collection[str], now: float) -> FleetState:
+        """After devices were asked to train: they fetch the base that they lack, and send an update."""
+        size = self._update_bytes
+        spent = sum(size + fetched(self._states.get(name), course.standing) for name in devices)
+        return charged(course, spent, now)
+
+    @property
+    def _settings(self) -> RoundSettings:
+        """What devices do in a round."""
+        head = self._head
+        return replace(self._config.settings, statistics=None if head is None else head.layer)
+
+    @property
+    def _update_bytes(self) -> int:
+        """About the bytes of what a device sends in a round, not compressed."""
+        if self._head is not None:
+            return 8 * self._head.size
+        if self._config.masks.enabled:
+            return 8 * (self.layout.size + 1)
+        return self.layout.update_bytes(self._config.train.dtype)
 
     def _enough(self, ready: int, now: float) -> bool:
         """Whether a round can begin: with all that it asks for, or after a while with a quorum."""
@@ -298,22 +452,18 @@ class Coordinator:
         asked = self.course.asked
         fresh = [] if asked is None else [name for name in self._ready(now) if name not in asked]
         missing = self._pace.devices - self.admission.accepted
-        more = choose(fresh, missing, self._pace.over, secrets.token_hex(4))
+        more = choose(self._within_budget(fresh, now), missing, self._pace.over, secrets.token_hex(4))
         log.warning(
             "round_extended", round=self.course.number, updates=self.admission.accepted, more=len(more)
         )
-        self._enter(extended(self.course, more, self._pace, now))
+        self._enter(self._charged(extended(self.course, more, self._pace, now), more, now))
 
     def _close(self, now: float) -> None:
         """Aggregate; the model is durable before anything says that the round is closed."""
         began, count = time.monotonic(), self.admission.accepted
         standing = self.course.standing
-        base = self.journal.weights(standing.hash)
-        memory = self.journal.memory(standing.hash)
-        reducer = reducer_of(self._config, base, self.course.number, memory, len(self._states.all()))
         try:
-            aggregate = reduced(reducer, self.layout, self.admission.records(), count)
-            weights = advanced(base, aggregate, self.layout, self._config.reduce.rate)
+            weights, aggregate = self._made(count)
         except TrainingError as problem:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
             self._end(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
@@ -336,9 +486,46 @@ class Coordinator:
             self._end(model.hash, now, None)
             return
         asked = tuple(sorted({*self.admission.contributors, *(self.course.asked or ())}))
-        closed = replace(self.course, asked=asked)
-        few = self._share(closed, 0, now)
-        self._enter(trial(self.course, model, few, 0, now + self._config.gate.wait, self._keep, asked))
+        self.course = replace(self.course, asked=asked)
+        self._begin_stage(model, 0, now)
+
+    def _begin_stage(self, model: BaseModelInfo, stage: int, now: float) -> None:
+        if self._rollout.configured:
+            begun = self._rollout.begin(self.course, model, stage, now, self._there(now), self._keep)
+            log.info("rollout_stage", round=begun.number, stage=self._rollout.name_of(begun.stage))
+            self._enter(begun)
+            return
+        few, until = self._share(self.course, stage, now), now + self._config.gate.wait
+        self._enter(trial(self.course, model, few, stage, until, self._keep, self.course.asked))
+
+    def _next_stage(self, now: float) -> None:
+        told, stage = self.course.round, self.course.stage + 1
+        if told is None or stage >= len(self._config.stages):  # the configuration has fewer stages now
+            self._end(self.course.standing.hash if told is None else told.base.hash, now, None)
+        else:
+            self._begin_stage(told.base, stage, now)
+
+    def _made(self, count: int) -> tuple[Weights, Aggregate]:
+        """The model that comes of the updates or sums of `count` devices, and what came into it."""
+        told, config, standing = self.course.round, self._config, self.course.standing
+        base = self.journal.weights(standing.hash)
+        if self._masks.active:
+            return self._unmasked(base)
+        if told is not None and told.config.statistics is not None and self._head is not None:
+            weights, aggregate = solved(self._head, config, base, self.admission.records)
+            return finite(weights), aggregate
+        memory = self.journal.memory(standing.hash)
+        reducer = reducer_of(config, base, self.course.number, memory, len(self._states.all()))
+        aggregate = reduced(reducer, self.layout, self.admission.records(), count)
+        return advanced(base, aggregate, self.layout, config.reduce.rate), aggregate
+
+    def _unmasked(self, base: Weights) -> tuple[Weights, Aggregate]:
+        told, names = self.course.round, self._masks.survivors
+        head = self._head if told is not None and told.config.statistics is not None else None
+        size = self.layout.size + 1 if head is None else head.size
+        total = self._masks.total(self.admission.records(names), size)
+        weights = summed(head, self._config, base, self.layout, total)
+        return finite(weights), Aggregate(total, len(names), 0)
 
     def _pool(self, course: FleetState, now: float) -> set[str]:
         """The devices that may be asked: those that took part, and those that are well."""
@@ -346,7 +533,7 @@ class Coordinator:
 
     def _share(self, course: FleetState, stage: int, now: float) -> tuple[str, ...] | None:
         share, told = self._config.stages[stage], course.round
-        if share >= 1.0 or told is None:
+        if isinstance(share, str) or share >= 1.0 or told is None:
             return None
         return share_of(self._pool(course, now), share, told.id, self._config.gate.least)
 
@@ -354,22 +541,29 @@ class Coordinator:
         told = self.course.round
         if told is None:
             return
+        further = self._rollout.spread(self.course, self._there(now), now)
+        if further is not self.course:
+            self._enter(further)
+            told = further.round or told
         reports = self.reports.of(told.base.hash)
         asked = set(told.devices if told.devices is not None else self._pool(self.course, now))
         asked.difference_update(self._control.excluded)
         awaited = asked - self._states.stopped() - {report.device for report in reports}
-        if now < self.course.until and awaited and not at_once:
+        goes_on = bool(self.course.queue) or (now < self.course.until and bool(awaited))
+        stopped = self._rollout.stopped(reports, self.reports.before, asked, ended=not goes_on or at_once)
+        if goes_on and not at_once and stopped is None:
             return
-        verdict = judge(reports, self.reports.before, len(asked), self._config.gate)
+        verdict = stopped or judge(reports, self.reports.before, len(asked), self._config.gate)
         log.info(
             "model_judged", round=self.course.number, stage=self.course.stage, accepted=verdict.accepted,
             reason=verdict.reason, dissenters=list(verdict.dissenters[:20]),
         )  # fmt: skip
-        stage = self.course.stage + 1
-        if verdict.accepted and stage < len(self._config.stages):
-            until = now + self._config.gate.wait
-            more = self._share(self.course, stage, now)
-            self._enter(trial(self.course, told.base, more, stage, until, self._keep, self.course.asked))
+        if verdict.accepted and self._rollout.waits_for_approval(self.course.stage):
+            log.info("rollout_waits_for_approval", round=self.course.number, stage=self.course.stage)
+            self._enter(awaiting_approval(self.course, now))
+            return
+        if verdict.accepted and self.course.stage + 1 < len(self._config.stages):
+            self._next_stage(now)
             return
         self._end(told.base.hash, now, verdict)
 
@@ -380,6 +574,7 @@ class Coordinator:
         course = ended(self.course, model, self._pace, now, self._keep)
         self.journal.record(self._entry(course, digest, before.hash, now, verdict))
         log.info("round_done", round=course.number, accepted=accepted, version=course.version)
+        self._ended["accepted" if accepted else "rejected"] += 1
         self._enter(course)
         self.journal.prune_models({model.hash, before.hash}, self._config.keep)
 
@@ -399,6 +594,7 @@ class Coordinator:
             numbers={} if verdict is None else verdict.numbers,
             dissenters=() if verdict is None else tuple(verdict.dissenters[:NAMED]),
             left_out=(about.left_out or ()) if about.round == self.course.number else (),
+            approved_by=self.course.approved_by,
         )
 
     # For `edged fleet status`.
@@ -408,12 +604,16 @@ class Coordinator:
         if not anew and moment - self._published < STATUS_SECONDS:
             return
         self._published = moment
-        self.journal.publish_status(json.dumps(json_ready(self._status().to_json()), indent=1).encode())
+        told = self.told = self._status()
+        self.journal.publish_status(json.dumps(json_ready(told.to_json()), indent=1).encode())
+        if self._session.connected:
+            self._publisher.publish(told, self.journal.lineage[-ROUNDS:])
 
     def _status(self) -> CoordinatorStatus:
         course, states, now = self.course, self._states.all(), self._clock.now()
         return CoordinatorStatus(
             fleet=self._config.fleet,
+            group=self._audience.group,
             at=now,
             connected=self._session.connected,
             phase=course.phase,
@@ -425,28 +625,55 @@ class Coordinator:
             wanted=self._pace.devices,
             asked=None if course.asked is None else len(course.asked),
             refused=dict(self.admission.refused),
+            totals=RunTotals(dict(self._ended), dict(self._refused + self.admission.refused)),
             devices=len(states),
             ready=len(self._ready(now)),
+            masks=self._masks.progress,
             paused=self._control.paused,
+            traffic=course.traffic if course.day == int(now // DAY_SECONDS) else 0,
             excluded=tuple(self._control.excluded),
+            waits_for=self._waits_for(now),
             why_not=dict(list(self._reasons(now).items())[:NAMED]),
+            rollout=self._rollout_status(),
+        )
+
+    def _waits_for(self, now: float) -> str:
+        """Why no round is opened, in words; empty while one is under way or about to be."""
+        if self.course.phase not in ("waiting", "done") or now < self.course.until:
+            return ""
+        if self._control.paused:
+            return "`edged fleet round resume`"
+        ready = self._ready(now)
+        if len(ready) < self._pace.least:
+            return f"{self._pace.least} devices that are ready"
+        if not self._config.choose.everyone and len(self._within_budget(ready, now)) < self._pace.least:
+            return "the budget of bytes of the fleet for today is used"
+        return ""
+
+    def _rollout_status(self) -> RolloutStatus | None:
+        """How far the model of the round has come; None unless devices try one."""
+        course, told = self.course, self.course.round
+        if told is None or course.phase not in ("trial", "approval"):
+            return None
+        reports = self.reports.of(told.base.hash)
+        return RolloutStatus(
+            model=told.base.hash,
+            stage=course.stage + 1,
+            stages=len(self._config.stages),
+            name=self._rollout.name_of(course.stage),
+            named=None if told.devices is None else len(told.devices),
+            queued=len(course.queue),
+            reports=len(reports),
+            taken=sum(report.taken for report in reports),
+            worse=tuple(worse_of(reports, self.reports.before, self._config.gate)[:NAMED]),
+            approval=course.phase == "approval",
         )
 
     def _reasons(self, now: float) -> dict[str, str]:
         """Why a device takes no part, by name, in words."""
         excluded, found = self._control.excluded, {}
         for state in sorted(self._states.all(), key=lambda state: state.device):
-            reason = why_not(self._config.choose, state, self.course.bundle, now)
+            reason = why_not(self._config.choose, state, self.course.bundle, now, self._audience.hours)
             if state.device in excluded or reason:
                 found[state.device] = "excluded" if state.device in excluded else reason
         return found
-
-
-def run(path: Path) -> None:
-    """Coordinate as the configuration at `path` says, until the last round, SIGTERM or SIGINT."""
-    config = load(path)
-    logs.configure(config.log.level, config.log.format)
-    coordinator = Coordinator(config)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: coordinator.stop())
-    coordinator.run()

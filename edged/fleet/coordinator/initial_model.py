@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from edged.domain.federated.personal_layers import is_personal
-from edged.errors import ConfigError, CorruptError
+from edged.errors import ConfigError, CorruptError, RefusedError
+from edged.fleet.rules.layout import Layout
+from edged.fleet.rules.statistics import Head
 from edged.mqtt.weight_encoding import unpack
 from edged.storage.files.atomic import disk_errors
 
@@ -30,6 +33,27 @@ def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
     if not shared:
         raise ConfigError("every parameter is personal", where="train.personal", remedy="leave some out")
     return shared, config.bundle or bundle
+
+
+def head_of(config: CoordinatorConfig, weights: Weights) -> Head | None:
+    """The layer that rounds of statistics solve for, in the fleet's model; None in rounds of training.
+
+    Raises ConfigError when there is no such layer, or the network of `model` does not end with it.
+    """
+    if config.round.kind == "training":
+        return None
+    head = Head.of(Layout.of(weights).by_name, config.statistics)
+    if (config.model / "bundle.json").is_file():
+        from edged.storage.models.bundles import Bundle
+        from edged.trainer.head_inputs import HeadInputs
+
+        bundle = Bundle.open(config.model)
+        try:
+            rows = np.ones((2, bundle.input.width), np.float32)
+            HeadInputs(bundle, weights, head.layer).check(rows)
+        except RefusedError as problem:
+            raise ConfigError(problem.what, where=str(config.model), remedy=problem.remedy) from None
+    return head
 
 
 def _read(config: CoordinatorConfig) -> tuple[Weights, str]:

@@ -4,6 +4,7 @@ fleet.json          the course of rounds, sealed
 lineage.json        every round with its numbers, sealed; the newest thousand
 models/<hash>/      weights and their manifest, with parent and round; what a strategy remembers with them
 rounds/<n>          updates that count in round n; reports/<n> what devices made of its model
+masks/<n>           what devices have said of its masks
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class RoundRecord(Message):
     """A round that has ended: its model and the one before, and why it was accepted or not.
 
     `opened` and `ended` are in Unix seconds; `dissenters` are devices for which the model is worse,
-    `left_out` those whose updates pointed against the others.
+    `left_out` those whose updates pointed against the others; `approved_by` is who let the rollout go on.
     """
 
     round: int
@@ -53,6 +54,7 @@ class RoundRecord(Message):
     numbers: Mapping[str, float | None] = field(default_factory=dict)
     dissenters: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    approved_by: str = ""
 
     @property
     def seconds(self) -> float:
@@ -90,6 +92,7 @@ class CoordinatorJournal:
         for folder in (path, path / "models"):
             atomic.make_directory(folder, disk=disk)
             atomic.sweep(folder, disk=disk)
+        self._rounds: list[RoundRecord] | None = None
 
     def close(self) -> None:
         """Release the lock on the directory."""
@@ -110,8 +113,17 @@ class CoordinatorJournal:
     def record(self, entry: RoundRecord) -> None:
         """Add a round to the lineage, once."""
         known = [other for other in read_lineage(self.path) if other.round != entry.round]
-        rounds = [json_ready(other.to_json()) for other in (*known, entry)][-REMEMBERED:]
-        atomic.publish_file(self.path / LINEAGE, seal({"rounds": rounds}), disk=self._disk)
+        rounds = [*known, entry][-REMEMBERED:]
+        told = {"rounds": [json_ready(other.to_json()) for other in rounds]}
+        atomic.publish_file(self.path / LINEAGE, seal(told), disk=self._disk)
+        self._rounds = rounds
+
+    @property
+    def lineage(self) -> list[RoundRecord]:
+        """Every round that has ended, the oldest first."""
+        if self._rounds is None:
+            self._rounds = read_lineage(self.path)
+        return self._rounds
 
     def publish_status(self, status: bytes) -> None:
         """Replace the status that `edged fleet status` reads; it need not survive a power cut."""
@@ -196,13 +208,17 @@ class CoordinatorJournal:
         """What devices have made of a round's model."""
         return AppendLog(self.path / "reports" / str(number), disk=self._disk)
 
+    def masks(self, number: int) -> AppendLog:
+        """What devices have said of the masks of a round."""
+        return AppendLog(self.path / "masks" / str(number), disk=self._disk)
+
     def has_updates(self, number: int) -> bool:
         """Whether updates of a round are stored."""
         return (self.path / "rounds" / str(number)).exists()
 
     def forget(self, before: int) -> None:
         """Remove what came for rounds before this one."""
-        for folder in (self.path / "rounds", self.path / "reports"):
+        for folder in (self.path / "rounds", self.path / "reports", self.path / "masks"):
             if not folder.is_dir():
                 continue
             for path in folder.iterdir():

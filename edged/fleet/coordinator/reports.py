@@ -9,6 +9,7 @@ from edged.domain.federated.messages import STOPPED, DeviceState, Evaluation
 from edged.errors import RejectedUpdateError
 
 if TYPE_CHECKING:
+    from edged.domain.federated.audience import Audience
     from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.rules.rounds import FleetState
     from edged.storage.files.append_log import AppendLog
@@ -18,10 +19,15 @@ LATE = "late"
 
 
 class States:
-    """The newest state of each device."""
+    """The newest state of each device that rounds for `audience` are for."""
 
-    def __init__(self) -> None:
+    def __init__(self, audience: Audience) -> None:
+        self._audience = audience
         self._states: dict[str, DeviceState] = {}
+
+    def get(self, device: str) -> DeviceState | None:
+        """The newest state of a device; None without one."""
+        return self._states.get(device)
 
     def receive(self, device: str, payload: bytes) -> None:
         """Store the state of a device; an empty payload removes the device.
@@ -34,7 +40,10 @@ class States:
         state = DeviceState.read(payload)
         if state.device != device:
             raise RejectedUpdateError("identity", f"the topic is of {device}, the state of {state.device}")
-        self._states[device] = state
+        if self._audience.includes(state.facts):
+            self._states[device] = state
+        else:
+            self._states.pop(device, None)
 
     def stopped(self) -> set[str]:
         """The devices that have said that they stop."""
@@ -77,7 +86,8 @@ class RoundReports:
         report, told = Evaluation.read(payload), course.round
         if report.device != device or report.round != number:
             raise RejectedUpdateError("identity", f"the topic is of {device}, the report of {report.device}")
-        if told is None or course.phase != "trial" or (report.id, report.base) != (told.id, told.base.hash):
+        tried = course.phase in ("trial", "approval")
+        if told is None or not tried or (report.id, report.base) != (told.id, told.base.hash):
             raise RejectedUpdateError(LATE, "no such model is tried now")
         if not told.names(device):
             raise RejectedUpdateError("not_chosen", f"{device} was not asked to try it")

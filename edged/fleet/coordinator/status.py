@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.training.message import Message
 from edged.errors import StorageError, TrainingError
+from edged.fleet.coordinator.branches import folder_of
 from edged.fleet.coordinator.journal import STATUS, RoundRecord, read_lineage
-from edged.fleet.rules.rounds import Phase
+from edged.fleet.coordinator.public_status import CoordinatorStatus, RolloutStatus
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
@@ -19,33 +20,6 @@ if TYPE_CHECKING:
 
 ROUNDS = 10
 NAMED = 5  # devices whose names are in a line
-
-
-@dataclass(frozen=True)
-class CoordinatorStatus(Message):
-    """What a coordinator says of itself while it runs.
-
-    `at` is when, `until` when the phase ends at the latest, both in Unix seconds; `model` is the fingerprint
-    of the standing model; `why_not` has devices that take no part, with the reason.
-    """
-
-    fleet: str
-    at: float
-    connected: bool
-    phase: Phase
-    round: int
-    version: int
-    model: str
-    until: float
-    updates: int
-    wanted: int
-    asked: int | None
-    refused: Mapping[str, int]
-    devices: int
-    ready: int
-    paused: bool = False
-    excluded: tuple[str, ...] = ()
-    why_not: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,16 +39,20 @@ class FleetReport(Message):
         return {**values, **values.pop("status"), "rounds": rounds}
 
 
-def status_of(config: CoordinatorConfig) -> FleetReport:
-    """Read what a coordinator last said of itself; StorageError if it never ran."""
+def status_of(config: CoordinatorConfig, group: str = "") -> FleetReport:
+    """Read what a coordinator last said of the fleet or of a group.
+
+    Raises StorageError if it never ran; ConfigError when there is no such group.
+    """
+    folder = folder_of(config, group)
     try:
-        status = CoordinatorStatus.from_json(json.loads((config.dir / STATUS).read_bytes()))
+        status = CoordinatorStatus.from_json(json.loads((folder / STATUS).read_bytes()))
     except (OSError, ValueError, TrainingError):
         raise StorageError(
-            "no coordinator has run here", where=str(config.dir), remedy="start `edged fleet run`"
+            "no coordinator has run here", where=str(folder), remedy="start `edged fleet run`"
         ) from None
-    pid = DirectoryLock.holder(config.dir)
-    age, rounds = max(0.0, time.time() - status.at), tuple(read_lineage(config.dir)[-ROUNDS:])
+    pid = DirectoryLock.holder(folder)
+    age, rounds = max(0.0, time.time() - status.at), tuple(read_lineage(folder)[-ROUNDS:])
     return FleetReport(pid is not None, pid, age, status, rounds)
 
 
@@ -84,16 +62,36 @@ def lines_of(report: FleetReport) -> list[str]:
     left = status.until - status.at
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(status.refused.items())) or "none"
     runs = f"running (pid {report.pid})" if report.running else f"stopped {report.age:.0f} s ago"
+    group = f", group {status.group}" if status.group else ""
     broker = "connected" if status.connected else "no broker"
     lines = [
-        f"fleet {status.fleet}: {runs}, {broker}",
+        f"fleet {status.fleet}{group}: {runs}, {broker}",
         f"round {status.round} {status.phase}" + (f", {left:.0f} s left" if left > 0 else ""),
         f"updates {status.updates} of {status.wanted}, refused: {refused}",
+        *([] if status.masks is None else [f"masks {status.masks}"]),
         f"devices {status.devices}, ready {status.ready}" + (", paused" if status.paused else ""),
         *_reasons(status.why_not),
+        *([] if status.rollout is None else rollout_lines(status.rollout)),
         f"model version {status.version}, {status.model[:12]}",
     ]
     return lines + [_round(entry) for entry in report.rounds]
+
+
+def rollout_lines(told: RolloutStatus | None) -> list[str]:
+    """Format how far a rollout has come for people."""
+    if told is None:
+        return ["no rollout is under way"]
+    named = "all" if told.named is None else told.named
+    where = f"stage {told.stage} of {told.stages} ({told.name})"
+    asked = f"{named} devices asked, {told.queued} to come"
+    made = f"{told.reports} have reported, {told.taken} have taken it"
+    lines = [f"rollout of {told.model[:12]}: {where}: {asked}, {made}"]
+    if worse := told.worse:
+        more = f" and {len(worse) - NAMED} more" if len(worse) > NAMED else ""
+        lines.append(f"  worse for {', '.join(worse[:NAMED])}{more}")
+    if told.approval:
+        lines.append("  waits for approval: `edged fleet rollout approve CONFIG`, or abort")
+    return lines
 
 
 def _reasons(why_not: Mapping[str, str]) -> list[str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Receipts, UpdateHeader
-from edged.domain.training.message import Message
-from edged.errors import RejectedUpdateError
+from edged.domain.training.message import SparseMessage
+from edged.errors import CorruptError, RejectedUpdateError, StorageError
 from edged.fleet.coordinator.inbox import PartialUpdates
 from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender
 from edged.fleet.rules.aggregation import discount
+from edged.fleet.rules.statistics import admit_masked, admit_sums, check_bytes, check_size
 from edged.logs import get_logger
 from edged.mqtt import update_encoding
 
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
     from edged.fleet.config import CoordinatorConfig
     from edged.fleet.coordinator.control import ControlReader
     from edged.fleet.coordinator.journal import CoordinatorJournal
+    from edged.fleet.coordinator.masks import MaskKeeper
     from edged.fleet.rules.layout import Layout
     from edged.fleet.rules.rounds import FleetState
+    from edged.fleet.rules.statistics import Head
     from edged.storage.files.append_log import AppendLog, LogRecord
 
 HELD_BYTES = 64 * 1024**2
+COPIED_BYTES = 8 * 1024**2  # of earlier sums at a time
+EARLIER = 0  # round of sums that have come for an earlier one
 NAMES = 500
 
 log = get_logger("edged.fleet")
@@ -39,21 +44,29 @@ class _Answers:
 
 
 @dataclass(frozen=True)
-class StoredUpdate(Message):
-    """Head of an update that counts: `samples` as far as they count, `factor` by which its row is scaled."""
+class StoredUpdate(SparseMessage):
+    """Head of an update that counts: `samples` as far as they count, `factor` by which its row is scaled.
+
+    Sums and vectors under masks have no norm, loss and metrics, but a `body`: those of one body add up.
+    """
 
     device: str
     round: int
     samples: int
     factor: float
     sha256: str
-    norm: float
-    loss: float | None
-    metrics: Mapping[str, float]
+    norm: float | None = None
+    loss: float | None = None
+    metrics: Mapping[str, float] | None = None
+    body: str | None = None
 
 
 class UpdateAdmission:
-    """Takes updates into the spool of the round that collects; `turn` tells where the fleet is."""
+    """Takes updates into the spool of the round that collects; `turn` tells where the fleet is.
+
+    In rounds of statistics devices send sums for `head`. Those of earlier rounds go on to count, while the
+    rest of the model is the same, until their device sends others or is excluded.
+    """
 
     def __init__(
         self,
@@ -62,8 +75,11 @@ class UpdateAdmission:
         layout: Layout,
         course: FleetState,
         control: ControlReader,
+        head: Head | None = None,
+        masks: MaskKeeper | None = None,
     ) -> None:
         self._config, self._journal, self._layout, self._control = config, journal, layout, control
+        self._head, self._bodies, self._masks = head, dict[str, str](), masks
         self._limits, self._settings = config.admit, config.settings
         self._parts = PartialUpdates(HELD_BYTES)
         self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
@@ -73,6 +89,7 @@ class UpdateAdmission:
         self._spool: AppendLog | None = None
         self.course = course
         self._begin(course.collecting)
+        self._keep_one_kind()
 
     def turn(self, course: FleetState) -> None:
         """The fleet has gone on; where another round collects now, its spool is begun."""
@@ -80,6 +97,47 @@ class UpdateAdmission:
         if course.collecting != self._number:
             self.close()
             self._begin(course.collecting)
+        self._keep_one_kind()
+
+    def _keep_one_kind(self) -> None:
+        """Leave out of an open round what came late for one of the other kind, or for other inputs."""
+        told = self.course.round
+        if told is None or self.course.phase != "open":
+            return
+        sums = told.config.statistics is not None
+        body = self._body(told.base.hash) if sums else None
+        if told.config.masks is not None:
+            sums, body = False, f"masked {told.id}"
+        for device in [d for d, (_, record) in self._newest.items() if record.head.get("body") != body]:
+            del self._newest[device]
+        if sums and body is not None:
+            self._carry_on(body)
+
+    def _carry_on(self, body: str) -> None:
+        """Have the sums of the round before count in this one, too, of devices that have sent no others."""
+        if not self._journal.has_updates(self._number - 1):
+            return
+        before, spool, copied = self._journal.updates(self._number - 1), self._opened(), 0
+        for device, record in {record.head["device"]: record for record in before.records}.items():
+            if device not in self._newest and record.head.get("body") == body:
+                data = before.read(record)
+                kept = spool.append({**record.head, "round": EARLIER}, data)
+                self._count(device, EARLIER, kept)
+                copied += len(data)
+                if copied > COPIED_BYTES:
+                    spool.sync()
+                    copied = 0
+        before.close()
+        spool.sync()
+
+    def _body(self, base: str) -> str:
+        """Fingerprint of what is the same in all models whose sums add up."""
+        if base not in self._bodies and self._head is not None:
+            try:
+                self._bodies[base] = self._head.body(self._journal.weights(base))
+            except (CorruptError, StorageError):
+                raise RejectedUpdateError("base", f"model {base[:12]} is kept no longer") from None
+        return self._bodies.get(base, "")
 
     def _begin(self, number: int) -> None:
         self._number = number
@@ -111,18 +169,21 @@ class UpdateAdmission:
 
     @property
     def accepted(self) -> int:
-        """Devices whose update counts in the round that collects."""
-        return len(self._newest)
+        """Devices whose update has come for the round that collects."""
+        return len(self.contributors)
 
     @property
     def contributors(self) -> list[str]:
-        """Names of the devices whose updates count, in order."""
-        return sorted(self._newest)
+        """Names of the devices whose updates have come for it, in order."""
+        return sorted(device for device, (number, _) in self._newest.items() if number != EARLIER)
 
-    def records(self) -> Iterator[tuple[StoredUpdate, bytes]]:
-        """Head and row of each update that counts, in the order of names: the same whatever came first."""
-        spool = self._opened()
-        for device in self.contributors:
+    def records(self, of: Collection[str] | None = None) -> Iterator[tuple[StoredUpdate, bytes]]:
+        """Head and row of each update that counts, in the order of names: the same whatever came first.
+
+        `of` names the devices; without it all that are not excluded.
+        """
+        spool, excluded = self._opened(), self._control.read().excluded
+        for device in sorted(self._newest.keys() - excluded if of is None else of):
             _, record = self._newest[device]
             yield StoredUpdate.from_json(record.head), spool.read(record)
 
@@ -153,10 +214,58 @@ class UpdateAdmission:
 
     def _whole(self, update: UpdateHeader, piece: bytes) -> bytes | None:
         check_round(update, self.course.known(), self._number, self._limits)
-        check_claims(update, self._layout)
+        if self._masked_size is not None and self._masks is not None:
+            self._masks.check(update)
+            check_bytes(update, self._masked_size)
+        elif self._sums is None:
+            check_claims(update, self._layout)
+        else:
+            check_size(update, self._sums)
         return self._parts.add(update, piece)
 
+    @property
+    def _sums(self) -> Head | None:
+        """The layer whose sums devices send now; None in rounds of training."""
+        told = self.course.round
+        return None if told is None or told.config.statistics is None else self._head
+
+    @property
+    def _masked_size(self) -> int | None:
+        """Numbers of a vector in the round that is open; None where there are no masks."""
+        told = self.course.round
+        if told is None or told.config.masks is None or self.course.phase != "open":
+            return None
+        return self._layout.size + 1 if self._sums is None else self._sums.size
+
+    def _accept_masked(self, update: UpdateHeader, blob: bytes, size: int) -> None:
+        vector = admit_masked(update, blob, size, update_encoding.unpack_masked)
+        stored = StoredUpdate(update.device, update.round, 1, 1.0, update.sha256, body=f"masked {update.id}")
+        self._keep(stored, vector.astype("<u8").tobytes())
+        self._answers[update.round, update.id].accepted.append(update.device)
+
+    def _accept_sums(self, update: UpdateHeader, blob: bytes, head: Head) -> None:
+        vector = admit_sums(update, blob, head, update_encoding.unpack_sums)
+        body, told, most = self._body(update.base), self.course.round, self._limits.max_samples
+        if self.course.phase == "open" and told is not None and body != self._body(told.base.hash):
+            raise RejectedUpdateError("base", "its sums are of another network than those of this round")
+        stored = StoredUpdate(
+            device=update.device,
+            round=update.round,
+            samples=min(update.samples, most),
+            factor=min(1.0, most / update.samples),
+            sha256=update.sha256,
+            body=body,
+        )
+        self._keep(stored, vector.astype("<f8").tobytes())
+        self._answers[update.round, update.id].accepted.append(update.device)
+
     def _accept(self, update: UpdateHeader, blob: bytes) -> None:
+        if self._masked_size is not None:
+            self._accept_masked(update, blob, self._masked_size)
+            return
+        if self._sums is not None:
+            self._accept_sums(update, blob, self._sums)
+            return
         told = self.course.round
         settings = self._settings if told is None else told.config  # the file may have changed since
         found = admit(update, blob, self._layout, settings, self._limits, update_encoding.unpack)
@@ -171,10 +280,12 @@ class UpdateAdmission:
             loss=update.loss,
             metrics=update.metrics,
         )
-        record = self._opened().append(stored.to_json(), found.row.to_bytes())
-        self._count(update.device, update.round, record)
-        self._seen[update.round][update.device] = bytes.fromhex(update.sha256)
+        self._keep(stored, found.row.to_bytes())
         self._answers[update.round, update.id].accepted.append(update.device)
+
+    def _keep(self, stored: StoredUpdate, row: bytes) -> None:
+        self._count(stored.device, stored.round, self._opened().append(stored.to_json(), row))
+        self._seen[stored.round][stored.device] = bytes.fromhex(stored.sha256)
 
     def commit(self) -> list[tuple[int, Receipts]]:
         """Make durable what was taken; round and receipts that may be sent then."""

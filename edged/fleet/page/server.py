@@ -142,6 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/mqtt" and self.server.relay is not None:
             self._relay(self.server.relay)
             return
+        if path == "/code" and self.server.code is not None:
+            self._answer_code(self.server.code)
+            return
         found = self.server.files.get(path)
         if found is None:
             self.send_error(404, "path not found")
@@ -162,6 +165,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(400, "a request with a body")
             return False
         return True
+
+    def _answer_code(self, code: str) -> None:
+        """Answer 204 for the code from the terminal in `Edged-Code`, else 403."""
+        shown = self.headers.get("Edged-Code", "")
+        if hmac.compare_digest(shown.encode(), code.encode()):
+            self._head(204, {})
+        else:
+            self.send_error(403, "wrong code")
 
     def _send(self, found: ServedFile) -> None:
         if self.headers.get("If-None-Match") == found.tag:

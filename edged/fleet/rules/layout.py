@@ -53,6 +53,10 @@ class Layout:
         """How many numbers the vector has."""
         return sum(math.prod(shape) for shape in self.shapes)
 
+    def update_bytes(self, dtype: str) -> int:
+        """About the bytes of an update whose numbers have this type, not compressed."""
+        return self.size * np.dtype(dtype).itemsize + 4 * self.rows
+
     @cached_property
     def rows(self) -> int:
         """Scales that int8 values have: one for each row of a matrix, one for any other tensor."""

@@ -1,6 +1,6 @@
 """The course of a fleet's rounds: what comes next, and when. No clock and no broker in here.
 
-    waiting -> open -> trial -> ... -> done -> waiting
+    waiting -> open -> trial -> (approval) -> trial ... -> done -> waiting
 
 A round is opened when enough devices are ready, and closed when as many updates have come as are wanted, or
 at its deadline if they are a quorum; else it goes on for as long again, with more devices, `extensions`
@@ -21,7 +21,7 @@ from edged.fleet.rules.admission import KnownRound
 if TYPE_CHECKING:
     from edged.fleet.config import RoundSection
 
-Phase = Literal["waiting", "open", "trial", "done"]
+Phase = Literal["waiting", "open", "trial", "approval", "done"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class FleetState:
     order: str = ""  # token of the operator's last order that was carried out
     until: float = 0.0  # when the present phase ends at the latest, seconds since the epoch
     past: tuple[KnownRound, ...] = ()  # rounds for which updates are still taken, the newest last
+    queue: tuple[str, ...] = ()  # devices of the stage that get the model later, as the rollout allows
+    told_at: float = 0.0  # when devices of the stage were last given the model, for the rate of it
+    approved_by: str = ""  # who has let the rollout go on, last
+    day: int = 0  # of the bytes below, days since the epoch
+    traffic: int = 0  # bytes that devices were asked to fetch and send on that day
 
     @property
     def collecting(self) -> int:
@@ -75,6 +80,7 @@ class FleetState:
             "round": None if told is None else RoundAnnouncement.read(json.dumps(told).encode()),
             "asked": None if asked is None else tuple(asked),
             "past": past,
+            "queue": tuple(values.get("queue", ())),
         }
         return cls(**values | typed)
 
@@ -84,7 +90,7 @@ def opened(course: FleetState, told: RoundAnnouncement, pace: RoundSection) -> F
     until = told.opened + pace.deadline
     return replace(
         course, phase="open", number=told.round, round=told, asked=told.devices, stage=0, until=until,
-        extensions=0,
+        extensions=0, approved_by="",
     )  # fmt: skip
 
 
@@ -121,7 +127,14 @@ def trial(
     """The round is closed, or the share before has agreed: `devices` try its model now, of all `asked`."""
     past = _past(course, keep)
     told = replace(_told(course), state="closed", base=model, devices=devices, deadline=until)
-    return replace(course, phase="trial", round=told, asked=asked, stage=stage, until=until, past=past)
+    return replace(
+        course, phase="trial", round=told, asked=asked, stage=stage, until=until, past=past, queue=()
+    )
+
+
+def awaiting_approval(course: FleetState, now: float) -> FleetState:
+    """The stage has agreed, and an operator decides whether the next one begins."""
+    return replace(course, phase="approval", until=now)
 
 
 def ended(course: FleetState, model: BaseModelInfo, pace: RoundSection, now: float, keep: int) -> FleetState:
@@ -130,8 +143,9 @@ def ended(course: FleetState, model: BaseModelInfo, pace: RoundSection, now: flo
     version = course.version + (model.hash != course.standing.hash)
     told = replace(_told(course), state="done", base=model, devices=None)
     return replace(
-        course, phase="done", round=told, standing=model, version=version, until=now + pace.every, past=past
-    )
+        course, phase="done", round=told, standing=model, version=version, until=now + pace.every, past=past,
+        queue=(), approved_by=course.approved_by if version > course.version else "",
+    )  # fmt: skip
 
 
 def finished(course: FleetState, pace: RoundSection) -> bool:

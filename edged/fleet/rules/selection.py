@@ -12,21 +12,28 @@ import random
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from edged.domain.federated.audience import outside
+
 if TYPE_CHECKING:
+    from edged.domain.federated.audience import Hours
     from edged.domain.federated.messages import DeviceState
     from edged.fleet.config import ChooseSection
 
 
-def why_not(wanted: ChooseSection, state: DeviceState, bundle: str, now: float) -> str:
+def why_not(
+    wanted: ChooseSection, state: DeviceState, bundle: str, now: float, hours: Hours | None = None
+) -> str:
     """Why a device would not do, in words; empty when it would.
 
-    It has to have the fleet's bundle.
+    It has to have the fleet's bundle, and the time of its day has to be within `hours`.
     """
+    away = outside(hours, now, state.offset or 0)
     reasons = (
         (now - state.at > wanted.max_age, f"not heard for {wanted.max_age:g} s"),
         (state.bundle != bundle, f"has bundle {state.bundle[:12]}, the fleet {bundle[:12]}"),
+        (bool(away), away),
         (not state.ready, state.why_not or "says that it is not ready"),
-        (state.samples < wanted.min_samples, f"{state.samples} new labelled samples of {wanted.min_samples}"),
+        (state.samples < wanted.min_samples, f"fewer than {wanted.min_samples} new labelled samples"),
         (wanted.idle and not state.idle, "trains for itself"),
         (wanted.charged and not state.charged, "has no power"),
         (wanted.cool and not state.cool, "is hot"),
@@ -34,9 +41,11 @@ def why_not(wanted: ChooseSection, state: DeviceState, bundle: str, now: float) 
     return next((words for so, words in reasons if so), "")
 
 
-def eligible(states: Iterable[DeviceState], wanted: ChooseSection, bundle: str, now: float) -> list[str]:
+def eligible(
+    states: Iterable[DeviceState], wanted: ChooseSection, bundle: str, now: float, hours: Hours | None = None
+) -> list[str]:
     """List the devices that meet the requirements, by name."""
-    return sorted(state.device for state in states if not why_not(wanted, state, bundle, now))
+    return sorted(state.device for state in states if not why_not(wanted, state, bundle, now, hours))
 
 
 def choose(names: Collection[str], count: int, over: float, seed: str) -> tuple[str, ...]:

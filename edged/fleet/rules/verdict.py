@@ -63,6 +63,13 @@ def judge(
     return StageVerdict(accepted, told if accepted else told + limits, numbers, against)
 
 
+def worse_of(
+    reports: Collection[Evaluation], before: Mapping[str, float], tolerance: GateSection
+) -> tuple[str, ...]:
+    """The devices that report a worse loss than is allowed for the worst, by name."""
+    return judge(reports, before, 0, tolerance).dissenters
+
+
 def borne(reports: int, share: float) -> int:
     """How many of so many reports may be false and decide nothing.
 

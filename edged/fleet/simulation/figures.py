@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +97,8 @@ class FleetFigures(SimulationFigures):
 
 
 @dataclass(frozen=True)
-class CentralFigures(SimulationFigures):
-    """Accuracy of one model trained on all rows together: on unseen rows, and over devices."""
+class ComparedFigures(SimulationFigures):
+    """Accuracy of models that are trained without the fleet, to compare: on unseen rows, and over devices."""
 
     epochs: int
     unseen: float
@@ -107,8 +107,23 @@ class CentralFigures(SimulationFigures):
 
 
 @dataclass(frozen=True)
+class ClosedFormFigures(SimulationFigures):
+    """The last layer solved for from all rows together: accuracy on unseen rows, and how far the fleet's is.
+
+    `difference` is the largest one between two parameters.
+    """
+
+    unseen: float
+    difference: float
+
+
+@dataclass(frozen=True)
 class SimulationReport(SimulationFigures):
-    """A simulation: its settings, and what came of it; `central` is None where it was not wanted."""
+    """A simulation: its settings, and what came of it for the fleet and each group with a model of its own.
+
+    To compare: `central`, one model trained on all rows together; `alone`, one for each device; `closed_form`
+    of rounds of statistics. They are None where they were not wanted.
+    """
 
     data: str
     plan: Mapping[str, Any]
@@ -116,13 +131,16 @@ class SimulationReport(SimulationFigures):
     poisoned: tuple[str, ...]
     seconds: float
     figures: FleetFigures
-    central: CentralFigures | None
+    groups: Mapping[str, FleetFigures] = field(default_factory=dict)
+    alone: ComparedFigures | None = None
+    central: ComparedFigures | None = None
+    closed_form: ClosedFormFigures | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values, all figures on one level."""
         values = super().to_json()
-        figures, central = values.pop("figures"), values.pop("central")
-        return {**values, **figures, **({} if central is None else {"central": central})}
+        figures = values.pop("figures")
+        return {**{name: value for name, value in values.items() if value is not None}, **figures}
 
 
 def measured(

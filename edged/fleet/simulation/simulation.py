@@ -6,20 +6,24 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
+from pydantic import ValidationError
 
+from edged.domain.federated.audience import DeviceFacts, GroupRule, group_of
 from edged.domain.federated.settings import RoundSettings
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError
-from edged.fleet.config import CoordinatorConfig
+from edged.fleet.config import CoordinatorConfig, StatisticsSection, TrainSection
+from edged.fleet.coordinator.branches import GROUPS, FleetWithGroups
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.simulation.figures import CentralFigures, SimulationReport, measured
+from edged.fleet.rules.statistics import Head
+from edged.fleet.simulation.figures import ClosedFormFigures, ComparedFigures, SimulationReport, measured
 from edged.fleet.simulation.partition import by_key, dirichlet
 from edged.fleet.simulation.shared import SharedSetup
 from edged.fleet.simulation.virtual_device import DevicePool, VirtualDevice
@@ -52,7 +56,8 @@ class SimulationPlan:
     epochs: int = 5
     learning_rate: float = 0.1
     batch_size: int = 32
-    clip_norm: float = 10.0
+    clip_norm: float = TrainSection().clip_norm  # as `edged fleet run`
+    noise: float = 0.0  # on an update, in units of clip_norm
     proximal: float = 0.0
     dynamic: float = 0.0
     step: float = 0.5
@@ -67,12 +72,35 @@ class SimulationPlan:
     central: bool = True  # whether one model is trained on all rows of the devices together, to compare
     central_epochs: int = 20
     seed: int = 0
+    groups: tuple[str, ...] = ()  # patterns of devices' names: each makes a group with a model of its own
+    alone: bool = True  # whether each device trains for itself, to compare
+    kind: Literal["training", "statistics"] = "training"
+    masks: bool = False  # whether updates come under masks
+
+    def __post_init__(self) -> None:
+        if self.kind == "statistics" and self.poison:
+            raise ConfigError(
+                "attacks are on updates", where="--poison", remedy="leave out --kind statistics"
+            )
+        if self.masks and self.groups:
+            raise ConfigError(
+                "a group may have fewer devices than masks need", where="--masks", remedy="leave out --group"
+            )
+
+    @staticmethod
+    def kind_of(name: str) -> Literal["training", "statistics"]:
+        """A kind of rounds by its name; ConfigError where there is none."""
+        if name not in ("training", "statistics"):
+            raise ConfigError(
+                f"there are no rounds of {name!r}", where="--kind", remedy="training or statistics"
+            )
+        return cast("Literal['training', 'statistics']", name)
 
     @staticmethod
     def attack_of(name: str) -> Attack:
         """An attack by its name; ConfigError where there is none."""
-        if name not in ("flip", "scale"):
-            raise ConfigError(f"there is no attack {name!r}", where="--attack", remedy="flip or scale")
+        if name not in ("flip", "scale", "noise"):
+            raise ConfigError(f"there is no attack {name!r}", where="--attack", remedy="flip, scale or noise")
         return cast("Attack", name)
 
 
@@ -87,16 +115,29 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
         folder = Path(name)
         bench, parts, unseen = _divided(plan, folder)
         devices = _devices(plan, bench, parts, folder)
+        _apart(plan, devices)
         note(f"{len(devices)} devices, {len(bench.initial())} tensors, {plan.rounds} rounds")
         with EmbeddedBroker() as broker:
             models = _fleet(plan, devices, (broker.host, broker.port), folder, note)
-        lineage = read_lineage(folder / "coordinator")
         seconds = time.monotonic() - started
-        figures = measured(bench, devices, lineage, models, unseen, folder / "asked.onnx")
-        central = None
+        apart, lineage = _apart(plan, devices), read_lineage(folder / "coordinator")
+        own, scratch = apart.pop("", []), folder / "asked.onnx"
+        figures = measured(bench, own, lineage, models, unseen, scratch)
+        groups = {
+            name: measured(
+                bench, members, read_lineage(folder / "coordinator" / GROUPS / name), models, unseen, scratch
+            )
+            for name, members in apart.items()
+        }
+        alone = central = closed_form = None
+        if plan.alone:
+            note("training each device alone, to compare")
+            alone = _alone(plan, bench, devices, unseen, folder)
         if plan.central:
             note("training one model on all rows, to compare")
             central = _central(plan, bench, devices, unseen, folder)
+        if plan.kind == "statistics" and lineage:
+            closed_form = _closed_form(bench, own, models[lineage[-1].model], unseen, folder)
     return SimulationReport(
         data=plan.data.name,
         plan={name: value for name, value in vars(plan).items() if name != "data"},
@@ -104,7 +145,10 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
         poisoned=tuple(device.name for device in devices if device.attack),
         seconds=seconds,
         figures=figures,
+        groups=groups,
+        alone=alone,
         central=central,
+        closed_form=closed_form,
     )
 
 
@@ -167,7 +211,11 @@ def _fleet(
     note: Callable[[str], Any],
 ) -> dict[str, Weights]:  # fmt: skip
     """Let the fleet learn; its models by fingerprint."""
-    coordinator = Coordinator(_configuration(plan, len(devices), broker, folder))
+    config = _configuration(plan, len(devices), broker, folder)
+    coordinator = FleetWithGroups(config) if plan.groups else Coordinator(config)
+    each = (
+        list(coordinator.coordinators.values()) if isinstance(coordinator, FleetWithGroups) else [coordinator]
+    )
     failed: list[BaseException] = []
 
     def coordinate() -> None:
@@ -182,16 +230,17 @@ def _fleet(
         told, since = 0, time.monotonic()
         while thread.is_alive():
             thread.join(0.5)
-            if coordinator.course.number > told:
-                told, since = coordinator.course.number, time.monotonic()
-                note(f"round {told} of {plan.rounds}")
+            ended = sum(one.course.number for one in each)
+            if ended > told:
+                told, since = ended, time.monotonic()
+                note(f"round {told} of {plan.rounds * len(each)}")
             if time.monotonic() - since > PATIENCE:
                 coordinator.stop()
                 thread.join()
                 raise EdgedError(f"round {told} has not ended after {PATIENCE:g} s", where="fleet sim")
     if failed:
         raise failed[0]
-    return {digest: coordinator.journal.weights(digest) for digest in coordinator.journal.models()}
+    return {digest: one.journal.weights(digest) for one in each for digest in one.journal.models()}
 
 
 def _configuration(
@@ -206,19 +255,50 @@ def _configuration(
         "mqtt": {"host": host, "port": port},
         "round": {
             "devices": devices, "over": 1.0, "quorum": 0.6, "deadline": PATIENCE / 2, "window": 0.2,
-            "rounds": plan.rounds,
+            "rounds": plan.rounds, "kind": plan.kind,
         },
         "choose": {"everyone": True},
+        "groups": _groups(plan),
         "train": {
             "epochs": plan.epochs, "learning_rate": plan.learning_rate, "batch_size": plan.batch_size,
             "proximal": plan.proximal, "dynamic": plan.dynamic,
-            "clip_norm": plan.clip_norm, "step": plan.step, "personal": list(plan.personal),
+            "clip_norm": plan.clip_norm, "noise": plan.noise, "step": plan.step,
+            "personal": list(plan.personal),
         },
         "admit": {"max_norm": 20.0},
         "reduce": {"how": plan.reduce, "trim": plan.trim, "opposed": plan.opposed},
+        "masks": {"enabled": plan.masks},
         "gate": {"stages": [1.0], "wait": PATIENCE / 2, "mean": 1.0, "worst": 10.0},
     }  # fmt: skip
-    return CoordinatorConfig.model_validate(values)
+    if plan.groups:  # of each group all that are there, however many
+        values["round"] |= {"quorum": 1e-6}
+        values["choose"] = {"patience": 2.0, "min_samples": 0, "idle": False}
+    try:
+        return CoordinatorConfig.model_validate(values)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "edged fleet sim"
+        said = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(said, where=key, remedy="change the options") from None
+
+
+def _groups(plan: SimulationPlan) -> dict[str, dict[str, Any]]:
+    numbered = enumerate(plan.groups, 1)
+    return {f"group-{n}": {"devices": [pattern], "own_model": True} for n, pattern in numbered}
+
+
+def _apart(plan: SimulationPlan, devices: Sequence[VirtualDevice]) -> dict[str, list[VirtualDevice]]:
+    """The devices of each group; those of none under the empty name. ConfigError for an empty group."""
+    rules = [GroupRule(name, tuple(values["devices"])) for name, values in _groups(plan).items()]
+    found: dict[str, list[VirtualDevice]] = {name: [] for name in ("", *(rule.name for rule in rules))}
+    for device in devices:
+        found[group_of(rules, DeviceFacts(device.name))].append(device)
+    if empty := [pattern for pattern, rule in zip(plan.groups, rules, strict=True) if not found[rule.name]]:
+        known = ", ".join(device.name for device in devices[:3])
+        raise ConfigError(f"no device is called {empty[0]!r}", where="--group", remedy=f"they are {known}, …")
+    if not found[""]:
+        raise ConfigError("no device is left for the fleet", where="--group", remedy="leave one pattern out")
+    return found
 
 
 def central_accuracy(plan: SimulationPlan) -> float:
@@ -235,7 +315,7 @@ def _central(
     devices: list[VirtualDevice],
     unseen: NDArray[np.int64],
     folder: Path,
-) -> CentralFigures:
+) -> ComparedFigures:
     """One model from the rows that the devices have learned from, all together."""
     rows = np.concatenate([device.learned for device in devices])
     settings = RoundSettings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
@@ -244,4 +324,36 @@ def _central(
     apart, *each = bench.evaluate(made, folder / "asked.onnx", unseen, *parts)
     accuracies = [asked.metric for asked in each]
     mean, worst = float(np.mean(accuracies)), float(np.min(accuracies))
-    return CentralFigures(plan.central_epochs, apart.metric, mean, worst)
+    return ComparedFigures(plan.central_epochs, apart.metric, mean, worst)
+
+
+def _alone(
+    plan: SimulationPlan,
+    bench: SharedSetup,
+    devices: Sequence[VirtualDevice],
+    unseen: NDArray[np.int64],
+    folder: Path,
+) -> ComparedFigures:
+    """Each device with a model of its own rows alone, trained as long as the one on all rows."""
+    settings = RoundSettings(plan.central_epochs, None, plan.learning_rate, plan.batch_size)
+    asked = []
+    for device in devices:
+        made = bench.trained(bench.initial(), device.learned, settings, plan.seed)
+        asked.append(bench.evaluate(made, folder / "asked.onnx", unseen, device.kept))
+    own = [found[1].metric for found in asked]
+    mean_unseen = float(np.mean([found[0].metric for found in asked]))
+    return ComparedFigures(plan.central_epochs, mean_unseen, float(np.mean(own)), float(np.min(own)))
+
+
+def _closed_form(
+    bench: SharedSetup, devices: list[VirtualDevice], made: Weights, unseen: NDArray[np.int64], folder: Path
+) -> ClosedFormFigures:
+    """The last layer solved for from the rows of all devices together, and how far the fleet's is from it."""
+    initial = bench.initial()
+    section = StatisticsSection()
+    head = Head.of({name: value.shape for name, value in initial.items()}, section)
+    rows = np.concatenate([device.learned for device in devices])
+    sums = bench.statistics(rows, RoundSettings(statistics=head.layer), initial)
+    expected = head.model(initial, sums, section)
+    apart = max(float(np.abs(expected[name] - made[name]).max()) for name in expected)
+    return ClosedFormFigures(bench.evaluate(expected, folder / "asked.onnx", unseen)[0].metric, apart)

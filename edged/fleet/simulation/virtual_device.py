@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from edged.domain.events import Event
     from edged.domain.federated.messages import Quality, RoundAnnouncement
     from edged.domain.training.training_run import RoundResult
+    from edged.domain.training.weight_deltas import Coded
     from edged.fleet.simulation.shared import SharedSetup
     from edged.trainer.fleet_training import RoundContribution
 
     Weights = Mapping[str, NDArray[np.float32]]
 
-Attack = Literal["flip", "scale"]
+Attack = Literal["flip", "scale", "noise"]
 
 LARGEST_MODEL = 1 << 30
 SCALED = 10.0
@@ -70,22 +71,26 @@ class DeviceLog:
 
 
 class MaliciousDevice(RoundTrainer):
-    """A device that does harm: its updates point the other way, or are far too large."""
+    """A device that does harm: its updates point the other way or anywhere, or are far too large."""
 
     def __init__(self, attack: Attack, *parts: Any) -> None:
         super().__init__(*parts)
-        self._factor = np.float32(-1.0 if attack == "flip" else SCALED)
+        self._attack = attack
+        self._factor = np.float32({"flip": -1.0, "scale": SCALED, "noise": 1.0}[attack])
 
-    def train_round(self, *args: Any, **kwargs: Any) -> RoundContribution:
+    def train_round(self, *args: Any, rng: np.random.Generator, **kwargs: Any) -> RoundContribution:
         """Train as other devices do, then falsify the update."""
-        made = super().train_round(*args, **kwargs)
-        coded = {
-            name: replace(part, values=part.values * self._factor)
-            if part.scale is None
-            else replace(part, scale=np.asarray(part.scale * self._factor, np.float32))
-            for name, part in made.coded.items()
-        }
+        made = super().train_round(*args, rng=rng, **kwargs)
+        coded = {name: self._falsified(part, rng) for name, part in made.coded.items()}
         return replace(made, coded=coded, norm=made.norm * abs(float(self._factor)))
+
+    def _falsified(self, part: Coded, rng: np.random.Generator) -> Coded:
+        if self._attack == "noise":  # as large as it was, in another direction
+            signs = rng.choice(np.array([-1, 1], part.values.dtype), part.values.shape)
+            return replace(part, values=part.values * signs)
+        if part.scale is None:
+            return replace(part, values=part.values * self._factor)
+        return replace(part, scale=np.asarray(part.scale * self._factor, np.float32))
 
 
 class VirtualDevice:

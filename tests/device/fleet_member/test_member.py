@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edged.domain.federated.audience import Audience, GroupRule, Hours
+from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.privacy import norm
 from edged.domain.federated.settings import BaseModelInfo, Encoding, RoundSettings
 from edged.domain.training.weight_deltas import difference
@@ -95,6 +99,48 @@ def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
         check_model_is_taken(listener, coordinator, better, state.bundle)
         check_refusals(listener, coordinator, state.bundle)
         check_round_is_declined(listener, coordinator, base, state.bundle)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_device_keeps_to_its_group_its_hours_and_its_bytes(
+    broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    groups = (GroupRule("others", devices=("pump-*",)), GroupRule("north", tags=("north",)))
+    made = device(tmp_path, broker, bundle, tags=["north", "spare"])
+    with running(made, broker.port) as listener:
+        feed(listener, 300)
+        state = coordinator.state(ready=True)
+        assert (state.tags, state.arch) == (("north", "spare"), platform.machine())
+        assert state.offset == time.localtime().tm_gmtoff // 60
+        base = coordinator.model(initial_parameters(bundle))
+        for group in ("", "others"):
+            coordinator.topics = FleetTopics("plant", group=group)
+            coordinator.announce(1, base, state.bundle, CONFIG, audience=Audience(group, groups))
+        coordinator.topics = FleetTopics("plant", group="north")
+        minute = (int(time.time() // 60) + time.localtime().tm_gmtoff // 60) % 1440
+        away = Hours((minute + 60) % 1440, (minute + 120) % 1440)
+        coordinator.announce(2, base, state.bundle, CONFIG, audience=Audience("north", groups, away))
+        assert coordinator.state(ready=False).why_not == f"outside of the hours {away} of its day"
+        poor = Audience("north", groups, daily_bytes=base.bytes - 1)
+        coordinator.announce(3, base, state.bundle, CONFIG, audience=poor)
+        listener.wait(lambda: listener.events("fleet_declined"))
+        assert listener.events("fleet_declined")[0]["round"] == 3
+        assert "more than today's budget has left" in listener.events("fleet_declined")[0]["reason"]
+        rich = Audience("north", groups, daily_bytes=base.bytes + 1)
+        told = coordinator.announce(4, base, state.bundle, CONFIG, audience=rich)
+        coordinator.wait(lambda: coordinator.of(told), 60)
+        used = "budget of bytes for today used"
+        coordinator.wait(lambda: coordinator.states[-1].why_not == used)
+        assert [event["round"] for event in listener.events("fleet_trained")] == [4]
+        coordinator.acknowledge(told, accepted=("rig",))
+        made.stop(signal.SIGKILL)
+        made.start()
+        coordinator.states.clear()
+        coordinator.wait(lambda: coordinator.states and coordinator.states[-1].why_not == used)
+        assert coordinator.states[-1].model == base.hash
+        coordinator.announce(5, base, state.bundle, CONFIG, audience=Audience("north", groups))
+        coordinator.wait(lambda: coordinator.states[-1].why_not != used)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from edged.errors import ConfigError, RefusedError, StorageError
 from edged.fleet.coordinator.control import CONTROL, Control, exclude, instruct, read_control
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import lines_of, status_of
-from edged.signing import Keys, Unsealer, new_pair, seal
+from edged.signing import Keys, Sealer, Unsealer, new_pair
 from tests.fleet.coordinator.channel import TOPICS, Fleet
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -220,7 +220,7 @@ def test_what_is_sealed_to_the_coordinator_counts_and_what_does_not_open_is_refu
     for name, topic in ((first, None), (second, "edged/fl/plant/up/9/x")):
         for real, payload in signing.update_of(name):
             about = (topic or real).encode()
-            signing.line.say(real, seal(bytes(payload), about, signing.told.seal))
+            signing.line.say(real, Sealer(signing.told.seal).seal(bytes(payload), about))
     signing.turns()
     assert signing.coordinator.admission.contributors == [first]
     assert signing.coordinator.admission.refused == {"sealed": 1}

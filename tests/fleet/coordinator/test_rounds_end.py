@@ -12,19 +12,28 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from edged.fleet.coordinator.control import exclude, instruct
 from edged.fleet.coordinator.journal import read_lineage
 from tests.fleet.coordinator.channel import Fleet
+from tests.fleet.coordinator.masked import MaskedDevices
 
 NAMES = [f"d{n}" for n in range(7)]
 devices = strategies.sampled_from(NAMES)
 CONFIGURATIONS = [
     {"round": {"devices": wanted, "quorum": quorum, "deadline": "100s", "window": 0, "extensions": more},
-     "choose": {"patience": "1s", "everyone": everyone}, "gate": gate}
-    for wanted, quorum, more, everyone, gate in (
-        (4, 0.5, 1, False, {"wait": "50s"}),
-        (20, 0.1, 0, False, {"wait": "50s", "stages": [0.3, 1.0]}),
-        (2, 1.0, 2, True, {"evaluate": False}),
-        (3, 0.4, 0, True, {"wait": "10s", "reports": 1.0}),
+     "choose": {"patience": "1s", "everyone": everyone}, "gate": gate} | rollout
+    for wanted, quorum, more, everyone, gate, rollout in (
+        (4, 0.5, 1, False, {"wait": "50s"}, {}),
+        (20, 0.1, 0, False, {"wait": "50s", "stages": [0.3, 1.0]}, {}),
+        (2, 1.0, 2, True, {"evaluate": False}, {}),
+        (3, 0.4, 0, True, {"wait": "10s", "reports": 1.0}, {}),
+        (3, 0.4, 0, False, {"wait": "10s", "reports": 1.0},
+         {"groups": {"few": {"devices": ["d0", "d9"]}},
+          "rollout": {"canaries": "few", "rate": 360, "abort": 0.5, "fleet_bytes": "1MiB"}}),
     )
 ]  # fmt: skip
+CONFIGURATIONS.append(
+    {"round": {"devices": 4, "quorum": 0.75, "deadline": "100s", "window": 0},
+     "choose": {"patience": "1s", "everyone": True}, "gate": {"evaluate": False},
+     "masks": {"enabled": True, "wait": "30s"}}
+)  # fmt: skip
 LONGEST = 3 * 100 + 2 * 50 + 10.0  # seconds that the slowest of them may take, with a turn for each step
 
 
@@ -35,6 +44,7 @@ class Rounds(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.fleet = Fleet(self.folder, **CONFIGURATIONS[0])
+        self.masked = MaskedDevices(self.fleet)
         self.under_way: tuple[int, float] | None = None
 
     @initialize()
@@ -54,6 +64,14 @@ class Rounds(RuleBasedStateMachine):
     def an_update_comes(self, device: str, samples: int) -> None:
         self.fleet.update(device, samples)
         self.fleet.turns()
+
+    @rule(names=strategies.sets(devices), silent=strategies.sets(devices, max_size=2))
+    def devices_mask_what_they_send(self, names: set[str], silent: set[str]) -> None:
+        self.masked.silent = silent
+        self.masked.join(sorted(names))
+        for _ in range(3):
+            self.fleet.turns()
+            self.masked.react()
 
     @rule(device=devices, loss=strategies.sampled_from([0.5, 1.0, 1e30]))
     def a_report_comes(self, device: str, loss: float) -> None:

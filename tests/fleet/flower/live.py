@@ -75,7 +75,8 @@ def coordinator(folder: Path, bundle: Bundle, rounds: int) -> Path:
     values = {
         "fleet": "plant", "model": str(bundle.path), "dir": "state",
         "round": {
-            "devices": 3, "over": 1.0, "quorum": 0.5, "deadline": f"{ROUND_SECONDS}s", "rounds": rounds,
+            "devices": 3, "over": 1.0, "quorum": 0.5, "deadline": f"{ROUND_SECONDS}s", "window": 0,
+            "rounds": rounds,
         },
         "choose": {"min_samples": 0, "patience": "90s"}, "train": {"epochs": 2, "clip_norm": 100.0},
         "gate": {"stages": [1.0], "wait": f"{ROUND_SECONDS}s", "worst": 10.0, "mean": 10.0},

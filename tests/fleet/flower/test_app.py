@@ -16,7 +16,7 @@ import edged_flower
 from edged import __version__
 from edged.config.loader import load
 from edged.errors import ConfigError
-from edged_flower.compat import SILENT, VERSION
+from edged_flower.compat import SILENT, VERSIONS
 from edged_flower.nodes import NodeNames
 
 PACKAGE = Path(edged_flower.__file__).parent
@@ -49,9 +49,11 @@ def test_the_app_on_a_device_needs_flower_alone(capsys: pytest.CaptureFixture[st
 def test_versions_are_those_that_are_asked_for() -> None:
     distribution = (PACKAGE.parent / "pyproject.toml").read_text()
     app = (PACKAGE / "app" / "pyproject.toml").read_text()
-    assert f'dependencies = ["edged=={__version__}", "flwr=={VERSION}"]' in distribution
-    assert f'"flwr>={VERSION},' in app
-    assert f'flwr-version-target = "{VERSION}"' in app
+    oldest, newest = VERSIONS[0], [int(number) for number in VERSIONS[-1].split(".")]
+    wanted = f"flwr>={oldest},<{newest[0]}.{newest[1] + 1}"
+    assert f'dependencies = ["edged=={__version__}", "{wanted}"]' in distribution
+    assert f'dependencies = ["{wanted}"]' in app
+    assert f'flwr-version-target = "{oldest}"' in app
     for text in (distribution, app):
         assert f'\nversion = "{__version__}"\n' in text
 

@@ -22,9 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edged.fleet.coordinator.control import instruct
 from edged.workbench.demo.broker import Mosquitto, free_port
+from tests.certificates import Authority
+from tests.fleet.conftest import Site
 from tests.fleet.page.simulated import Simulated, client, metrics, states
 from tests.fleet.page.ui import fleet_ui
+from tests.fleet.senders import Senders, base_weights
 from tests.running_device import Device, running
 
 for folder in Path(os.environ.get("EDGED_WEB", "")).glob("lib/python3*/site-packages"):
@@ -68,8 +72,9 @@ def opened(browser: Any, url: str, theme: str = "light", size: str = "desk") -> 
     page.on("pageerror", lambda problem: said.append(str(problem)))
     page.goto(url)
     yield page
-    # Chromium tells of each attempt to connect that fails; nothing else may be there.
-    assert [line for line in said if "WebSocket connection to" not in line] == []
+    # Chromium tells of each attempt to connect that fails and of a wrong code; nothing else may be there.
+    known = ("WebSocket connection to", "the server responded with a status of 403")
+    assert [line for line in said if not any(words in line for words in known)] == []
     context.close()
 
 
@@ -491,3 +496,63 @@ def test_an_operator_teaches_a_device_and_sees_what_it_did(
         listener.wait(lambda: listener.messages["metrics"][-1]["labels"]["count"] > count)
         page.locator("#detail-close").click()
         expect(row(page, "rig")).to_contain_text("Learned from")
+
+
+def test_a_wrong_code_is_said_to_be_one(make_broker: MakeBroker, browser: Any, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, server_key = authority.issue("localhost")
+    mine, my_key = authority.issue("operator")
+    for path in tmp_path.iterdir():
+        path.chmod(0o644)
+    broker = make_broker(
+        "allow_anonymous true", f"cafile {authority.file}", f"certfile {server}", f"keyfile {server_key}",
+        "require_certificate true", "use_identity_as_username true",
+    )  # fmt: skip
+    files = ("--ca", str(authority.file), "--cert", str(mine), "--key", str(my_key))
+    with (
+        fleet_ui("--broker", f"mqtts://localhost:{broker.port}", *files) as ui,
+        opened(browser, ui.url) as page,
+    ):
+        page.get_by_label("Code from the terminal").fill("0" * 32)
+        connect(page)
+        expect(page.locator("#connection")).to_contain_text("Wrong code.")
+        expect(page.locator("#login")).to_be_visible()
+        page.get_by_label("Code from the terminal").fill(ui.code)
+        connect(page)
+        expect(page.locator("#connection")).to_contain_text("Connected to")
+
+
+def test_rounds_models_refusals_and_reasons_are_on_the_page(
+    make_broker: MakeBroker, browser: Any, tmp_path: Path
+) -> None:
+    broker = make_broker("allow_anonymous true")
+    sections: dict[str, Any] = {
+        "choose": {"patience": "1s"}, "gate": {"stages": [1.0], "wait": "600s"},
+        "round": {"devices": 3, "over": 1, "window": 0},
+        "groups": {"few": {"tags": ["canary"]}}, "rollout": {"canaries": "few", "approval": "first"},
+    }  # fmt: skip
+    site = Site(tmp_path / "site", broker.port, base_weights(), **sections)
+    others = Senders(broker.port, ["a", "b", "c"])
+    busy = Senders(broker.port, ["busy-1", "busy-2"])
+    others.states(tags=("canary",))
+    busy.states(ready=False, why_not="flash <b>budget</b> used")
+    with (
+        fleet_ui("--broker", f"mqtt://127.0.0.1:{broker.port}") as ui,
+        opened(browser, ui.url, "dark", "phone") as page,
+    ):
+        connect(page)
+        site.start()
+        learning = page.locator("#learning")
+        expect(learning).to_contain_text("busy-1, busy-2: flash <b>budget</b> used", timeout=20_000)
+        others.publish("a", others.topics.up(1, "a"), b"nonsense")
+        expect(learning).to_contain_text("malformed", timeout=20_000)
+        expect(learning).to_contain_text("devices try the model", timeout=40_000)
+        expect(learning).to_contain_text("Stage 1 of 2 (group few): 3 devices asked")
+        instruct(site.dir, "abandon", (1, "trial"), "ada")
+        expect(learning).to_contain_text("abandoned by the operator", timeout=20_000)
+        assert violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == SIZES["phone"][0]
+        picture(page, "learning")
+    others.close()
+    busy.close()
+    site.close()

@@ -111,6 +111,8 @@ def test_the_certificate_is_only_for_who_has_the_code(make_broker: MakeBroker, t
     with fleet_ui("--broker", f"mqtts://localhost:{broker.port}", *files) as ui:
         assert ui.code is not None
         assert b'name="edged-code" content="yes"' in ui.ask("/").body
+        for code, status in ((ui.code, 204), (ui.code[:-1], 403), ("", 403)):
+            assert ui.ask("/code", Edged_Code=code).status == status
         for shown in ("mqtt", f"mqtt, {ui.code[:-1]}", f"mqtt, {ui.code}0"):
             assert websocket(ui, Sec_WebSocket_Protocol=shown) == 403
         browser = Browser(ui.port, **{"Sec-Websocket-Protocol": f"mqtt, {ui.code}"})

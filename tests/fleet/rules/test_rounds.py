@@ -96,7 +96,7 @@ def test_a_course_survives_a_restart() -> None:
         ({"ready": False, "why_not": "flash budget used"}, "flash budget used"),
         ({"ready": False}, "says that it is not ready"),
         ({"bundle": "other"}, "has bundle other, the fleet f00"),
-        ({"samples": 9}, "9 new labelled samples of 10"),
+        ({"samples": 9}, "fewer than 10 new labelled samples"),
         ({"at": 0.0}, "not heard for 900 s"),
         ({"idle": False}, "trains for itself"),
         ({"charged": False}, "has no power"),

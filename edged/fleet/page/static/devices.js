@@ -196,12 +196,14 @@ class Fleet {
   constructor(root) {
     this.prefix = `${root}/`;
     this.devices = new Map();
+    this.learning = new Learning(root);
     this.listening = null; // since when, milliseconds; null while there is no connection
   }
 
   // Take in one message: `{device, name, told}`, or null for what says nothing.
   take(topic, payload, retained, now) {
     if (!topic.startsWith(this.prefix)) return null;
+    if (this.learning.take(topic, payload, now)) return { device: null, name: "", told: {} };
     const rest = topic.slice(this.prefix.length);
     const cut = rest.indexOf("/");
     const [id, name] = [rest.slice(0, cut), rest.slice(cut + 1)];

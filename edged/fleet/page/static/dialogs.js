@@ -78,6 +78,7 @@ class Detail {
       samples: part(metrics.ingest).samples ?? null,
       "stored samples": buffer.rows ?? null,
       outbox: outbox.pending === undefined ? null : `${figure(outbox.pending)}, ${figure(outbox.dropped)} dropped`,
+      "takes no part in": this.fleet.learning.of(device.id),
       temperature: isNumber(part(metrics.host).temperature_c) ? `${figure(metrics.host.temperature_c)} °C` : null,
       problems: device.problems.join("; ") || "None",
     };

@@ -96,6 +96,8 @@ class Link {
           this.on.up();
         }
       }
+      // Rounds of fleets that learn together; who may not read them sees the devices all the same.
+      await client.subscribeAsync([`${this.root}/fl/+/status/#`], { qos: 1 }).catch(() => null);
     } catch (problem) {
       if (this.client === client && client.connected) this.#refused(String(problem.message));
     }

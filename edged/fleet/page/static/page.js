@@ -19,6 +19,7 @@ function show() {
   due = null;
   const now = Date.now();
   table.show(now);
+  rounds.show(now);
   detail.show(now);
   took = Date.now() - now;
 }
@@ -69,21 +70,40 @@ const asking = new Asking(link, setting("root"), () => {
 });
 const sending = new Sending(fleet, asking);
 const detail = new Detail(fleet, new Teaching(asking), (devices) => sending.open(devices));
+const rounds = new LearningView(fleet.learning);
 const table = new Table(fleet, changed, (device) => detail.open(device));
 
 function connection(text, entered) {
   say(at("connection"), text);
   at("login").hidden = entered;
   at("fleet").hidden = !entered;
+  if (!entered) fleet.learning.fleets.clear();
   at("leave").hidden = !entered;
   changed();
 }
 
-at("login").addEventListener("submit", (event) => {
+// The browser does not say why a websocket was refused: the code is tried by a request first.
+async function wrongCode(code) {
+  if (setting("code") !== "yes") return false;
+  try {
+    return (await fetch("code", { headers: { "Edged-Code": code }, cache: "no-store" })).status === 403;
+  } catch {
+    return false; // the command has ended: connecting says so
+  }
+}
+
+at("login").addEventListener("submit", async (event) => {
   event.preventDefault();
-  say(at("connection"), "Connecting…");
-  link.open(at("user").value, at("password").value, at("code").value.trim());
+  const [user, password, code] = [at("user").value, at("password").value, at("code").value.trim()];
   at("password").value = at("code").value = "";
+  say(at("connection"), "Connecting…");
+  if (await wrongCode(code)) {
+    connection("Wrong code. The terminal that runs edged fleet ui shows the code of this start.", false);
+    at("password").value = password;
+    at("code").focus();
+    return;
+  }
+  link.open(user, password, code);
 });
 at("leave").addEventListener("click", () => {
   link.close();

@@ -1,0 +1,143 @@
+"""Figures of coordinators for Prometheus: `/metrics` on this machine's loopback interface."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from edged import __version__
+from edged.device.web.api.prometheus_text import CONTENT_TYPE, PrometheusText
+from edged.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from edged.fleet.coordinator.coordinator import Coordinator
+    from edged.fleet.coordinator.public_status import CoordinatorStatus
+    from edged.fleet.rules.rounds import Phase
+
+PHASES: tuple[Phase, ...] = ("waiting", "open", "trial", "approval", "done")
+MOST_REASONS = 20
+GAUGES = (
+    ("edged_fleet_round", "round", "Number of the round that is under way or was the last."),
+    ("edged_fleet_model_version", "version", "Models that have become the fleet's."),
+    ("edged_fleet_devices", "devices", "Devices that have told their state."),
+    ("edged_fleet_devices_ready", "ready", "Devices that would train in a round now."),
+    ("edged_fleet_updates", "updates", "Updates that count in the open round."),
+    ("edged_fleet_updates_wanted", "wanted", "Updates that a round wants."),
+    ("edged_fleet_mqtt_connected", "connected", "1 while the broker is connected."),
+    ("edged_fleet_paused", "paused", "1 while no round is opened."),
+    ("edged_fleet_traffic_bytes", "traffic", "Bytes that devices were asked to fetch and send today (UTC)."),
+)
+ROLLOUT = (
+    ("edged_fleet_rollout_stage", "stage", "Stage of the rollout, from 1; 0 without one."),
+    ("edged_fleet_rollout_named", "named", "Devices that were given the model so far."),
+    ("edged_fleet_rollout_queued", "queued", "Devices of the stage that get it later."),
+    ("edged_fleet_rollout_reports", "reports", "Devices that have reported on it."),
+)
+
+
+Found = Sequence[tuple[dict[str, str], "CoordinatorStatus"]]
+
+
+def page(coordinators: Sequence[Coordinator]) -> str:
+    """The text that Prometheus reads, of a fleet and its groups."""
+    each = [told for one in coordinators if (told := one.told)]
+    found: Found = [({"fleet": told.fleet, "group": told.group}, told) for told in each]
+    text = PrometheusText()
+    text.many("gauge", "edged_fleet_build_info", "The version; 1.", [({"version": __version__}, 1)])
+    for name, key, about in GAUGES:
+        text.many("gauge", name, about, [(labels, int(getattr(told, key))) for labels, told in found])
+    _phases(text, found)
+    _rollout(text, found)
+    _totals(text, found)
+    return text.text()
+
+
+def _phases(text: PrometheusText, found: Found) -> None:
+    phases = [
+        ({**labels, "phase": phase}, int(told.phase == phase)) for labels, told in found for phase in PHASES
+    ]
+    text.many("gauge", "edged_fleet_phase", "1 for the phase of the round, 0 for the others.", phases)
+    reasons = [
+        ({**labels, "reason": reason}, count)
+        for labels, told in found
+        for reason, count in Counter(told.why_not.values()).most_common(MOST_REASONS)
+    ]
+    text.many("gauge", "edged_fleet_devices_not_ready", "Devices that take no part, by the reason.", reasons)
+
+
+def _rollout(text: PrometheusText, found: Found) -> None:
+    for name, key, about in ROLLOUT:
+        values = [(labels, int(getattr(told.rollout, key, None) or 0)) for labels, told in found]
+        text.many("gauge", name, about, values)
+    worse = [(labels, 0 if told.rollout is None else len(told.rollout.worse)) for labels, told in found]
+    text.many("gauge", "edged_fleet_rollout_worse", "Devices for which the model is worse.", worse)
+
+
+def _totals(text: PrometheusText, found: Found) -> None:
+    ended = [
+        ({**labels, "outcome": outcome}, told.totals.rounds.get(outcome, 0))
+        for labels, told in found
+        for outcome in ("accepted", "rejected")
+    ]
+    text.many("counter", "edged_fleet_rounds_total", "Rounds that ended since the start.", ended)
+    refused = [
+        ({**labels, "reason": reason}, count)
+        for labels, told in found
+        for reason, count in sorted(told.totals.refused.items())
+    ]
+    text.many("counter", "edged_fleet_refused_total", "Messages refused since the start, by reason.", refused)
+
+
+class MetricsServer:
+    """Answers `GET /metrics` at `listen` (address and port) in a thread, until `close`.
+
+    Raises UnavailableError when the address is taken.
+    """
+
+    def __init__(self, listen: tuple[str, int], coordinators: Sequence[Coordinator]) -> None:
+        try:
+            self._server = _Server(listen, _Handler)
+        except OSError as problem:
+            raise UnavailableError(
+                f"cannot listen: {problem.strerror}", where="metrics.listen", remedy="name another port"
+            ) from problem
+        self._server.coordinators = coordinators
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop to answer."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    coordinators: Sequence[Coordinator] = ()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 20.0
+
+    def do_GET(self) -> None:
+        known = self.path.partition("?")[0] == "/metrics"
+        body = (page(self.server.coordinators) if known else "not found: see /metrics\n").encode()
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """No versions of anything."""
+        return "edged"
+
+    def log_message(self, *_: Any) -> None:
+        """Scrapes are not logged."""

@@ -107,6 +107,22 @@ def test_a_budget_counts_the_bytes_that_devices_send(tmp_path: Path, kind: str, 
     assert made.coordinator.course.traffic == 3 * size
 
 
+@pytest.mark.parametrize(("key", "smaller", "larger"), [("penalty", 1e4, 0.1), ("sharpness", 1.0, 20.0)])
+def test_the_layer_is_as_large_as_configured(tmp_path: Path, key: str, smaller: float, larger: float) -> None:
+    names, sizes = ["a", "b", "c"], []
+    rows = rows_of(names, 3)
+    for value in (smaller, larger):
+        made = fleet(tmp_path / str(value), 3, statistics={"weight": "w", "bias": "b", key: value})
+        made.turns()
+        for name in names:
+            send(made, name, sums(rows, name))
+        made.turns()
+        made.wait(101)
+        sizes.append(float(np.abs(standing(made)["w"]).sum()))
+        made.coordinator.close()
+    assert 2 * sizes[0] < sizes[1]
+
+
 @pytest.mark.parametrize("count", [1, 2, 10, 100, 1000])
 def test_one_round_gives_the_model_of_central_training(tmp_path: Path, count: int) -> None:
     names = [f"d{n}" for n in range(count)]

@@ -144,7 +144,7 @@ class Desk:
             self._registry.set_value(ANNOUNCED, wanted)
 
     def start(self) -> None:
-        """Take commands."""
+        """Receive commands at the device's own topics."""
         self._audit.record_configuration(self._parts.config, self._parts.clock.now())
         self.dispatcher.resume()
         self.inbox.start(self.dispatcher)

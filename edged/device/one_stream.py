@@ -110,7 +110,7 @@ class RunningStream(Assembly):
         )
 
     def begin_stop(self) -> None:
-        """Begin nothing new."""
+        """Start no further run, report or check."""
         self.pipeline.worker.stop()
         self.timetable.stop(1.0)
         self.pipeline.scheduler.client.cancel()

@@ -264,7 +264,7 @@ class RolloutSection(Section):
 
 
 class MetricsSection(Section):
-    """Figures for Prometheus."""
+    """Where Prometheus finds the metrics of the coordinator."""
 
     listen: str | None = Field(
         None, description="address and port on this machine, such as 127.0.0.1:9464; null: off"

@@ -22,7 +22,7 @@ from edged.device.serving.key_answers import Share
 from edged.domain.events import DriftDetected, EventOfKey, KeyModelChanged
 from edged.domain.judging.outputs import errors
 from edged.domain.training.triggers import FEWEST
-from edged.domain.training.turns import Gain, Waiting, next_turn
+from edged.domain.training.turns import RunGain, Waiting, next_turn
 from edged.errors import CorruptError, EdgedError, ModelError, RefusedError, StorageError, TrainingError
 from edged.logs import get_logger
 from edged.storage.files.atomic import sweep
@@ -373,7 +373,7 @@ class KeyModels:
         own = self._loaded.get(key)
         triggers = None if own is None else own.scheduler.triggers
         urgent = triggers is not None and (triggers.drifted or triggers.fallen)
-        return Waiting(key, since, Gain(self._new[key] / max(1.0, self._needed(key)), urgent))
+        return Waiting(key, since, RunGain(self._new[key] / max(1.0, self._needed(key)), urgent))
 
     def _needed(self, key: str) -> float:
         """New labels with which a key has its turn."""

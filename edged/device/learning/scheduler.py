@@ -33,7 +33,7 @@ from edged.domain.training.trainer_messages import (
 )
 from edged.domain.training.training_run import RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers
-from edged.domain.training.turns import Gain, Waiting
+from edged.domain.training.turns import RunGain, Waiting
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import get_logger
 
@@ -225,7 +225,7 @@ class TrainingScheduler:
             self._since = self._clock.monotonic()
             return None
         drifted = triggers.drifted or triggers.fallen
-        return Waiting(None, self._since, Gain(new / max(1.0, triggers.needed), drifted))
+        return Waiting(None, self._since, RunGain(new / max(1.0, triggers.needed), drifted))
 
     def _resumes_first(self, *, automatic: bool) -> bool:
         """Whether a run that was cut off continues before one that a command asked for."""
@@ -294,11 +294,11 @@ class TrainingScheduler:
             self.triggers.interrupted = True
             return None
 
-    def _gain(self, trigger: str) -> Gain:
+    def _gain(self, trigger: str) -> RunGain:
         """What a run would gain that a trigger starts now, as other streams may wait for the trainer, too."""
         least = max(1, self.triggers.rules.new_labels or self.triggers.rules.min_new_samples)
         drifted = trigger in ("drift", "quality")
-        return Gain(self.new() / least, drifted=drifted, asked=trigger == "command")
+        return RunGain(self.new() / least, drifted=drifted, asked=trigger == "command")
 
     def _train(
         self,

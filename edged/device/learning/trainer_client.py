@@ -29,7 +29,7 @@ from edged.domain.training.trainer_messages import (
     WriteCheckpoint,
 )
 from edged.domain.training.training_run import RunOptions
-from edged.domain.training.turns import Gain
+from edged.domain.training.turns import RunGain
 from edged.errors import (
     ConfigError,
     EdgedError,
@@ -77,7 +77,7 @@ ERRORS: dict[str, type[EdgedError]] = {
 """What an error of the trainer is here, by the name of its class; any other is a TrainingError."""
 
 
-_ASKED = Gain(asked=True)
+_ASKED = RunGain(asked=True)
 
 
 def _note(message: Message) -> None:
@@ -169,7 +169,7 @@ class TrainerClient:
         with self.turn():
             return self._run_now(order, on_message)
 
-    def turn(self, gain: Gain = _ASKED) -> AbstractContextManager[None]:
+    def turn(self, gain: RunGain = _ASKED) -> AbstractContextManager[None]:
         """Wait until this stream may train, and hold the trainer within; `run` within does not wait again.
 
         Raises StoppedRunError when `cancel` or `close` was called meanwhile.

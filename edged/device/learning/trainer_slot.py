@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from edged.domain.training.turns import Gain, Waiting, next_turn
+from edged.domain.training.turns import RunGain, Waiting, next_turn
 from edged.errors import TrainingError
 from edged.logs import get_logger
 
@@ -36,7 +36,7 @@ class TrainerSlot:
         self._waiting: dict[TrainerClient, Waiting] = {}
 
     @contextmanager
-    def turn(self, client: TrainerClient, name: str, gain: Gain) -> Iterator[None]:
+    def turn(self, client: TrainerClient, name: str, gain: RunGain) -> Iterator[None]:
         """Wait for the turn of `client`, the trainer of the stream `name`, and hold it; may be nested.
 
         Raises StoppedRunError when it was withdrawn meanwhile.

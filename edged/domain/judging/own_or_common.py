@@ -50,7 +50,7 @@ class OwnOrCommon:
         return self.own is not before
 
     def state(self) -> dict[str, Any]:
-        """What `restore` takes."""
+        """Return the state that `restore` goes on from."""
         return {"own": self.own, "labels": self.labels, "lead": self._lead, "spread": self._spread}
 
     def restore(self, state: Any) -> None:

@@ -1,9 +1,9 @@
 """Whose turn it is where several learners share one trainer: a rule over what each would gain.
 
->>> waiting = [Waiting("a", 0.0, Gain(1.0)), Waiting("b", 5.0, Gain(3.0))]
+>>> waiting = [Waiting("a", 0.0, RunGain(1.0)), Waiting("b", 5.0, RunGain(3.0))]
 >>> next_turn(waiting, now=10.0).name
 'b'
->>> next_turn([*waiting, Waiting("c", 10.0, Gain(1.0, asked=True))], now=10.0).name
+>>> next_turn([*waiting, Waiting("c", 10.0, RunGain(1.0, asked=True))], now=10.0).name
 'c'
 """
 
@@ -19,7 +19,7 @@ PATIENCE = 60.0  # seconds of waiting that count as much as the labels of one ru
 
 
 @dataclass(frozen=True)
-class Gain:
+class RunGain:
     """What a run would gain.
 
     `labels` are those not yet learned, in times of what starts a run. `drifted`: a drift was signalled, or
@@ -45,7 +45,7 @@ class Waiting:
 
     name: str | None
     since: float
-    gain: Gain = Gain()
+    gain: RunGain = RunGain()
 
 
 LONGEST_AHEAD = (ENOUGH + DRIFTED + ASKED) * PATIENCE

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edged.fleet.coordinator.updates import StoredUpdate
     from edged.fleet.rules.aggregation import Reducer
     from edged.fleet.rules.layout import Layout
-    from edged.fleet.rules.statistics import Head
+    from edged.fleet.rules.statistics import SolvedLayer
 
     ReducerOf = Callable[[CoordinatorConfig, Weights, int, Mapping[str, NDArray[Any]]], Reducer]
 
@@ -116,7 +116,7 @@ def reduced(
 
 
 def solved(
-    head: Head,
+    head: SolvedLayer,
     config: CoordinatorConfig,
     base: Weights,
     records: Callable[[], Iterable[tuple[StoredUpdate, bytes]]],
@@ -136,7 +136,11 @@ def solved(
 
 
 def summed(
-    head: Head | None, config: CoordinatorConfig, base: Weights, layout: Layout, total: NDArray[np.float64]
+    head: SolvedLayer | None,
+    config: CoordinatorConfig,
+    base: Weights,
+    layout: Layout,
+    total: NDArray[np.float64],
 ) -> Weights:
     """The model that the sum of vectors under masks leads to; `head` in rounds of statistics.
 

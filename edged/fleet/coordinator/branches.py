@@ -80,7 +80,7 @@ class Branch:
         """The session is started for all branches together."""
 
     def stop(self) -> None:
-        """Deliver nothing more."""
+        """Stop the delivery of messages to all groups."""
         self._sink = None
 
     def subscribe(self, patterns: Sequence[str], qos: int, sink: Callable[[ReceivedMessage], None]) -> None:  # noqa: ARG002

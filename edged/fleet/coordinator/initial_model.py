@@ -12,7 +12,7 @@ from safetensors.numpy import load
 from edged.domain.federated.personal_layers import is_personal
 from edged.errors import ConfigError, CorruptError, RefusedError
 from edged.fleet.rules.layout import Layout
-from edged.fleet.rules.statistics import Head
+from edged.fleet.rules.statistics import SolvedLayer
 from edged.mqtt.weight_encoding import unpack
 from edged.storage.files.atomic import disk_errors
 
@@ -35,14 +35,14 @@ def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
     return shared, config.bundle or bundle
 
 
-def head_of(config: CoordinatorConfig, weights: Weights) -> Head | None:
+def head_of(config: CoordinatorConfig, weights: Weights) -> SolvedLayer | None:
     """The layer that rounds of statistics solve for, in the fleet's model; None in rounds of training.
 
     Raises ConfigError when there is no such layer, or the network of `model` does not end with it.
     """
     if config.round.kind == "training":
         return None
-    head = Head.of(Layout.of(weights).by_name, config.statistics)
+    head = SolvedLayer.of(Layout.of(weights).by_name, config.statistics)
     if (config.model / "bundle.json").is_file():
         from edged.storage.models.bundles import Bundle
         from edged.trainer.head_inputs import HeadInputs

@@ -35,7 +35,7 @@ ENOUGH = 3  # devices from which on one of them can stand out
 
 
 @dataclass(frozen=True)
-class Head:
+class SolvedLayer:
     """The layer that is solved for, in a model whose tensors are known."""
 
     layer: LastLayer
@@ -43,7 +43,7 @@ class Head:
     outputs_first: bool  # its weight is `(outputs, inputs)`
 
     @classmethod
-    def of(cls, shapes: Shapes, section: StatisticsSection) -> Head:
+    def of(cls, shapes: Shapes, section: StatisticsSection) -> SolvedLayer:
         """The layer that the configuration names, or the last one by its name.
 
         Raises ConfigError when there is none, or it has too many inputs.
@@ -103,7 +103,7 @@ def _stem(name: str) -> str:
 
 
 def admit_sums(
-    update: UpdateHeader, blob: bytes, head: Head, unpack: Callable[[bytes, int], Doubles]
+    update: UpdateHeader, blob: bytes, head: SolvedLayer, unpack: Callable[[bytes, int], Doubles]
 ) -> Doubles:
     """Check the sums of a device, whose line and blob these are; their numbers `(size,)`.
 
@@ -137,7 +137,7 @@ def _unpacked(update: UpdateHeader, blob: bytes, size: int, unpack: Callable[[by
         raise RejectedUpdateError("damaged", problem.what) from None
 
 
-def check_size(update: UpdateHeader, head: Head) -> None:
+def check_size(update: UpdateHeader, head: SolvedLayer) -> None:
     """Refuse what is out of bounds before any of it is held."""
     if update.samples < 1:
         raise RejectedUpdateError("samples", f"{update.samples} samples, 1 at least")
@@ -177,7 +177,7 @@ def outliers(energies: Mapping[str, float], most: float) -> list[str]:
     return sorted(name for name, energy in energies.items() if energy > most**2 * max(middle, 1e-12))
 
 
-def total_of(head: Head, vectors: Iterable[tuple[float, Doubles]]) -> HeadStatistics:
+def total_of(head: SolvedLayer, vectors: Iterable[tuple[float, Doubles]]) -> HeadStatistics:
     """The sum of all devices' numbers, each times its factor."""
     total = np.zeros(head.size)
     for factor, vector in vectors:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.training.turns import ASKED, DRIFTED, ENOUGH, LONGEST_AHEAD, Gain, Waiting, next_turn
+from edged.domain.training.turns import ASKED, DRIFTED, ENOUGH, LONGEST_AHEAD, RunGain, Waiting, next_turn
 
-GAINS = st.builds(Gain, st.floats(0, 1e6), st.booleans(), st.booleans())
+GAINS = st.builds(RunGain, st.floats(0, 1e6), st.booleans(), st.booleans())
 
 
 def test_more_new_labels_go_first() -> None:
-    assert next_turn([Waiting("few", 0.0, Gain(1.0)), Waiting("many", 0.0, Gain(4.0))], 1.0).name == "many"
+    assert (
+        next_turn([Waiting("few", 0.0, RunGain(1.0)), Waiting("many", 0.0, RunGain(4.0))], 1.0).name == "many"
+    )
 
 
 def test_a_drift_goes_before_labels_and_a_command_before_both() -> None:
-    labels, drift = Waiting("labels", 0.0, Gain(1e9)), Waiting("drift", 0.0, Gain(1.0, drifted=True))
-    asked = Waiting("asked", 0.0, Gain(0.0, asked=True))
+    labels, drift = Waiting("labels", 0.0, RunGain(1e9)), Waiting("drift", 0.0, RunGain(1.0, drifted=True))
+    asked = Waiting("asked", 0.0, RunGain(0.0, asked=True))
     assert next_turn([labels, drift], 0.0).name == "drift"
     assert next_turn([labels, drift, asked], 0.0).name == "asked"
 
@@ -26,16 +28,16 @@ def test_of_equals_the_first_that_came_goes_first() -> None:
 
 
 @given(GAINS, GAINS)
-def test_whoever_waits_long_enough_goes_before_all_that_come_later(early: Gain, late: Gain) -> None:
+def test_whoever_waits_long_enough_goes_before_all_that_come_later(early: RunGain, late: RunGain) -> None:
     first = Waiting("first", 0.0, early)
     assert next_turn([Waiting("late", LONGEST_AHEAD + 1.0, late), first], LONGEST_AHEAD + 1.0) == first
 
 
 @given(st.lists(GAINS, min_size=1, max_size=8), st.integers(0, 60))
-def test_none_starves_while_others_come_again_and_again(gains: list[Gain], seconds: int) -> None:
+def test_none_starves_while_others_come_again_and_again(gains: list[RunGain], seconds: int) -> None:
     """A stream with the least to gain gets its turn though the others queue again as soon as they ran."""
     run = 1.0 + seconds
-    waiting = [Waiting("poor", 0.0, Gain(0.0))]
+    waiting = [Waiting("poor", 0.0, RunGain(0.0))]
     waiting += [Waiting(str(i), 0.0, gain) for i, gain in enumerate(gains)]
     now, turns = 0.0, 0
     while (one := next_turn(waiting, now)).name != "poor":
@@ -45,4 +47,4 @@ def test_none_starves_while_others_come_again_and_again(gains: list[Gain], secon
 
 
 def test_urgency_is_bounded() -> None:
-    assert Gain(1e12, drifted=True, asked=True).urgency == ENOUGH + DRIFTED + ASKED
+    assert RunGain(1e12, drifted=True, asked=True).urgency == ENOUGH + DRIFTED + ASKED

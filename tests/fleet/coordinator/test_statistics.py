@@ -278,10 +278,10 @@ def test_what_cannot_work_is_an_error_at_once(tmp_path: Path, sections: dict[str
 
 def test_the_last_layer_is_found_by_its_name(tmp_path: Path) -> None:
     from edged.fleet.config import StatisticsSection
-    from edged.fleet.rules.statistics import Head
+    from edged.fleet.rules.statistics import SolvedLayer
 
     shapes = {
         f"layer{n}.{kind}": shape for n in (2, 9, 10) for kind, shape in (("weight", (4, 6)), ("bias", (4,)))
     }
-    assert Head.of(shapes | {"scale": (7,)}, StatisticsSection()).layer.weight == "layer10.weight"
+    assert SolvedLayer.of(shapes | {"scale": (7,)}, StatisticsSection()).layer.weight == "layer10.weight"
     assert base_weights()["w"].shape == (CLASSES, WIDTH)

@@ -50,7 +50,8 @@ def build_bundle(order: TrialOrder) -> BundleBuilt:
         freeze=recipe.freeze,
         standardise=statistics,
         engine="both" if order.engine == "auto" else order.engine,
-        seed=order.seed,
+        # A bundle with a seed has the random weights that come of it, and a device takes them for such.
+        seed=None if order.weights is not None else order.seed,
         naming=Naming.of(order.schema),
         note=notes.append,
     )

@@ -107,6 +107,24 @@ def test_a_budget_counts_the_bytes_that_devices_send(tmp_path: Path, kind: str, 
     assert made.coordinator.course.traffic == 3 * size
 
 
+@pytest.mark.parametrize("key", ["penalty", "sharpness"])
+def test_the_layer_is_solved_for_as_configured(tmp_path: Path, key: str) -> None:
+    rows = rows_of(["a", "b"], 1)
+    found = []
+    for value in (10.0, 20.0):
+        made = fleet(tmp_path / str(value), 2, statistics={**SECTIONS["statistics"], key: value})
+        made.turns()
+        for name in rows:
+            send(made, name, sums(rows, name))
+        made.turns()
+        inputs, classes = (np.concatenate([rows[name][i] for name in rows]) for i in (0, 1))
+        usual = {"penalty": 10.0, "sharpness": 10.0} | {key: value}
+        weight, bias = HeadStatistics.of(inputs, classes, CLASSES).solved(**usual)
+        assert_same(standing(made), {"w": weight, "b": bias})
+        found.append(standing(made)["w"])
+    assert np.abs(found[0] - found[1]).max() > 0.01
+
+
 @pytest.mark.parametrize("count", [1, 2, 10, 100, 1000])
 def test_one_round_gives_the_model_of_central_training(tmp_path: Path, count: int) -> None:
     names = [f"d{n}" for n in range(count)]

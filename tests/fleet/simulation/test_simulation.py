@@ -140,6 +140,6 @@ def test_one_round_of_statistics_is_the_model_of_all_rows(recording: Path) -> No
 def test_what_rounds_of_statistics_and_masks_cannot_have(
     recording: Path, arguments: list[str], told: str
 ) -> None:
-    done = edged("fleet", "sim", recording, *arguments)
+    done = edged("fleet", "sim", recording, "--key", "person", *arguments)
     assert done.code == 2
     assert told in done.err

@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from edged.fleet.config import load
+from edged.fleet.coordinator.coordinator import Coordinator
 from tests.cli.commands_walk import Command, commands, ordinary, right_paths
 from tests.commands import COMMAND, edged, two_classes, write_config
+from tests.fleet.coordinator.channel import Line, Time
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = {  # by each command that writes a file, or a directory with these names
@@ -50,11 +53,13 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ["train", folder / "edged.yaml"],
     ):
         edged(*words)
+    Coordinator(load(folder / "fleet.yaml"), clock=Time(), channel=Line()).close()  # it has run here
     names = {
         "config": "edged.yaml", "configs": "edged.yaml", "data": "data.npz", "model": "model.onnx",
         "bundle": "bundle", "file": "bundle.edged", "key": "key", "source": "bundle",
         "recipes": "recipe.yaml", "weights unpack:source": "w.safetensors",
         "fleet run:config": "fleet.yaml", "fleet status:config": "fleet.yaml",
+        "fleet export:config": "fleet.yaml",
     }  # fmt: skip
     right = {name: str(folder / file) for name, file in names.items()}
     return right | {"out": "new", "folder": "new", "backup:file": "new", "artifacts export:out": "new.onnx"}

@@ -6,6 +6,7 @@ The trainer's part is played: what it leaves on the disk is the same, its steps 
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from edged.domain.commands.rules import Answer
     from edged.domain.commands.tasks import Sender, Task
     from edged.domain.training.trainer_messages import RunRequest
+    from edged.domain.training.turns import RunGain
 
 CHUNK = 2  # steps between two checkpoints
 SECTIONS: dict[str, Any] = {
@@ -52,6 +54,10 @@ class PlayedTrainer:
     state: Path
     forgets: bool = False
     written = 0
+
+    def turn(self, _: RunGain) -> AbstractContextManager[None]:
+        """Nobody else waits for the trainer."""
+        return nullcontext()
 
     def run(self, order: RunRequest, _: object) -> RunResult:
         """Carry out a run, or export the candidate of the finished one again."""

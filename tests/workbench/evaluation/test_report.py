@@ -152,8 +152,9 @@ def test_two_configurations_are_compared_on_the_same_rows(tmp_path: Path) -> Non
     for name, training in (("learning", {}), ("still", {"every": None, "new_labels": 0})):
         (tmp_path / name).mkdir()
         config = write_config(
-            tmp_path / name, {"features": 4, "classes": 2}, training={"replay": 0} | training, gate=OPEN_GATE
-        )
+            tmp_path / name, {"features": 4, "classes": 2}, training={"replay": 0} | training, gate=OPEN_GATE,
+            drift={"train": name == "learning"},
+        )  # fmt: skip
         config.rename(tmp_path / f"{name}.yaml")
     paths = [tmp_path / "still.yaml", tmp_path / "learning.yaml"]
     answer = edged(
@@ -162,6 +163,7 @@ def test_two_configurations_are_compared_on_the_same_rows(tmp_path: Path) -> Non
     assert answer.code == 0, answer.err
     result = answer.json
     accuracies = {name: report["metric"]["accuracy"] for name, report in result["reports"].items()}
+    assert result["reports"]["still"]["promotions"] == 0
     gain = result["gains"]["learning"]
     assert gain["gain"] == pytest.approx(accuracies["learning"] - accuracies["still"])
     assert 0 < gain["low"] <= gain["gain"] <= gain["high"]

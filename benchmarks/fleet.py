@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 from output import finish, options
+from process_usage import peak_mb, processor_seconds
 from safetensors.numpy import save_file
 
 from edged import logs
@@ -111,20 +112,6 @@ def rounds_over_mqtt(devices: int, rounds: int, how: str) -> Row:
         "worst": round(max(taken), 3), "cpu": round(cpu, 3),
         "rss_mb": round(peak, 1), "bytes": len(blobs[0]),
     }  # fmt: skip
-
-
-def peak_mb(pid: int) -> float:
-    """The most that a process has had in memory."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise ValueError(pid)
-
-
-def processor_seconds(pid: int) -> float:
-    """What a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def stages_alone(devices: int, how: str) -> Row:

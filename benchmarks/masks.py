@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 from output import finish, options, pairs
+from process_usage import peak_mb, processor_seconds
 from safetensors.numpy import save_file
 
 from edged import logs
@@ -202,20 +203,6 @@ def started(
     (folder / "fleet.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
     command = [sys.executable, "-m", "edged", "fleet", "run", str(folder / "fleet.yaml")]
     return broker, subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
-
-
-def peak_mb(pid: int) -> float:
-    """The most that a process has had in memory."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise ValueError(pid)
-
-
-def processor_seconds(pid: int) -> float:
-    """What a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Pair:

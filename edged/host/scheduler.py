@@ -143,12 +143,12 @@ class Timetable:
         self._ended = False
 
     def every(self, seconds: float, action: Callable[[], None]) -> None:
-        """See `Scheduler.every`."""
+        """Run an action regularly until the owner ends: see `Scheduler.every`."""
         self._actions.add(action)
         self._scheduler.every(seconds, action)
 
     def cron(self, expression: str, action: Callable[[], None]) -> None:
-        """See `Scheduler.cron`."""
+        """Run an action by a crontab until the owner ends: see `Scheduler.cron`."""
         self._actions.add(action)
         self._scheduler.cron(expression, action)
 

@@ -82,7 +82,7 @@ class ModelHistory:
             self._unsynced = False
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; nothing can be added any more."""
         os.close(self._file)
 
 

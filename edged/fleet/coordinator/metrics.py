@@ -110,7 +110,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop to answer."""
+        """Stop answering requests, and free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -30,7 +30,7 @@ class SimulationFigures(Message):
 
 @dataclass(frozen=True)
 class AccuracySpread(SimulationFigures):
-    """Accuracy over devices."""
+    """Mean accuracy over devices, and that of the worst one."""
 
     mean: float
     worst: float

@@ -38,7 +38,6 @@ log = get_logger("edged.serve")
 
 COVERED = 2000  # newest sets of which it is told how many contained the label
 ENOUGH_LABELS = 100  # for a share of wrong answers to say something
-FIRST_RUN = "a first training run"  # what random weights lack where no head answers in their place
 
 
 class Predictor:
@@ -156,7 +155,8 @@ class Predictor:
             try:
                 made = self._decode(served, offsets, x, self._run(served, x), self.missing)
                 # Random weights can be sure of anything: nothing that they say is a class.
-                return replace(made, least=np.inf) if made.missing == FIRST_RUN else made
+                alone = self.mix.head is None and is_untrained(served.model)
+                return replace(made, least=np.inf) if alone else made
             except ModelError as problem:
                 served = self._fall_back(served, problem)
 
@@ -351,7 +351,8 @@ class Predictor:
         """What is missing before answers say anything, such as `7 of 20 labels`; None once they do."""
         if not is_untrained(self.champion.model):
             return None
-        return FIRST_RUN if self.mix.head is None or self.teacher is None else self.teacher.missing
+        teacher = None if self.mix.head is None else self.teacher
+        return "a first training run" if teacher is None else teacher.missing
 
     @property
     def knows_one_class(self) -> bool:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from edged import __version__, logs
 from edged.device.assembly import Assembly
+from edged.device.idle_waker import IdleWaker
 from edged.device.learning.conditions import Pacer
-from edged.device.lookout import Lookout
 from edged.domain.events import DaemonStarted
 from edged.errors import StorageError
 from edged.host.systemd import LoopWatch
@@ -74,7 +74,7 @@ class RunningStream(Assembly):
         )
         self.timetable.every(LOOK_SECONDS, pacer.look)
         if self.config.name:
-            self.timetable.every(LOOK_SECONDS, Lookout(self.pipeline, self.outbound).look)
+            self.timetable.every(LOOK_SECONDS, IdleWaker(self.pipeline, self.outbound).look)
         self.timetable.soon(self.periodic_reporter.now)
 
     def _scheduled(self) -> None:

@@ -14,8 +14,8 @@ from edged import logs
 from edged.clock import SystemClock
 from edged.config import loader
 from edged.config.streams import OWN
-from edged.device.desk import Desk
 from edged.device.device_parts import SEVERAL, DeviceParts
+from edged.device.device_topics import DeviceTopics
 from edged.device.events import Listener
 from edged.device.lifecycle import WATCH_SECONDS
 from edged.device.one_stream import RunningStream
@@ -103,7 +103,7 @@ class SeveralStreams(Listener):
         self._stopping = False
         registry = self._open_registry(config.device_dir)
         self.parts = DeviceParts(config, path, notifier, endings, registry.next_boot())
-        self.desk = Desk(self.parts, registry, self.streams, self.failed)
+        self.own_topics = DeviceTopics(self.parts, registry, self.streams, self.failed)
         problems = [self._open(config) for config in configs]
         if not self.streams:
             raise next(problem for problem in problems if problem is not None)
@@ -142,7 +142,7 @@ class SeveralStreams(Listener):
 
     def online(self) -> None:
         """Let every stream publish its states."""
-        self.parts.timetable.soon(self.desk.online)
+        self.parts.timetable.soon(self.own_topics.online)
         for stream in list(self.streams.values()):
             stream.events.online()
 
@@ -150,7 +150,7 @@ class SeveralStreams(Listener):
         """Let every stream send what waits."""
         for stream in list(self.streams.values()):
             stream.events.connection_changed()
-        self.parts.timetable.soon(self.desk.tell)
+        self.parts.timetable.soon(self.own_topics.tell)
 
     # ---- life ------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class SeveralStreams(Listener):
         parts.timetable.every(WATCH_SECONDS, parts.board_watch.look)
         parts.timetable.every(WATCH_SECONDS, parts.clock_watch.look)
         parts.timetable.every(LOOK_SECONDS, self._watch)
-        self.desk.start()
+        self.own_topics.start()
         if self._web is not None:
             self._web.start()
         parts.timetable.start()
@@ -250,7 +250,7 @@ class SeveralStreams(Listener):
 
     def _tell(self) -> None:
         """Publish which streams there are and how they do."""
-        self.desk.tell()
+        self.own_topics.tell()
 
     def reload(self, path: Path) -> None:
         """Read the configuration again: streams are added, changed and removed, the others go on.
@@ -377,14 +377,14 @@ class SeveralStreams(Listener):
         self.parts.timetable.stop(1.0)
         for stream in self.streams.values():
             stream.begin_stop()
-        self.desk.stop()
+        self.own_topics.stop()
         for stream in self.streams.values():
             stream.finish()
-        self.desk.farewell()
+        self.own_topics.farewell()
         self.parts.session.stop()
         for name in list(self.streams):
             self._close(name)
-        self.desk.close()
+        self.own_topics.close()
         self._lock.release()
 
 

@@ -50,7 +50,7 @@ class DirectOutbound:
         self._session.publish(topic, payload, qos=0 if kind is MessageKind.METRICS else 1)
 
 
-class Desk:
+class DeviceTopics:
     """Status, events and commands of the device itself.
 
     `registry` keeps its journal. `streams` are those that run, `failed` those that do not, with what is

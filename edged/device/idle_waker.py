@@ -17,7 +17,7 @@ EVICT_LOOKS = 60  # between two turns of ingest where samples get too old
 log = get_logger("edged.device")
 
 
-class Lookout:
+class IdleWaker:
     """Looks after one stream of several on a thread that all of them share, instead of timeouts of its own.
 
     `pipeline` and `outbound` wake up by themselves no more: call `look` once a second.

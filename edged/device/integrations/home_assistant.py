@@ -140,7 +140,8 @@ class HomeAssistantDiscovery(Extension):
         return f"{self._config.discovery.prefix}/status"
 
     def take_back(self) -> None:
-        """Have the broker forget what was announced: the stream is no more."""
+        """Have the broker forget what was announced, and announce no more: the stream is no more."""
+        self._enabled = False
         for place in [*self._announced.devices, *self._announced.states]:
             self._session.publish(place, b"", qos=1, retain=True)
 

@@ -57,26 +57,26 @@ class Reporter(Listener):
         self._clock = clock
         self._boot = boot
         self._states: dict[str, dict[str, Any]] = {}
-        self._lock = threading.Lock()
+        self._taken_back = False
+        self._lock = threading.Lock()  # also while states are sent: the broker keeps the last that comes
 
     def online(self) -> None:
         """After every (re)connect: publish the birth message and all retained states."""
         self._status("online")
         with self._lock:
-            states = dict(self._states)
-        for name, values in states.items():
-            self._send_state(name, values)
+            for name, values in self._states.items():
+                self._send_state(name, values)
 
     def farewell(self) -> None:
         """Publish the status `offline`; call it before an orderly end."""
         self._status("offline")
 
     def take_back(self) -> None:
-        """Have the broker forget the retained states: the stream is no more."""
+        """Have the broker forget the retained states, and publish no more of them: the stream is no more."""
         with self._lock:
-            states, self._states = list(self._states), {}
-        for name in states:
-            self._outbound.now(self._topics.state(name), b"", qos=1, retain=True)
+            self._taken_back = True
+            for name in self._states:
+                self._outbound.now(self._topics.state(name), b"", qos=1, retain=True)
 
     def _status(self, state: str) -> None:
         values = {"state": state, "version": __version__, **self._stamp()}
@@ -85,10 +85,10 @@ class Reporter(Listener):
     def state(self, name: str, values: dict[str, Any]) -> None:
         """Publish a retained state when it has changed, and again after every reconnect."""
         with self._lock:
-            if self._states.get(name) == values:
+            if self._taken_back or self._states.get(name) == values:
                 return
             self._states[name] = values
-        self._send_state(name, values)
+            self._send_state(name, values)
         self._events.reported(f"state/{name}", values)
 
     def _send_state(self, name: str, values: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from edged.config import StreamConfig
 from edged.mqtt.client.message import ReceivedMessage
 from edged.storage.samples.log import SampleLog
-from tests.device.ingest.test_mutations import GROUP, GROWTH, SLOWEST, Way, resident
+from tests.device.ingest.test_mutations import GROUP, GROWTH, SLOWEST, Way, parsing, resident
 from tests.docs.test_recipes_inputs_page import Recipe, recipes
 from tests.mutations import Mutations
 
@@ -30,7 +30,7 @@ def fed(folder: Path, recipe: Recipe, payloads: int) -> dict[str, float]:
     if recipe.kind == "mqtt":
         good = [(topic.decode(), payload) for topic, payload in (line.split(b" ", 1) for line in lines)]
     stream = StreamConfig(**recipe.values["stream"])
-    way, start = Way(folder, stream), 0.0
+    way, start, yardstick = Way(folder, stream), 0.0, parsing()
     source = cycle([(topic, Mutations([payload], seed=at)) for at, (topic, payload) in enumerate(good)])
     with closing(way.log):
         for first in range(0, payloads, GROUP):
@@ -52,7 +52,7 @@ def fed(folder: Path, recipe: Recipe, payloads: int) -> dict[str, float]:
     assert way.decoder.understood + sum(reasons.values()) == payloads, "each is used or in the quarantine"
     with closing(SampleLog.open(folder / "samples.db", stream.to_schema(), readonly=True)) as log:
         assert log.counters().samples > payloads // 50
-    return {"p99": float(np.quantile(way.seconds, 0.99)), "growth": resident() - start}
+    return {"p99": float(np.quantile(way.seconds, 0.99)) / yardstick, "growth": resident() - start}
 
 
 @every_recipe

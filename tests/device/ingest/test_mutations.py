@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from array import array
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.sample import Batch, Reading
 
 GROUP = 500
-SLOWEST = 200e-6  # seconds of one payload, 99 of 100
+SLOWEST = 40.0  # times what this machine takes to parse a short document, of one payload, 99 of 100
 GROWTH = 8.0  # MB, after the first tenth
 
 POSITIONAL: dict[str, Any] = {
@@ -122,6 +123,16 @@ class Timed(SampleDecoder):
         return found
 
 
+def parsing() -> float:
+    """Seconds of the processor that parsing a document of 21 numbers takes here and now, the median."""
+    document, seconds = json.dumps({"x": [n / 7 for n in range(20)], "ts": 1.7e9}), []
+    for _ in range(1000):
+        started = time.thread_time_ns()
+        json.loads(document)
+        seconds.append((time.thread_time_ns() - started) * 1e-9)
+    return float(np.median(seconds))
+
+
 def resident() -> float:
     """Megabytes of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -132,7 +143,7 @@ def fed(folder: Path, name: str, payloads: int) -> dict[str, float]:
     """What became of so many payloads."""
     way = Way(folder, StreamConfig(**(POSITIONAL if name == "positional" else NAMED)))
     source = Mutations(GOOD[name], seed=payloads)
-    after_a_tenth = 0.0
+    after_a_tenth, yardstick = 0.0, [parsing()]
     with closing(way.log):
         for start in range(0, payloads, GROUP):
             way.work(
@@ -145,6 +156,7 @@ def fed(folder: Path, name: str, payloads: int) -> dict[str, float]:
             )
             if start + GROUP >= payloads // 10 and not after_a_tenth:
                 after_a_tenth = resident()
+        yardstick.append(parsing())
         reasons, counters = way.log.quarantine_counts(), way.log.counters()
     assert way.acknowledged == payloads, "whatever it was, the broker must not send it for ever"
     assert "internal" not in reasons, "a decoder failed"
@@ -152,8 +164,8 @@ def fed(folder: Path, name: str, payloads: int) -> dict[str, float]:
     assert counters.quarantined > payloads // 4
     assert len(reasons) >= 9, reasons
     return {
-        "p99": float(np.quantile(way.seconds, 0.99)),
-        "worst": max(way.seconds),
+        "p99": float(np.quantile(way.seconds, 0.99)) / max(yardstick),
+        "worst": max(way.seconds) / max(yardstick),
         "growth": resident() - after_a_tenth,
     }
 

@@ -37,7 +37,8 @@ class Air:
         )
 
     def now(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> bool:
-        self.said.append((topic.removeprefix("edged/d/"), json.loads(payload), qos, retain))
+        values = json.loads(payload) if payload else {}
+        self.said.append((topic.removeprefix("edged/d/"), values, qos, retain))
         return True
 
     def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
@@ -67,6 +68,16 @@ def test_a_state_is_published_only_when_it_changed() -> None:
     for rows in (1, 1, 2, 2, 1):
         air.reporter.state("buffer", {"rows": rows})
     assert [values["rows"] for _, values, *_ in air.said] == [1, 2, 1]
+
+
+def test_what_was_taken_back_is_not_published_again() -> None:
+    air = Air()
+    air.reporter.state("model", {"version": 1})
+    air.reporter.state("buffer", {"rows": 5})
+    air.said.clear()
+    air.reporter.take_back()
+    air.reporter.state("model", {"version": 2})  # by a thread that had begun to report
+    assert air.said == [("state/model", {}, 1, True), ("state/buffer", {}, 1, True)]
 
 
 def test_a_farewell_says_offline_and_so_does_the_last_will() -> None:

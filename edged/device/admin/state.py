@@ -18,7 +18,7 @@ from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion import ModelStore
 from edged.device.promotion.summary import SUMMARY, stored_summary
 from edged.device.reporting.status import health
-from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.device.startup.bootstrap import open_samples, with_bundle, with_context
 from edged.device.startup.recovery import unfinished
 from edged.domain import outcomes
 from edged.domain.judging.regimes import Regimes
@@ -35,6 +35,7 @@ from edged.storage.journal.last_shutdown import crashed
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.model_metadata import ModelMetadata
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
@@ -321,7 +322,7 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
         )
     if action in ("list", "show", "export"):
         with Registry.open(state, readonly=True) as registry:
-            return _read_models(registry, action, version, out)
+            return _read_models(config, registry, action, version, out)
     if action not in ("rollback", "pin", "unpin"):
         raise ConfigError(
             f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
@@ -339,7 +340,9 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
         return done
 
 
-def _read_models(registry: Registry, action: str, version: int | None, out: Path | None) -> Any:
+def _read_models(
+    config: Config, registry: Registry, action: str, version: int | None, out: Path | None
+) -> Any:
     champion = registry.champion()
     if action == "list":
         return [asdict(r) | {"champion": r.version == champion} for r in registry.records()]
@@ -352,7 +355,8 @@ def _read_models(registry: Registry, action: str, version: int | None, out: Path
     if out.suffix in SUFFIXES and out.suffix != path.suffix:
         right = f"name it {out.stem}{path.suffix}"
         raise ConfigError(f"this model is stored as {path.suffix}", where="-o", remedy=right)
-    publish_file(out, path.read_bytes())
+    metadata = ModelMetadata.of_stream(with_context(config).stream.to_schema(), record)
+    publish_file(out, metadata.stamp(path.read_bytes(), path.suffix))
     return {"version": record.version, "file": str(out)}
 
 

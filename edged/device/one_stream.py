@@ -31,6 +31,10 @@ class RunningStream(Assembly):
             self._start()
 
     def _start(self) -> None:
+        several = bool(self.config.name)
+        if several:
+            self.pipeline.share(self.parts.threads)
+            self.outbound.share(self.parts.threads.background)
         self.pipeline.serving.start()
         self.pipeline.ingestor.start()
         self.audit.record_configuration(self.config, self.clock.now())
@@ -38,7 +42,6 @@ class RunningStream(Assembly):
         self.inbox.start(self.dispatcher)
         self.outbound.start()
         self._plan()
-        several = bool(self.config.name)
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         self.filters = widest(self.config.stream.all_topics)
         sink = self.receive if several else self.pipeline.ingestor.receive

@@ -34,6 +34,7 @@ from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.labels.label_requests import LabelRequests
 from edged.domain.stream.admission import AdmissionControl
+from edged.host.turns import TurnThreads
 from edged.mqtt.codecs import sample_codec
 
 if TYPE_CHECKING:
@@ -71,6 +72,19 @@ class Host:
     models: ModelReader
     client: TrainerClient
     conditions: ConditionsReader | None = None
+
+
+class SharedThreads:
+    """The threads of a device with several streams, whose loops take turns on them.
+
+    Two for predictions, so that a slow model holds up no other; as many for commits, so that the disk has
+    work while samples are decoded; two for runs, changes and messages that must arrive.
+    """
+
+    def __init__(self) -> None:
+        self.ingest = TurnThreads("ingest", 2)
+        self.serve = TurnThreads("serve", 2)
+        self.background = TurnThreads("background", 2)
 
 
 class Pipeline:
@@ -164,7 +178,7 @@ class KeyPart(KeyAnswers, KeyTurns, Protocol):
 
 
 class LivePipeline(Pipeline):
-    """One stream as the daemon runs it: with three threads, none of which runs yet, and label requests.
+    """One stream as the daemon runs it: with loops, none of which runs yet, and label requests.
 
     Samples and labels arrive over `session` and are acknowledged there. `watchdog` watches the loops `ingest`
     and `serve`. `latencies` collects seconds from the arrival of a sample to its prediction.
@@ -236,6 +250,12 @@ class LivePipeline(Pipeline):
             imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
         )
         self.keys: KeyPart | None = None
+
+    def share(self, threads: SharedThreads) -> None:
+        """Run on threads that several streams share; call it before anything starts."""
+        self.ingestor.share(threads.ingest)
+        self.serving.share(threads.serve, threads.ingest)
+        self.worker.share(threads.background)
 
     def serve_keys(self, keys: KeyPart) -> None:
         """Let keys be answered and learned by models of their own, too; call it before the threads start."""

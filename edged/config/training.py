@@ -162,7 +162,7 @@ class GuardsConfig(Section):
     )
     wait_throttled: bool = Field(
         True,
-        description="no run starts, and a current one slows down, while the board is throttled or underpowered",
+        description="no run starts, and a run slows down, while the board is throttled or its supply is low",
     )
     mains_only: bool = Field(False, description="no run starts on battery")
     min_battery: float | None = Field(

@@ -94,7 +94,7 @@ def _evaluate(
     seconds = round(time.monotonic() - started, 3)
     figures, told = replace(figures, seconds=seconds, peak_rss_mb=round(usage / 1024, 1)), history(replay)
     if out is not None:
-        kept = figures.to_json() | {"history": told.to_json()}
+        kept = {**figures.to_json(), "history": told.to_json()}
         _write(out / "report.json", json.dumps(json_ready(kept), indent=1) + "\n")
         _write(out / "report.html", page(f"{data.name}: {name}", figures, told))
     return EvaluationOutcome(name, figures, told, *row_errors(replay))

@@ -128,7 +128,7 @@ class Coordinator:
         self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
-        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course)
+        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course, self._head)
         self.admission = UpdateAdmission(
             config, self.journal, self.layout, self.course, self._reader, self._head, self._masks
         )

@@ -20,7 +20,8 @@ log = get_logger("edged.device")
 class IdleWaker:
     """Looks after one stream of several on a thread that all of them share, instead of timeouts of its own.
 
-    `pipeline` and `outbound` wake up by themselves no more: call `look` once a second.
+    `pipeline` and `outbound`, which share threads with others, do not wake up by themselves: call `look` once
+    a second.
     """
 
     def __init__(self, pipeline: LivePipeline, outbound: OutboundRouter) -> None:
@@ -28,9 +29,6 @@ class IdleWaker:
         self._seen: tuple[int, ...] = ()
         self._busy = AFTER
         self._looks = 0
-        pipeline.ingestor.idle = float("inf")
-        pipeline.serving.idle = pipeline.worker.idle = None
-        outbound.rest()
 
     def _shrink(self) -> None:
         """Give back what an idle stream keeps in memory for its next sample."""

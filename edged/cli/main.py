@@ -199,10 +199,10 @@ def status(
     from edged.device.admin.state import status_of
 
     if len(configs) > 1:
-        told = {one.name: status_of(one) for one in configs}
+        told = {one.name: status_of(one).to_json() for one in configs}
         print_json({"streams": told}) if as_json else output.show_streams(told)
         return
-    values = status_of(configs[0])
+    values = status_of(configs[0]).to_json()
     print_json(values) if as_json else output.show_status(values)
 
 
@@ -230,8 +230,8 @@ def train(
 
     with output.TrainingProgress() as progress:
         result = train_once(_load(config, stream), resume=resume, observer=progress)
-    print_json(result) if as_json else output.show_training(result)
-    if not result["verdict"]["accepted"]:
+    print_json(result.to_json()) if as_json else output.show_training(result)
+    if not result.verdict.accepted:
         raise typer.Exit(3)
 
 
@@ -375,7 +375,7 @@ def wipe(
                 "this cannot be undone and nobody can be asked", where="wipe", remedy="add --yes"
             )
         typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} for good?", abort=True, err=True)
-    gone = state.wipe(loaded, what)
+    gone = state.wipe(loaded, what).to_json()
     print_json(gone) if as_json else output.show_pairs("erased", gone)
 
 
@@ -411,7 +411,10 @@ def models(
     if out is not None:
         check_file(out, force=force)
     answer = on_models(_load(config, stream), action, version, out)
-    print_json(answer) if as_json else output.show_models(action, answer)
+    if isinstance(answer, list):
+        print_json([one.to_json() for one in answer]) if as_json else output.show_models(answer)
+    else:
+        print_json(answer.to_json()) if as_json else output.show_pairs(f"models {action}", answer.to_json())
 
 
 # ---- configuration -------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged import __version__, logs
@@ -135,7 +136,7 @@ class RunningStream(Assembly):
             self.pipeline.keys.close()
         self.reporter.farewell()
         if damaged is None:
-            self.periodic_reporter.store_status({**self.status.status(), "state": "stopped"})
+            self.periodic_reporter.store_status(replace(self.status.status(), state="stopped"))
 
     def close(self, damaged: str | None = None) -> None:
         """Close what is open; nothing can be published any more."""

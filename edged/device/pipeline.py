@@ -9,7 +9,7 @@ candidate and `models` store it, and brings it into service.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.device.ingest.import_feed import ImportFeed
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
+    from edged.device.reports import KeyModelsReport
     from edged.device.startup.open_state import OpenState
     from edged.device.startup.recovery import UnfinishedRun
     from edged.domain.judging.latencies import Latencies
@@ -161,7 +162,7 @@ class Pipeline:
 class KeyPart(KeyAnswers, KeyTurns, Protocol):
     """The models of keys beside the stream's; see `edged.device.keys`."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> KeyModelsReport:
         """How many keys have models of their own, and those that do worst."""
 
     def held(self, key: str) -> AbstractContextManager[Pipeline]:

@@ -232,7 +232,7 @@ def check_train(root: Path, bundle: Path, promises: Promises) -> None:
         assert accepted <= set(commands), f"accepted and lost: {accepted - set(commands)}"
         answers = {key: (record.answer or {}) for key, record in commands.items()}
         assert {answer["state"] for answer in answers.values()} == {"successful"}, answers
-        results = {key: answer["data"] for key, answer in answers.items()}
+        results: dict[str, Any] = {key: answer["data"] for key, answer in answers.items()}
         steps = {key: STEPS[key] for key in results}
         assert {key: result["steps"] for key, result in results.items()} == steps
         assert len({result["run"] for result in results.values()}) == len(results), "a run told of twice"

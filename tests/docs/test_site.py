@@ -41,6 +41,10 @@ def test_the_command_reference_is_up_to_date() -> None:
     assert generated_page_is_current("make_command_reference.py")
 
 
+def test_the_python_reference_is_up_to_date() -> None:
+    assert generated_page_is_current("make_python_reference.py")
+
+
 def test_the_manual_page_is_one_that_man_reads(tmp_path: Path) -> None:
     page = tmp_path / "edged.1"
     program = ROOT / "docs" / "make_command_reference.py"

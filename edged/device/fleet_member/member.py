@@ -165,9 +165,10 @@ class Member:
     def _look(self) -> None:
         self._store()
         self._publish_state()  # before the update: who has that in hands looks at the state next
-        self._advance_masks()
+        self._transferred(self._masks.transferred())
         if not self._budget_used():
-            self._transferred(self._sender.send(self._clock.monotonic()))
+            self._advance_masks()
+            self._transferred(self._masks.transferred() + self._sender.send(self._clock.monotonic()))
         self._decide()
         self._publish_state()
 

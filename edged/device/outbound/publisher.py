@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.device.events import Listener
@@ -199,7 +200,8 @@ class OutboundRouter(Listener):
 
     def outbox(self) -> OutboxBacklog:
         """Count what the broker does not have yet, and what was given up."""
-        pending, size, dropped = self._session.pending, 0, 0
+        waiting = OutboxBacklog(self._session.pending, 0, 0)
         if self._forwarder is not None:
-            pending, size, dropped = self._forwarder.outstanding()
-        return OutboxBacklog(pending, size, dropped + self._session.dropped + self._unpublished)
+            waiting = self._forwarder.outstanding()
+        dropped = waiting.dropped + self._session.dropped + self._unpublished
+        return replace(waiting, dropped=dropped)

@@ -158,7 +158,7 @@ class StoreAndForward:
         with self._lock:
             memory = [parcel for queue in (*self._fresh.values(), self._writing) for parcel, _ in queue]
             memory += [handed.parcel for handed in self._handed.values() if handed.key is None]
-            pending, size, lost = self._seen
+            pending, size, lost = vars(self._seen).values()
             pending += len(memory) - len(self._arrived)
             size += sum(parcel.size for parcel in memory) - sum(self._arrived.values())
             return OutboxBacklog(pending, size, lost + sum(self._lost.values()))

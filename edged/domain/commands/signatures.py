@@ -21,6 +21,8 @@ from edged.domain.commands.rules import parse
 from edged.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edged.clock import Clock
     from edged.domain.protocols import ValueStore
 
@@ -188,7 +190,7 @@ class Authority:
         return signer
 
     def authorise(
-        self, command: str, request: dict[str, Any], payload: bytes, *, token: bool = False
+        self, command: str, request: Mapping[str, object], payload: bytes, *, token: bool = False
     ) -> str | None:
         """Return the name of the key that has signed a command, if it may be executed; call it once.
 
@@ -259,7 +261,7 @@ class Authority:
         return f"{_SIGN}; {self._source(command)} names the keys that count here"
 
 
-def _time(request: dict[str, Any]) -> float | None:
+def _time(request: Mapping[str, object]) -> float | None:
     """When a signed command was signed, Unix seconds; None if it does not say so."""
     ts = request.get("ts")
     if isinstance(ts, bool) or not isinstance(ts, int | float) or not math.isfinite(ts):

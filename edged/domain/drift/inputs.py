@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from edged.domain.drift.signals import (
 )
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
 from edged.domain.lazy_zeros import lazy_zeros
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 Rows = NDArray[np.float32]
 
@@ -184,7 +187,7 @@ class InputDrift:
         psi = self._prepared[feature].cells.psi(recent)
         return FeatureShift(feature, self.rules.level(p_value, psi), distance, p_value, psi)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """State as JSON values; the windows as base64 of little-endian float32."""
         held = min(self._seen, self.rules.recent)
         return {

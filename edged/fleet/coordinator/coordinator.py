@@ -319,10 +319,10 @@ class Coordinator:
 
     @property
     def _stranded(self) -> bool:
-        """Whether the round that is open asks for sums of another layer than the configuration."""
+        """Whether the round that is open asks for sums of other layers than the configuration."""
         told = self.course.round
         wanted = None if told is None else told.config.statistics
-        return wanted is not None and (self._head is None or wanted != self._head.layer)
+        return wanted is not None and (self._head is None or wanted != self._head.told)
 
     def _carry_out(self, order: Order, now: float) -> None:
         """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
@@ -420,7 +420,7 @@ class Coordinator:
     def _settings(self) -> RoundSettings:
         """What devices do in a round."""
         head = self._head
-        return replace(self._config.settings, statistics=None if head is None else head.layer)
+        return replace(self._config.settings, statistics=None if head is None else head.told)
 
     @property
     def _update_bytes(self) -> int:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.training.message import Message
 from edged.errors import StorageError, TrainingError
@@ -16,6 +16,7 @@ from edged.fleet.coordinator.public_status import CoordinatorStatus, RolloutStat
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.fleet.config import CoordinatorConfig
 
 ROUNDS = 10
@@ -32,11 +33,10 @@ class FleetReport(Message):
     status: CoordinatorStatus
     rounds: tuple[RoundRecord, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return all on one level."""
-        values = super().to_json()
-        rounds = values.pop("rounds")
-        return {**values, **values.pop("status"), "rounds": rounds}
+        rounds = [record.to_json() for record in self.rounds]
+        return {**self.without("status", "rounds"), **self.status.to_json(), "rounds": rounds}
 
 
 def status_of(config: CoordinatorConfig, group: str = "") -> FleetReport:

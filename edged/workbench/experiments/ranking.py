@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import atan, cos, isfinite, nan, pi, sqrt
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from edged.domain.training.message import Message
 from edged.workbench.experiments.grid import Recipe
@@ -14,6 +14,7 @@ from edged.workbench.experiments.job import EpochDone, Shown
 from edged.workbench.experiments.scoring import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.workbench.experiments.runner import TrialOutcome
 
 DIGITS = 9  # to which two means are the same
@@ -57,7 +58,7 @@ class FailedRecipe(Message):
     recipe: Recipe
     reasons: tuple[FailureReason, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields, with the recipe's name."""
         return {"name": self.recipe.name, **super().to_json()}
 
@@ -86,7 +87,7 @@ class RankedRecipe(Message):
     rank: int = 0
     clear: bool | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields, with the recipe's name; points of curves are in the order of epochs."""
         curves = [[point.without("epochs") for point in curve] for curve in self.curves]
         return {"name": self.recipe.name, **super().to_json(), "curves": curves}

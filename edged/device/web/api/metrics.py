@@ -183,7 +183,7 @@ class Metrics:
         page.gauge("edged_drift_score_ratio", "Newest signal: its statistic over its threshold.", score)
         anomalies = self._pipeline.predictor.anomalies
         if anomalies is not None:
-            standing = len(anomalies.figures()["standing"])
+            standing = len(anomalies.standing())
             page.gauge("edged_anomaly_alarms", "Keys whose alarm stands.", standing)
 
     def _learning(self, page: PrometheusText) -> None:

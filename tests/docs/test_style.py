@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "deploy").rglob("*.md"))]
-GENERATED = {ROOT / "docs" / name for name in ("config.md", "commands.md", "python-api.md")}
+GENERATED = {ROOT / "docs" / name for name in ("config.md", "commands.md", "python-api.md", "signals.md")}
 GENERATED_PART = re.compile(r"<!-- [^\n]*: by docs/.*?<!-- end of", re.DOTALL)
 STYLE = ROOT / "docs" / "style.md"
 

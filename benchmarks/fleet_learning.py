@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def rows(plan: SimulationPlan, seeds: int) -> Iterator[dict[str, Any]]:
 
 def measured(plans: list[SimulationPlan]) -> dict[str, Any]:
     """Means over the runs of one case; the worst user of all of them."""
-    reports = [simulate(plan).to_json() for plan in plans]
+    reports: list[Mapping[str, Any]] = [simulate(plan).to_json() for plan in plans]
     finals = [report["final"] for report in reports]
     unseen = [final["unseen"] for final in finals]
     return {

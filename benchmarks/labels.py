@@ -10,8 +10,9 @@ every other label is drawn at random from the classes. Answers are scored agains
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from output import finish, options, pairs
@@ -62,7 +63,7 @@ def replayed(recorded: Recording, classes: int, case: str, seed: int) -> Row:
         stream = shape_stream(Recording(recorded.x, arriving), config, chosen)
         replay = Replay(config, stream, chosen, Path(folder) / "state")
         replay.run()
-        figures = report(replay).to_json()
+        figures: Mapping[str, Any] = report(replay).to_json()
     scored = slice(replay.pretrain, None)
     right = replay.answers[scored, 0] == truth[scored]
     half = len(truth) // 2 - replay.pretrain

@@ -20,7 +20,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -134,7 +134,7 @@ def edged(
         shaped = shape_stream(Recording(stream.x, stream.y.astype(np.float64), key=stream.keys), config, how)
         replay = Replay(config, shaped, how, Path(folder))
         replay.run()
-        figures = report(replay).to_json()
+        figures: Mapping[str, Any] = report(replay).to_json()
         kept = {}
         if stream.held is not None and stream.among is not None:
             context, (x, chosen) = TemporalContext.of(replay.schema), stream.among

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from output import finish, options, pairs
@@ -85,7 +86,7 @@ def replayed(x: NDArray[np.float32], y: NDArray[np.float64], classes: int, seed:
         config, chosen = loader.load(path, {}), LabelOptions(seed=seed)
         replay = Replay(config, shape_stream(Recording(x, y), config, chosen), chosen, Path(folder) / "state")
         replay.run()
-        figures = report(replay).to_json()
+        figures: Mapping[str, Any] = report(replay).to_json()
     return figures["metric"]["accuracy"], figures["frozen"]["accuracy"]
 
 

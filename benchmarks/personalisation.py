@@ -16,6 +16,7 @@ a session instead.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -115,7 +116,7 @@ def lived(people: People, who: int, config: Config, seed: int) -> Row:
                 morning.append(replay.predictor.champion)
 
         replay.run()
-        figures = report(replay).to_json()
+        figures: Mapping[str, Any] = report(replay).to_json()
     x, y = people.x[rows][second], people.y[rows][second]
     before, after = (
         float((served.model.predict(x).argmax(axis=1) == y).mean()) for served in (replay.frozen, morning[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.bundles.autodiff.forms import plain_forms
 from edged.bundles.autodiff.reverse import active_tensors, differentiated, write_backward, write_forward
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.graph.optimizers import Optimizer
+    from edged.domain.json_fields import JsonObject
 
 BOTH = ("native", "portable")
 NATIVE = ("native",)
@@ -81,7 +82,7 @@ class Obstacle:
         what = f"operator {self.operator} {self.what}" if self.operator else self.what
         return BundleError(what, where=f"node {self.node}" if self.node else "", remedy=self.remedy)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the JSON values that `--json` prints."""
         return asdict(self)
 

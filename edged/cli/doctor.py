@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from edged.clock import SystemClock
 from edged.config import loader
@@ -44,6 +44,7 @@ from edged.trainer.engine_selection import choose
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.domain.json_fields import JsonObject
     from edged.storage.models.bundles import Bundle
 
 Level = Literal["ok", "warning", "error"]
@@ -62,7 +63,7 @@ class CheckResult:
     remedy: str = ""
     figures: Mapping[str, float] | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the JSON values that `--json` prints; `figures` only if something was measured."""
         values = asdict(self)
         return values if self.figures is not None else {k: v for k, v in values.items() if k != "figures"}
@@ -303,12 +304,13 @@ def _board(config: Config) -> Iterator[CheckResult]:
     """Heat, power and processors, as far as this machine tells."""
     host = VitalsReader(config.storage.dir).board()
     named = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
-    said = [f"{name}: {'yes' if host[key] else 'no'}" for key, name in named.items() if host[key] is not None]
-    if host["temperature_c"] is not None:
-        said.insert(0, f"{host['temperature_c']:.0f} °C")
-    if host["power_mode"] is not None:
-        said.append(f"power mode {host['power_mode']}")
-    trouble = host["throttled"] or host["under_voltage"]
+    found = ((name, getattr(host, key)) for key, name in named.items())
+    said = [f"{name}: {'yes' if value else 'no'}" for name, value in found if value is not None]
+    if host.temperature_c is not None:
+        said.insert(0, f"{host.temperature_c:.0f} °C")
+    if host.power_mode is not None:
+        said.append(f"power mode {host.power_mode}")
+    trouble = host.throttled or host.under_voltage
     remedy = "cool it, and see to its power supply: training waits meanwhile" if trouble else ""
     if said:
         yield CheckResult("board", "warning" if trouble else "ok", ", ".join(said), remedy)

@@ -20,6 +20,7 @@ from edged.domain.text import when as _when
 
 if TYPE_CHECKING:
     from edged.cli.doctor import CheckResult
+    from edged.device.admin.results import JudgedRun, ListedModel
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
     from edged.workbench.evaluation.figures import DetectionFigures, EvaluationComparison, EvaluationReport
     from edged.workbench.experiments.job import EpochDone, TrialOrder
@@ -85,17 +86,20 @@ def show_streams(told: Mapping[str, Mapping[str, Any]]) -> None:
     out.print(table)
 
 
-def show_training(result: Mapping[str, Any]) -> None:
+def show_training(judged: JudgedRun) -> None:
     """Print the result of `edged train`."""
-    verdict = result["verdict"]
+    result, verdict = judged.result, judged.verdict
     told = {
-        **{name: result[name] for name in ("run", "samples", "steps")},
-        "loss": f"{plain(result['loss_first'])} → {plain(result['loss_last'])}",
-        **{name: result[name] for name in ("engine", "seconds")},
-        "learned": result["summary"],
-        "verdict": "accepted" if verdict["accepted"] else "rejected",
-        "reasons": "; ".join(verdict["reasons"]),
-        "champion": result["champion"],
+        "run": result.run,
+        "samples": result.samples,
+        "steps": result.steps,
+        "loss": f"{plain(result.loss_first)} → {plain(result.loss_last)}",
+        "engine": result.engine,
+        "seconds": result.seconds,
+        "learned": judged.summary,
+        "verdict": "accepted" if verdict.accepted else "rejected",
+        "reasons": "; ".join(verdict.reasons),
+        "champion": judged.champion,
     }
     show_pairs("training run", told)
 
@@ -113,23 +117,21 @@ def show_audit(entries: Sequence[Mapping[str, Any]]) -> None:
     out.print(table)
 
 
-def show_models(action: str, answer: Any) -> None:
-    """Print the result of `edged models`."""
-    if action != "list":
-        show_pairs(f"models {action}", answer)
-        return
+def show_models(listed: Sequence[ListedModel]) -> None:
+    """Print the result of `edged models CONFIG list`."""
     table = new_table("models", ("version", "status", "parent", "source", "samples", "gain", "created"))
-    for record in answer:
-        mark = " ◀ champion" if record["champion"] else ""
-        mark += " (pinned)" if record["pinned"] else ""
+    for one in listed:
+        record = one.record
+        mark = " ◀ champion" if one.champion else ""
+        mark += " (pinned)" if record.pinned else ""
         table.add_row(
-            f"{record['version']}{mark}",
-            record["status"],
-            plain(record["parent"]),
-            record["source"],
-            plain(record["data"].get("samples") if record["data"] else None),
-            plain(record["metrics"].get("gain")),
-            _when(record["created"]),
+            f"{record.version}{mark}",
+            record.status,
+            plain(record.parent),
+            record.source,
+            plain(record.data.get("samples")),
+            plain(record.metrics.get("gain")),
+            _when(record.created),
         )
     out.print(table)
 
@@ -250,7 +252,8 @@ def _show_contents(values: Mapping[str, Any]) -> None:
     table.add_row("", "", f"{values['frozen_size']:,}", "frozen")
     out.print(table)
     sizes = {file["name"]: size(file["bytes"]) for file in values["files"]}
-    show_pairs("", _names_of(values) | sizes | {"together": size(values["bytes"])})
+    mark = {"fingerprint": values["fingerprint"]} if values.get("fingerprint") else {}
+    show_pairs("", _names_of(values) | sizes | {"together": size(values["bytes"])} | mark)
 
 
 def say(line: str) -> None:

@@ -43,8 +43,8 @@ def recipe_run(
         options = ExperimentOptions(out, jobs or len(os.sched_getaffinity(0)), write, force)
         report = run(recipes, data, options, progress)
     if as_json:  # without the curves, which are in the files
-        told = report.to_json()
-        rows = [{k: v for k, v in row.items() if k not in ("curves", "shown")} for row in told["ranking"]]
-        print_json(told | {"ranking": rows})
+        hidden = ("curves", "shown")
+        rows = [{k: v for k, v in row.to_json().items() if k not in hidden} for row in report.ranking]
+        print_json({**report.to_json(), "ranking": rows})
     else:
         output.show_recipes(report, folder / "report.html")

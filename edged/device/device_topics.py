@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__, logs
@@ -16,7 +17,7 @@ from edged.device.commands.settings import SHOWN
 from edged.device.integrations.home_assistant import ANNOUNCED, hub_message
 from edged.device.outbound.reporter import Reporter
 from edged.device.reporting.audit import AuditTrail
-from edged.device.reporting.status import health
+from edged.device.reports import DeviceStatus, Health, StreamLine, StreamsState
 from edged.device.settings import checked_request, value_of, values_of
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.domain.commands.running import RunningCommands
@@ -29,6 +30,7 @@ from edged.storage.sequence import Sequence
 if TYPE_CHECKING:
     from edged.device.device_parts import DeviceParts
     from edged.device.one_stream import RunningStream
+    from edged.domain.commands.rules import Answer, Request
     from edged.mqtt.client.session import Session
     from edged.storage.models.registry import Registry
 
@@ -118,7 +120,7 @@ class DeviceTopics:
     def _handlers(self) -> dict[str, Handler]:
         handlers: dict[str, Handler] = {
             "ping": Handler(self._ping),
-            "status": Handler(lambda _: self.status()),
+            "status": Handler(lambda _: self.status().to_json()),
             "capabilities": Handler(lambda _: self._capabilities(handlers)),
             "logs.level": Handler(self._level),
             "config.get": Handler(self._get),
@@ -157,7 +159,7 @@ class DeviceTopics:
 
     def tell(self) -> None:
         """Publish which streams there are and how they do, where that has changed."""
-        self.reporter.state("streams", {"streams": self.lines()})
+        self.reporter.state("streams", StreamsState(self.lines()))
         state = f"{len(self._streams)} streams"
         problem = self.problem
         self._parts.notifier.status(f"{state}; {problem}" if problem else state)
@@ -186,49 +188,50 @@ class DeviceTopics:
         if self._parts.session.problem is not None:
             return self._parts.session.problem
         lines = self.lines()
-        return next((f"{name}: {line['problem']}" for name, line in lines.items() if line["problem"]), None)
+        return next((f"{name}: {line.problem}" for name, line in lines.items() if line.problem), None)
 
-    def lines(self) -> dict[str, dict[str, Any]]:
+    def lines(self) -> dict[str, StreamLine]:
         """Return of each stream, by name, whether it runs and what its problem is."""
         problems = {name: stream.status.problem for name, stream in list(self._streams.items())}
-        lines: dict[str, dict[str, Any]] = {
-            name: {"state": "degraded" if problem else "online", "problem": problem}
+        lines = {
+            name: StreamLine("degraded" if problem else "online", problem)
             for name, problem in problems.items()
         }
-        lines |= {name: {"state": "failed", "problem": told} for name, told in list(self._failed.items())}
+        lines |= {name: StreamLine("failed", problem) for name, problem in list(self._failed.items())}
         return dict(sorted(lines.items()))
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> DeviceStatus:
         """Return the status of the device, with a line for each stream."""
         problem, lines = self.problem, self.lines()
         for name, stream in list(self._streams.items()):
             told = stream.status.status()
-            lines[name] |= {
-                "samples": told["samples"],
-                "labels": told["labels"],
-                "model": told["model"]["version"],
-                "quality": told["model"]["quality"],
-                "runs": told["training"]["runs"],
-                "on_hold": told["on_hold"],
-            }
+            lines[name] = replace(
+                lines[name],
+                samples=told.samples,
+                labels=told.labels,
+                model=told.model.version,
+                quality=told.model.quality,
+                runs=told.training.runs,
+                on_hold=told.on_hold,
+            )
         state = "degraded" if problem else "online"
-        return {
-            "state": state,
-            "problem": problem,
-            "health": health(state, problem),
-            "ts": self._parts.clock.now(),
-            "uptime_s": round(self._parts.clock.monotonic() - self._started, 1),
-            "version": __version__,
-            "boot": self._parts.boot,
-            "streams": lines,
-        }
+        return DeviceStatus(
+            state=state,
+            problem=problem,
+            health=Health.of(state, problem),
+            ts=self._parts.clock.now(),
+            uptime_s=round(self._parts.clock.monotonic() - self._started, 1),
+            version=__version__,
+            boot=self._parts.boot,
+            streams=lines,
+        )
 
     # ---- commands --------------------------------------------------------------------------
 
-    def _ping(self, _: dict[str, Any]) -> dict[str, Any]:
+    def _ping(self, _: Request) -> Answer:
         return {"pong": True, "ts": self._parts.clock.now(), "version": __version__}
 
-    def _capabilities(self, names: Iterable[str]) -> dict[str, Any]:
+    def _capabilities(self, names: Iterable[str]) -> Answer:
         from edged.domain.messages.requests import REQUESTS, whole
 
         return {
@@ -247,13 +250,13 @@ class DeviceTopics:
             },
         }
 
-    def _level(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _level(self, request: Request) -> Answer:
         before = {"level": logs.level()}
         logs.configure(request["level"], self._parts.config.log.format)
         after = {"level": request["level"]}
         return after | {"before": before, "after": after}
 
-    def _get(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _get(self, request: Request) -> Answer:
         """Return the sections at the top of the file, with what was set for the device."""
         values: dict[str, Any] = {"streams": {}}
         for name, stream in list(self._streams.items()):
@@ -263,11 +266,11 @@ class DeviceTopics:
         keys = request.get("keys")
         return {"values": values if keys is None else {key: value_of(values, key) for key in keys}, **told}
 
-    def _set(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _set(self, request: Request) -> Answer:
         """Set keys for all streams, permanently; those that a stream has set itself stay."""
         checked_request(request)
         path = self._parts.config.device_dir / loader.OVERLAY
-        desired = {k: v for k, v in (loader.read_overlay(path) | request).items() if v is not None}
+        desired = {k: v for k, v in {**loader.read_overlay(path), **request}.items() if v is not None}
         before = values_of(self._any(), request)
         loader.load_device(self._parts.path, desired)
         publish_file(path, json.dumps(desired).encode())
@@ -275,7 +278,7 @@ class DeviceTopics:
         for stream in list(self._streams.values()):
             stream.settings.renew()
             stream.events.states_changed()
-            waiting |= set(stream.settings.report()["needs_restart"])
+            waiting.update(stream.settings.report().needs_restart)
         after = values_of(self._any(), request)
         return {
             "desired": desired,
@@ -289,14 +292,14 @@ class DeviceTopics:
         stream = next(iter(self._streams.values()), None)
         return self._parts.config if stream is None else stream.settings.config
 
-    def _rotate(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _rotate(self, request: Request) -> Answer:
         """Replace a key of the device, and of every stream for which it counts."""
         told = KeyCommands(self._parts.config, self._trust).rotate(request)
         for stream in list(self._streams.values()):
             KeyCommands(stream.config, stream.first.trust).follow(request["old"], request["new"])
         return told
 
-    def _revoke(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _revoke(self, request: Request) -> Answer:
         """Revoke a key of the device, and of every stream for which it counts."""
         told = KeyCommands(self._parts.config, self._trust).revoke(request)
         for stream in list(self._streams.values()):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edged.device.reports import StreamMetrics
     from edged.domain.events import Event
     from edged.domain.judging.predictions import Predictions
 
@@ -38,7 +39,7 @@ class Listener:
     ) -> None:
         """The same predictions as values, `n` of each; `ts` `(n,)` is the samples' time in Unix seconds."""
 
-    def metrics(self, values: dict[str, Any]) -> None:
+    def metrics(self, metrics: StreamMetrics) -> None:
         """Metrics were read, as they are published."""
 
     def online(self) -> None:
@@ -95,10 +96,10 @@ class Events(Listener):
         for listener in self._listeners:
             listener.answered(made, ids, keys, ts)
 
-    def metrics(self, values: dict[str, Any]) -> None:
+    def metrics(self, metrics: StreamMetrics) -> None:
         """Pass the news on: see `Listener.metrics`."""
         for listener in self._listeners:
-            listener.metrics(values)
+            listener.metrics(metrics)
 
     def online(self) -> None:
         """Pass the news on: see `Listener.online`."""

@@ -9,7 +9,7 @@ candidate and `models` store it, and brings it into service.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.device.ingest.import_feed import ImportFeed
@@ -34,6 +34,7 @@ from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.labels.label_requests import LabelRequests
 from edged.domain.stream.admission import AdmissionControl
+from edged.host.turns import TurnThreads
 from edged.mqtt.codecs import sample_codec
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
+    from edged.device.reports import KeyModelsReport
     from edged.device.startup.open_state import OpenState
     from edged.device.startup.recovery import UnfinishedRun
     from edged.domain.judging.latencies import Latencies
@@ -71,6 +73,19 @@ class Host:
     models: ModelReader
     client: TrainerClient
     conditions: ConditionsReader | None = None
+
+
+class SharedThreads:
+    """The threads of a device with several streams, whose loops take turns on them.
+
+    Two for predictions, so that a slow model holds up no other; as many for commits, so that the disk has
+    work while samples are decoded; two for runs, changes and messages that must arrive.
+    """
+
+    def __init__(self) -> None:
+        self.ingest = TurnThreads("ingest", 2)
+        self.serve = TurnThreads("serve", 2)
+        self.background = TurnThreads("background", 2)
 
 
 class Pipeline:
@@ -147,7 +162,7 @@ class Pipeline:
 class KeyPart(KeyAnswers, KeyTurns, Protocol):
     """The models of keys beside the stream's; see `edged.device.keys`."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> KeyModelsReport:
         """How many keys have models of their own, and those that do worst."""
 
     def held(self, key: str) -> AbstractContextManager[Pipeline]:
@@ -164,7 +179,7 @@ class KeyPart(KeyAnswers, KeyTurns, Protocol):
 
 
 class LivePipeline(Pipeline):
-    """One stream as the daemon runs it: with three threads, none of which runs yet, and label requests.
+    """One stream as the daemon runs it: with loops, none of which runs yet, and label requests.
 
     Samples and labels arrive over `session` and are acknowledged there. `watchdog` watches the loops `ingest`
     and `serve`. `latencies` collects seconds from the arrival of a sample to its prediction.
@@ -236,6 +251,12 @@ class LivePipeline(Pipeline):
             imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
         )
         self.keys: KeyPart | None = None
+
+    def share(self, threads: SharedThreads) -> None:
+        """Run on threads that several streams share; call it before anything starts."""
+        self.ingestor.share(threads.ingest)
+        self.serving.share(threads.serve, threads.ingest)
+        self.worker.share(threads.background)
 
     def serve_keys(self, keys: KeyPart) -> None:
         """Let keys be answered and learned by models of their own, too; call it before the threads start."""

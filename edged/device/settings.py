@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged import logs
 from edged.config import loader
 from edged.config.retired import RETIRED, retired_key
+from edged.domain.json_fields import JsonObject
 from edged.domain.messages.requests import settable
+from edged.domain.training.message import Message
 from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file
 
@@ -45,6 +48,36 @@ def page_address(web: WebConfig | None) -> str | None:
     return f"https://{f'[{name}]' if ':' in name else name}:{port}/"
 
 
+@dataclass(frozen=True)
+class SettingsReport(Message):
+    """Keys that were set by command, with their values in force, and keys that wait for a restart."""
+
+    desired: JsonObject
+    reported: JsonObject
+    needs_restart: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SettingsChange(Message):
+    """Values of the keys that were set, and of others that have changed in the file: before and after."""
+
+    before: JsonObject
+    after: JsonObject
+
+
+@dataclass(frozen=True)
+class ConfigState(Message):
+    """The retained state `config`: sections of the configuration, what was set, and where the page is."""
+
+    sections: JsonObject
+    settings: SettingsReport
+    page: str | None
+
+    def to_json(self) -> JsonObject:
+        """Return the fields of the contract."""
+        return {**self.sections, **self.settings.to_json(), "page": self.page}
+
+
 class Settings:
     """The configuration in force.
 
@@ -63,16 +96,15 @@ class Settings:
         self._wanted: Config = pipeline.config  # with what waits for the next start
         self._desired = loader.read_overlay(self._overlay)
         self._waiting: list[str] = []
-        self._state: dict[str, Any] | None = None
+        self._state: ConfigState | None = None
 
-    def change(self, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def change(self, request: JsonObject) -> SettingsChange:
         """Set keys permanently; null restores the value of the configuration file.
 
-        Return `before` and `after`: the values of these keys, and of others that have changed in the file.
         Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
         """
         known = checked_request(request)
-        desired = {k: v for k, v in (self._desired | request).items() if v is not None}
+        desired = {k: v for k, v in {**self._desired, **request}.items() if v is not None}
         wanted = loader.load(self._path, overlay=desired, stream=self.config.name or None)
         publish_file(self._overlay, json.dumps(desired).encode())
         self._desired = desired
@@ -82,7 +114,7 @@ class Settings:
         log.info("config_set", keys=sorted(request), needs_restart=self._waiting)
         old, new = (values_of(config, known) for config in (before, wanted))
         changed = [key for key in known if key in request or old[key] != new[key]]
-        return {"before": {key: old[key] for key in changed}, "after": {key: new[key] for key in changed}}
+        return SettingsChange({key: old[key] for key in changed}, {key: new[key] for key in changed})
 
     def renew(self) -> None:
         """Apply what was set for all streams of the device; what was set for this one lies over it."""
@@ -90,16 +122,16 @@ class Settings:
         self._apply(self._wanted)
         self._state = None
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> SettingsReport:
         """Return the keys that were set, their values in force, and which wait for a restart."""
         reported = values_of(self.config, self._desired)
-        return {"desired": self._desired, "reported": reported, "needs_restart": self._waiting}
+        return SettingsReport(self._desired, reported, tuple(self._waiting))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> ConfigState:
         """Return the retained state `config`."""
         if self._state is None:
-            page = {"page": page_address(self.config.web)}
-            self._state = self.config.model_dump(mode="json", include=PUBLISHED) | self.report() | page
+            sections = self.config.model_dump(mode="json", include=PUBLISHED)
+            self._state = ConfigState(sections, self.report(), page_address(self.config.web))
         return self._state
 
     def _apply(self, wanted: Config) -> None:
@@ -169,7 +201,7 @@ def checked_request(request: Mapping[str, Any]) -> Collection[str]:
     return known
 
 
-def values_of(config: Config, keys: Collection[str]) -> dict[str, Any]:
+def values_of(config: Config, keys: Collection[str]) -> JsonObject:
     """Return the values of dotted keys in a configuration."""
     values = config.model_dump(mode="json", include={key.split(".")[0] for key in keys})
     return {key: value_of(values, key) for key in keys}

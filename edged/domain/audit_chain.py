@@ -36,13 +36,13 @@ def hash_of(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def verify(data: bytes, before: Link, head: Link) -> list[dict[str, Any]]:
+def verify(data: bytes, before: Link, head: Link) -> list[Mapping[str, Any]]:
     """Return the entries of a log that follow the link `before` and end with `head`.
 
     Raises CorruptError with the number of the first line that does not follow from the one before it, or if
     the log does not end at `head`: lines were changed, moved, removed or added.
     """
-    entries: list[dict[str, Any]] = []
+    entries: list[Mapping[str, Any]] = []
     link = before
     lines = data.split(b"\n")
     for number, line in enumerate(lines[:-1], 1):
@@ -60,7 +60,7 @@ def verify(data: bytes, before: Link, head: Link) -> list[dict[str, Any]]:
     return entries
 
 
-def _entry(line: bytes, number: int, before: Link) -> dict[str, Any]:
+def _entry(line: bytes, number: int, before: Link) -> Mapping[str, Any]:
     try:
         entry = json.loads(line)
         found = entry["seq"], entry["previous"]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from edged.domain.training.message import Message, SparseMessage
 
 if TYPE_CHECKING:
     from edged.domain.drift.signals import DriftSignal
+    from edged.domain.json_fields import JsonObject
     from edged.domain.judging.gate import Verdict
     from edged.domain.stream.anomaly import AlarmChange
     from edged.domain.training.training_run import Candidate, JudgedCandidate, RunEnd, RunResult
@@ -151,7 +152,7 @@ class AnomalyAlarm(Event):
     NAME = "anomaly"
     change: AlarmChange
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
         return self.change.as_dict()
 
@@ -164,7 +165,7 @@ class DriftDetected(Event):
     signal: DriftSignal
     names: Sequence[str]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
         return self.signal.as_dict(self.names)
 
@@ -192,7 +193,7 @@ class EventOfKey(Event):
         """Name in the contract: that of the event."""
         return self.event.name
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of the contract, and the key before them."""
         return {"key": self.key, **self.event.to_json()}
 
@@ -247,7 +248,7 @@ class TrainingFinished(Event):
     result: RunResult | None
     summary: str | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
         record = {"error": self.end.error} if self.result is None else self.result.record()
         summary = {} if self.summary is None else {"summary": self.summary}
@@ -294,7 +295,7 @@ class CandidateRejected(Event):
     NAME = "candidate_rejected"
     judged: JudgedCandidate
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
         return self.judged.event()
 
@@ -325,7 +326,7 @@ class ModelPromoted(Event):
     verdict: Verdict | None = None
     candidate: Candidate | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
         made = self.candidate
         own = {} if made is None else {"run": made.run, **made.origin()}
@@ -344,7 +345,7 @@ class ModelRolledBack(Event):
     reason: str
     summary: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
         return {"from": self.before, "to": self.to, "reason": self.reason, "summary": self.summary}
 
@@ -360,7 +361,7 @@ class TransferOutcome(Message):
     version: int | None = None
     share: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
         judged = {} if self.version is None else {"version": self.version, "share": self.share}
         ended = {"transfer": self.transfer, "update": self.update, "state": self.state}
@@ -380,7 +381,7 @@ class TransferInstalled(Event):
         """Name in the contract."""
         return str(self.NAMES[self.kind])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
         return self.outcome.to_json()
 

@@ -22,6 +22,9 @@ from typing import (
 
 from edged.errors import EdgedError, RejectedUpdateError
 
+JsonObject = Mapping[str, object]
+"""A JSON object that is passed on as it is, to print, send or store; who reads its fields needs a type."""
+
 MALFORMED = "malformed"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 LARGEST = 2**53

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edged.clock import Clock, SystemClock
+from edged.domain.training.message import Message
 from edged.host.board import BoardReader
 from edged.host.kernel_files import text
 from edged.host.time_sync import synchronised
@@ -20,8 +20,21 @@ _PLAUSIBLE_C = (-50.0, 200.0)
 _NO_SENSOR = ("PMIC-Die", "thermal-fan-est")
 
 
-@dataclass(frozen=True, slots=True)
-class Vitals:
+@dataclass(frozen=True)
+class BoardVitals(Message):
+    """What people want to know of the board: heat, power, clock; None where it does not tell."""
+
+    temperature_c: float | None
+    throttled: bool | None
+    under_voltage: bool | None
+    power_mode: str | None
+    on_battery: bool | None
+    battery_percent: float | None
+    clock_synchronised: bool | None
+
+
+@dataclass(frozen=True)
+class Vitals(Message):
     """One reading; None where this machine does not tell."""
 
     cpu_percent: float | None  # CPU time of this process since the reading before, in percent of one core
@@ -37,10 +50,6 @@ class Vitals:
     power_mode: str | None = None
     clock_synchronised: bool | None = None  # whether a time server has set the clock, see `synchronised`
     flash_bytes_written: int | None = None  # by this process and its children, since it began
-
-    def as_dict(self) -> dict[str, float | int | str | None]:
-        """The reading as it is reported, None included: a silent sensor is to be seen."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class VitalsReader:
@@ -79,21 +88,21 @@ class VitalsReader:
             disk_free_bytes=self._disk_free(),
             uptime_s=_field(self._proc / "uptime", 0),
             flash_bytes_written=self.flash_bytes(child),
-            **self.board(),
+            **vars(self.board()),
         )
 
-    def board(self) -> dict[str, Any]:
-        """Read what people want to know of the board: heat, power, clock."""
+    def board(self) -> BoardVitals:
+        """Read heat, power and clock."""
         board = self._board.read()
-        return {
-            "temperature_c": self._temperature(),
-            "throttled": board.throttled,
-            "under_voltage": board.under_voltage,
-            "power_mode": board.power_mode,
-            "on_battery": self._on_battery(),
-            "battery_percent": self._battery(),
-            "clock_synchronised": synchronised(self._root),
-        }
+        return BoardVitals(
+            temperature_c=self._temperature(),
+            throttled=board.throttled,
+            under_voltage=board.under_voltage,
+            power_mode=board.power_mode,
+            on_battery=self._on_battery(),
+            battery_percent=self._battery(),
+            clock_synchronised=synchronised(self._root),
+        )
 
     def _cpu_percent(self) -> float | None:
         (then, before), now, used = self._last, self._clock.monotonic(), self.cpu_seconds()

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def test_times_and_sizes_are_those_of_people(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show_models(
-        "show", {"version": 3, "created": 1.8e9, "metrics": {"accuracy": 0.97, "kappa": 0.625}}
+    output.show_pairs(
+        "models show", {"version": 3, "created": 1.8e9, "metrics": {"accuracy": 0.97, "kappa": 0.625}}
     )
     output.show_pairs("backup", {"created": 1.8e9, "bytes": 1_155_072, "samples": 12_345})
     told = capsys.readouterr().out

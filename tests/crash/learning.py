@@ -6,6 +6,7 @@ The trainer's part is played: what it leaves on the disk is the same, its steps 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +100,11 @@ class ToldAnswers(CommandAnswers):
         if answer["state"] == "accepted":
             tell("accepted", answer["transaction"])
         else:
-            data = answer.get("data", {})
+            data: Any = answer.get("data", {})
             told = {"state": answer["state"], "steps": data.get("steps"), "run": data.get("run")}
             tell("answered", answer["transaction"], json.dumps(told, separators=(",", ":")))
 
-    def progress(self, transaction: str, fields: dict[str, Any]) -> None:
+    def progress(self, transaction: str, fields: Mapping[str, object]) -> None:
         """Nobody relies on it."""
 
     def acknowledge(self, delivery: Any) -> None:
@@ -140,7 +141,7 @@ class Desk:
         self.worker.command(RunOptions(steps=int(request["steps"])), task)
         return {}
 
-    def _resume(self, request: dict[str, Any], task: Task) -> None:
+    def _resume(self, request: Mapping[str, Any], task: Task) -> None:
         self.worker.adopt(RunOptions(steps=int(request["steps"])), task)
 
     def feed(self, count: int) -> None:

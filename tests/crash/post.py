@@ -12,7 +12,7 @@ from edged.clock import VirtualClock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.storage.files.database import connect
 from edged.storage.outbox.queue import DATABASE, Outbox
-from edged.storage.outbox.tables import parcels
+from edged.storage.outbox.tables import OutboxBacklog, parcels
 
 if TYPE_CHECKING:
     from edged.storage.outbox.queue import Key
@@ -191,7 +191,7 @@ class Post:
         """What waits is what must, bytes and counts agree, and the files keep to their cap."""
         letters = [letter for letters in self.waiting.values() for letter in letters]
         size = sum(letter.parcel.size for letter in letters)
-        assert self.box.waiting == (len(letters), size, self.dropped)
+        assert self.box.waiting == OutboxBacklog(len(letters), size, self.dropped)
         assert self._there() == {letter.number for letter in letters}
         assert self.box.takeable == len(letters) - len(self.held)
         assert (

@@ -104,7 +104,7 @@ class Dock(Supervisor):
         self.committed = 0
         self.problems: list[str | None] = []
         self.order: list[str] = []
-        self.notices: list[tuple[str, dict[str, Any]]] = []
+        self.notices: list[tuple[str, Mapping[str, Any]]] = []
         self.audited: list[dict[str, Any]] = []
         self.clock, self.rules = VirtualClock(1000.0), AdmissionRules()
         self.max_age: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Events, Listener
@@ -72,14 +72,14 @@ class Recorder(Listener):
     """Keeps events as `(name, fields)`, predictions as they are published, and what was answered."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[tuple[str, Mapping[str, Any]]] = []
         self.published: list[dict[str, Any]] = []
         self.answers: list[tuple[Any, ...]] = []
 
     def event(self, event: Event) -> None:
         self.events.append((event.name, event.to_json()))
 
-    def named(self, name: str) -> list[dict[str, Any]]:
+    def named(self, name: str) -> list[Mapping[str, Any]]:
         """The fields of all events of this name."""
         return [fields for event, fields in self.events if event == name]
 

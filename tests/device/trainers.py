@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -113,7 +113,7 @@ class Desk:
         )
 
     @property
-    def told(self) -> list[tuple[str, dict[str, Any]]]:
+    def told(self) -> list[tuple[str, Mapping[str, Any]]]:
         """All events."""
         return self.heard.events
 

@@ -109,15 +109,15 @@ def test_a_status_that_cannot_be_written_is_noticed_and_taken_back(broker: Mosqu
     with running(rig.device, broker.port) as listener:
         assert rig.device.process is not None
         # The one that was written before there was a connection says "degraded", too.
-        wait_until(lambda: status_of(config)["state"] == "online", PATIENCE)
+        wait_until(lambda: status_of(config).state == "online", PATIENCE)
         with failing(rig.device.process.pid, f"{WRITES},{SYNCS}", "ENOSPC", rig.state / "state.db-wal"):
             rig.publish(listener, 10)
             rig.answered(listener)
             rig.all_stored(PATIENCE)
-            wait_until(lambda: status_of(config)["state"] == "degraded", PATIENCE)
-            assert "has not written its status" in status_of(config)["problem"]
-        wait_until(lambda: status_of(config)["state"] == "online", PATIENCE)
-        assert "problem" not in status_of(config)
+            wait_until(lambda: status_of(config).state == "degraded", PATIENCE)
+            assert "has not written its status" in (status_of(config).problem or "")
+        wait_until(lambda: status_of(config).state == "online", PATIENCE)
+        assert "problem" not in status_of(config).to_json()
 
 
 def trained(listener: Listener) -> str:

@@ -68,7 +68,7 @@ def test_a_machine_made_of_files(machine: Path) -> None:
     assert vitals.rss_bytes == 3 * os.sysconf("SC_PAGE_SIZE")
     assert vitals.load1 == 0.52
     assert vitals.uptime_s == 1000.5
-    assert vitals.as_dict() == {
+    assert vitals.to_json() == {
         "cpu_percent": None,
         "rss_bytes": vitals.rss_bytes,
         "temperature_c": None,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.training.optimizers import COMMON, DEFAULTS, OPTIMIZERS
 from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 _FLAGS = ("bias_correction", "nesterov")
 _KINDS = {"sgd": ("value",), "sgd_momentum": ("value", "momentum")}
@@ -95,7 +98,7 @@ class Optimizer:
             return "momentum"
         return "SGD with weight decay" if self.name == "sgd" and self.weight_decay else None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """What `bundle.json` says about it. `scaled`: see `updates.adamw`."""
         constants = {"alpha": self.alpha, "beta": self.beta, "correct_bias": self.bias_correction}
         kinds = {"kinds": list(self.kinds), "scaled": self.adaptive}

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edged.clock import SystemClock
 from edged.errors import ConfigError, CorruptError
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal.audit_log import Head, read_audit
 
+if TYPE_CHECKING:
+    from edged.domain.audit_chain import Link
+    from edged.domain.json_fields import JsonObject
 
-def local_entry(command: str, request: dict[str, Any], state: str = "successful") -> dict[str, Any]:
+
+def local_entry(command: str, request: JsonObject, state: str = "successful") -> JsonObject:
     """Return an entry about a command on the command line."""
     about = {"command": command, "who": {"via": "command line", "uid": os.getuid()}, "state": state}
     return {"ts": SystemClock().now(), "what": "command", **about, "request": request}
 
 
-def head_of(state: Path) -> dict[str, Any] | None:
-    """Return number and hash of the last entry, as in `metrics`; None where there is no readable head."""
+def head_of(state: Path) -> Link | None:
+    """Return number and hash of the last entry; None where there is no readable head."""
     try:
         head = Head.read(state)
     except CorruptError:
         return None
-    return None if head is None else asdict(head.last)
+    return None if head is None else head.last
 
 
-def entries_of(state: Path, anchor: str | None = None) -> tuple[list[dict[str, Any]], str]:
+def entries_of(state: Path, anchor: str | None = None) -> tuple[list[Mapping[str, Any]], str]:
     """Verify the audit log of a state directory; return its entries, oldest first, and `SEQ:HASH` of its end.
 
     `anchor` is such a `SEQ:HASH` that was published earlier, which the log must contain. Raises CorruptError

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
+from edged.device.reports import StoredStatus
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal.last_shutdown import crashed
 from edged.storage.models.registry import Registry
@@ -28,17 +29,16 @@ def health(config: Config) -> tuple[bool, str]:
     problem = None
     if (state / "state.db").exists():
         with Registry.open(state, readonly=True) as registry:
-            last: dict[str, Any] = registry.get_value("status") or {}
-            problem = problem_of(last, registry.boots(), config.report.every)
+            problem = problem_of(StoredStatus.of(registry), registry.boots(), config.report.every)
     return (True, f"online: process {running}") if problem is None else (False, f"degraded: {problem}")
 
 
-def problem_of(last: dict[str, Any], boot: int, report_every: float) -> str | None:
+def problem_of(last: StoredStatus, boot: int, report_every: float) -> str | None:
     """Return the problem that the daemon reported last, or that its report is too old; None: no problem."""
-    if last.get("boot") != boot or "told_at" not in last:
+    if last.boot != boot or last.told_at is None:
         return None  # of an earlier start: this one has not come to it yet
     # Both processes count on the same monotonic clock, whatever happens to the wall clock.
-    age = SystemClock().monotonic() - last["told_at"]
+    age = SystemClock().monotonic() - last.told_at
     if age > 2 * report_every + STATUS_SECONDS:
         return f"the daemon has not written its status for {age:.0f} s: is the disk full or read-only?"
-    return str(last["problem"]) if last.get("problem") else None
+    return last.problem or None

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
 from edged.device.admin.audit import head_of, local_entry
 from edged.device.admin.health import problem_of
+from edged.device.admin.results import (
+    Erased,
+    ExportedModel,
+    JudgedRun,
+    ListedModel,
+    LocalModel,
+    LocalStatus,
+    LocalTraining,
+    Pinned,
+    RolledBack,
+)
 from edged.device.events import Events
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion import ModelStore
 from edged.device.promotion.summary import SUMMARY, stored_summary
-from edged.device.reporting.status import health
-from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.device.reports import Health, StoredStatus
+from edged.device.startup.bootstrap import open_samples, with_bundle, with_context
 from edged.device.startup.recovery import unfinished
 from edged.domain import outcomes
 from edged.domain.judging.regimes import Regimes
@@ -35,9 +46,11 @@ from edged.storage.journal.last_shutdown import crashed
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.model_metadata import ModelMetadata
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
+from edged.storage.outbox.tables import OutboxBacklog
 from edged.storage.samples.erasure import erase_files, erase_members
 from edged.storage.samples.import_chunks import FOLDER as IMPORTS
 
@@ -46,6 +59,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import RunObserver
 
 UNFINISHED = ("interrupted", "stopped")
+ModelsAnswer = list[ListedModel] | ListedModel | ExportedModel | Pinned | RolledBack
 
 
 # Everything that a stream leaves in a state directory; other files in it are not touched.
@@ -56,82 +70,91 @@ ERASED = (
 )  # fmt: skip
 
 
-def status_of(config: Config) -> dict[str, Any]:
+def status_of(config: Config) -> LocalStatus:
     """Read from the state directory what `edged status` prints, whether the daemon runs or not.
 
     Counters come from the sample log itself, so they are current. What only the daemon knows (live quality,
     pending messages) is as it wrote it last.
     """
-    state = config.storage.dir
-    running = DirectoryLock.holder(state)
-    values: dict[str, Any] = {
-        "state": "online" if running is not None else "crashed" if crashed(state) else "stopped",
-        "pid": running,
-        "samples": 0,
-        "labels": 0,
-        "quarantined": 0,
-        "evicted": 0,
-        "model": {"version": None, "since": None, "quality": None},
-        "training": {"runs": 0, "last": None, "paused": None},
-        "outbox": {"pending": 0, "bytes": 0, "dropped": 0},
-        "engine": config.training.engine,
-        "on_hold": [],
-        "audit": head_of(state),
-    }
+    state, counted = config.storage.dir, (0, 0, 0, 0)
+    running, outbox = DirectoryLock.holder(state), OutboxBacklog(0, 0, 0)
     if (state / "samples.db").exists():
-        samples = open_samples(config, readonly=True)
-        counters = samples.counters()
-        samples.close()
-        values |= {k: getattr(counters, k) for k in ("samples", "labels", "quarantined", "evicted")}
+        with open_samples(config, readonly=True) as samples:
+            counters = samples.counters()
+        counted = counters.samples, counters.labels, counters.quarantined, counters.evicted
     if running is None and (state / queue.DATABASE).exists():
-        values["outbox"] = queue.waiting(state / queue.DATABASE)._asdict()
+        outbox = queue.waiting(state / queue.DATABASE)
+    name = "online" if running is not None else "crashed" if crashed(state) else "stopped"
+    status = LocalStatus(
+        state=name,
+        pid=running,
+        samples=counted[0],
+        labels=counted[1],
+        quarantined=counted[2],
+        evicted=counted[3],
+        model=LocalModel(),
+        training=LocalTraining(),
+        outbox=outbox,
+        engine=config.training.engine,
+        on_hold=(),
+        audit=head_of(state),
+        drift=None,
+        health=Health.of(name, None),
+    )
     if (state / "state.db").exists():
-        _add_registry(values, config)
-    return values | {"health": health(values["state"], values.get("problem"))}
+        with Registry.open(state, readonly=True) as registry:
+            status = _with_registry(status, config, registry)
+    return replace(status, health=Health.of(status.state, status.problem))
 
 
-def _add_registry(values: dict[str, Any], config: Config) -> None:
-    registry = Registry.open(config.storage.dir, readonly=True)
-    last: dict[str, Any] = registry.get_value("status") or {}
-    champion = registry.champion()
-    reign = registry.reign()
-    runs = registry.runs(1)
+def _with_registry(status: LocalStatus, config: Config, registry: Registry) -> LocalStatus:
+    last, champion = StoredStatus.of(registry), registry.champion()
+    reign, runs = registry.reign(), registry.runs(1)
     record = None if champion is None else registry.get(champion)
-    values["model"] = {
-        "version": champion,
-        "since": reign.ts if reign else None,
-        "parent": record and record.parent,
-        "pinned": record is not None and record.pinned,
-        "quality": last.get("model", {}).get("quality"),
-    }
-    pause = FailureBackoff.recalled(backoff_rules(config.training), registry.get_value(BACKOFF)).pause()
-    values["training"] = {
-        "runs": registry.run_count(),
-        "last": asdict(runs[0]) if runs else None,
-        "paused": None if pause is None else pause.to_json(),
-        **stored_summary(registry).to_json(),
-    }
-    values["engine"] = last.get("engine") or values["engine"]
-    values["on_hold"] = registry.get_value("paused") or []
-    values["drift"] = last.get("drift")
-    if values["state"] == "online":
-        values["outbox"] = last.get("outbox", values["outbox"])
-        values |= {name: last[name] for name in ("host", "flash", "stuck") if name in last}
-        for name in ("progress", "waiting_for"):
-            values["training"][name] = last.get("training", {}).get(name)
-        problem = problem_of(last, registry.boots(), config.report.every)
-        if problem is not None:
-            values |= {"state": "degraded", "problem": problem}
-    elif values["state"] == "crashed":
-        seen = f"; its last status is of {when(last['ts'])}" if "ts" in last else ""
-        values["problem"] = f"the daemon ended without a stop{seen}: see its log"
-    registry.close()
+    backoff = FailureBackoff.recalled(backoff_rules(config.training), registry.get_value(BACKOFF))
+    status = replace(
+        status,
+        model=LocalModel(
+            version=champion,
+            since=reign.ts if reign else None,
+            parent=None if record is None else record.parent,
+            pinned=record is not None and record.pinned,
+            quality=last.model.quality,
+        ),
+        training=LocalTraining(
+            runs=registry.run_count(),
+            last=runs[0] if runs else None,
+            paused=backoff.pause(),
+            learned=stored_summary(registry),
+        ),
+        engine=last.engine or status.engine,
+        on_hold=registry.get_value("paused") or (),
+        drift=last.drift,
+    )
+    if status.state == "crashed":
+        seen = "" if last.ts is None else f"; its last status is of {when(last.ts)}"
+        return replace(status, problem=f"the daemon ended without a stop{seen}: see its log")
+    return _with_daemon(status, last, problem_of(last, registry.boots(), config.report.every))
 
 
-def train_once(
-    config: Config, *, resume: bool = False, observer: RunObserver | None = None
-) -> dict[str, Any]:
-    """Train once now and have the gate judge the candidate; return result, verdict and versions.
+def _with_daemon(status: LocalStatus, last: StoredStatus, problem: str | None) -> LocalStatus:
+    """Add what only a running daemon knows."""
+    if status.state != "online":
+        return status
+    return replace(
+        status,
+        state="online" if problem is None else "degraded",
+        problem=problem,
+        training=replace(status.training, present=last.training),
+        outbox=last.outbox or status.outbox,
+        host=last.host,
+        flash=last.flash,
+        stuck=last.stuck,
+    )
+
+
+def train_once(config: Config, *, resume: bool = False, observer: RunObserver | None = None) -> JudgedRun:
+    """Train once now and have the gate judge the candidate.
 
     Raises RefusedError when the daemon is running (it trains by itself), or there is no run to resume;
     StorageError when the run failed.
@@ -157,7 +180,7 @@ def train_once(
             raise RefusedError(
                 "no run was interrupted",
                 where=str(config.storage.dir),
-                remedy="leave out --resume to begin a new one",
+                remedy="leave out --resume to start a new one",
             )
         result = scheduler.train("command", observer=observer, resumes=resume)
         if result is None:
@@ -178,13 +201,7 @@ def train_once(
         registry.set_value(SUMMARY, {"summary": summary, "summary_ts": clock.now()})
         registry.record_audit(local_entry("train", {"run": result.run}))
         AuditLog(config.storage.dir).drain(registry)
-        answer = {k: v for k, v in result.to_json().items() if k not in ("memory", "candidate")}
-        return answer | {
-            "verdict": verdict.to_json(),
-            "summary": summary,
-            "version": promoted,
-            "champion": registry.champion(),
-        }
+        return JudgedRun(result, verdict, summary, promoted, registry.champion())
 
 
 def _interrupted(registry: Registry) -> bool:
@@ -214,7 +231,7 @@ def _model_reader(config: Config) -> InferenceReader:
     return InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
 
 
-def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
+def wipe(config: Config, what: Sequence[str]) -> Erased:
     """Erase parts of the state directory, down to the bytes in its files; return how much of each.
 
     `config`: its `storage.dir` is the state directory. `what`: `samples` (with their labels, refused messages
@@ -233,26 +250,30 @@ def wipe(config: Config, what: Sequence[str]) -> dict[str, Any]:
         audit = AuditLog(state)
         audit.append(local_entry("wipe", {"what": list(what)}, "executing"))
         gone = _erase(config, state, what)
-        counts = {name: count for name, count in gone.items() if isinstance(count, int)}
-        audit.append(local_entry("wipe", {"what": list(what)}) | {"result": counts})
+        audit.append(
+            {**local_entry("wipe", {"what": list(what)}), "result": replace(gone, kept=None).to_json()}
+        )
     return gone
 
 
-def _erase(config: Config, state: Path, what: Sequence[str]) -> dict[str, Any]:
+def _erase(config: Config, state: Path, what: Sequence[str]) -> Erased:
     if "all" in what:
-        gone = {"files": erase_files(path for name in ERASED for path in sorted(state.glob(name)))}
-        return gone | {"kept": sorted(path.name for path in state.iterdir())}
-    gone = {}
+        files = erase_files(path for name in ERASED for path in sorted(state.glob(name)))
+        return Erased(files=files, kept=tuple(sorted(path.name for path in state.iterdir())))
+    gone = Erased()
     if {"samples", "labels", "models"} & set(what):
-        gone |= _wipe_messages(state)
+        gone = replace(gone, messages=_wipe_messages(state))
         erase_files(copies(state))
     if "samples" in what or "labels" in what:
-        gone |= _wipe_samples(config, samples="samples" in what)
+        counts = _wipe_samples(config, samples="samples" in what)
+        gone = replace(
+            gone, samples=counts["samples"], labels=counts["labels"], quarantined=counts["quarantined"]
+        )
     if "checkpoints" in what:
-        gone["checkpoints"] = len(Checkpoints(state / "checkpoints", 1).numbers())
+        gone = replace(gone, checkpoints=len(Checkpoints(state / "checkpoints", 1).numbers()))
         erase_files([state / "checkpoints"])
     if "models" in what:
-        gone["models"] = _wipe_models(config)
+        gone = replace(gone, models=_wipe_models(config))
     if (state / "state.db").exists():
         _wipe_values(state, what)
     return gone
@@ -269,12 +290,12 @@ def _wipe_values(state: Path, what: Sequence[str]) -> None:
             registry.erase_traces(SAMPLE_TRACES if "samples" in what else LABEL_TRACES, alone=True)
 
 
-def _wipe_messages(state: Path) -> dict[str, int]:
-    """What waits for the broker: predictions, events and weights; how many, where there is an outbox."""
-    path, gone = state / queue.DATABASE, {}
+def _wipe_messages(state: Path) -> int | None:
+    """What waits for the broker: predictions, events and weights; how many, None where nothing tells."""
+    path, gone = state / queue.DATABASE, None
     if path.exists():
         with suppress(StorageError):  # damaged: it goes uncounted
-            gone["messages"] = queue.waiting(path).pending
+            gone = queue.waiting(path).pending
         erase_files(database_files(path))
     return gone
 
@@ -308,7 +329,7 @@ def _wipe_models(config: Config) -> int:
         return registry.erase()
 
 
-def on_models(config: Config, action: str, version: int | None, out: Path | None) -> Any:
+def on_models(config: Config, action: str, version: int | None, out: Path | None) -> ModelsAnswer:
     """Carry out `edged models`: list, show and export read; the others change the registry.
 
     Raises ConfigError when there is no registry, the action is unknown, or it needs a version or file;
@@ -321,7 +342,7 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
         )
     if action in ("list", "show", "export"):
         with Registry.open(state, readonly=True) as registry:
-            return _read_models(registry, action, version, out)
+            return _read_models(config, registry, action, version, out)
     if action not in ("rollback", "pin", "unpin"):
         raise ConfigError(
             f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
@@ -331,52 +352,54 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
             before = {"pinned": registry.pinned()}
             done = _change_models(config, registry, action, version)
             request, after = {} if version is None else {"version": version}, {"pinned": registry.pinned()}
-            entry = local_entry(f"models {action}", request)
             changed = {} if after == before else {"before": before, "after": after}
-            registry.record_audit(entry | changed)
+            registry.record_audit({**local_entry(f"models {action}", request), **changed})
         finally:
             AuditLog(state).drain(registry)
         return done
 
 
-def _read_models(registry: Registry, action: str, version: int | None, out: Path | None) -> Any:
+def _read_models(
+    config: Config, registry: Registry, action: str, version: int | None, out: Path | None
+) -> ModelsAnswer:
     champion = registry.champion()
     if action == "list":
-        return [asdict(r) | {"champion": r.version == champion} for r in registry.records()]
+        return [ListedModel(record, record.version == champion) for record in registry.records()]
     record = registry.get(_required(version))
     path = registry.verify(record.version)
     if action == "show":
-        return asdict(record) | {"champion": record.version == champion, "path": str(path)}
+        return ListedModel(record, record.version == champion, path)
     if out is None:
         raise ConfigError("export needs a file", where="-o", remedy="add -o model.onnx")
     if out.suffix in SUFFIXES and out.suffix != path.suffix:
         right = f"name it {out.stem}{path.suffix}"
         raise ConfigError(f"this model is stored as {path.suffix}", where="-o", remedy=right)
-    publish_file(out, path.read_bytes())
-    return {"version": record.version, "file": str(out)}
+    metadata = ModelMetadata.of_stream(with_context(config).stream.to_schema(), record)
+    publish_file(out, metadata.stamp(path.read_bytes(), path.suffix))
+    return ExportedModel(record.version, out)
 
 
-def _change_models(config: Config, registry: Registry, action: str, version: int | None) -> Any:
+def _change_models(config: Config, registry: Registry, action: str, version: int | None) -> ModelsAnswer:
     if action == "unpin":
         registry.unpin_all()
-        return {"pinned": None}
+        return Pinned(None)
     if action == "pin":
         return _pin(registry, _required(version))
     failing = registry.champion()
     if failing is None:
         raise RefusedError("there is no champion to roll back from", where="models")
     served = _model_store(config, registry).roll_back(failing, "command", version)
-    return {"from": failing, "to": served.version}
+    return RolledBack(failing, served.version)
 
 
-def _pin(registry: Registry, version: int) -> dict[str, Any]:
+def _pin(registry: Registry, version: int) -> Pinned:
     """Serve this version and no other until `unpin`: candidates are judged but not promoted."""
     registry.verify(registry.get(version).version)
     registry.unpin_all(but=version)
     registry.pin(version)
     if registry.champion() != version:
         registry.set_champion(version, "pinned", SystemClock().now())
-    return {"pinned": version}
+    return Pinned(version)
 
 
 def _required(version: int | None) -> int:

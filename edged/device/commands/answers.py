@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from edged.domain.commands.rules import Answer, Request, State
     from edged.domain.commands.running import RunningCommands
+    from edged.domain.json_fields import JsonObject
     from edged.mqtt.client.session import Session
     from edged.mqtt.client.side_connection import SideConnection
     from edged.mqtt.topics import Topics
@@ -95,7 +96,7 @@ class CommandAnswers:
         self.publish(name, self.conclude(name, fields, problem)[1], delivery)
         self.acknowledge(delivery)
 
-    def conclude(self, name: str, request: Request, outcome: Request | EdgedError) -> tuple[State, Answer]:
+    def conclude(self, name: str, request: Request, outcome: Answer | EdgedError) -> tuple[State, Answer]:
         """Count the outcome of a command; return its final state and the answer that reports it."""
         state: State = "successful"
         if isinstance(outcome, EdgedError):
@@ -123,7 +124,7 @@ class CommandAnswers:
         own = topic.startswith(self._topics.response(""))
         return is_topic(topic) and (own or any(matches(pattern, topic) for pattern in self._answer_to))
 
-    def progress(self, transaction: str, fields: Request) -> None:
+    def progress(self, transaction: str, fields: JsonObject) -> None:
         """Publish how far a command has come."""
         self._session.publish(self._topics.progress(transaction), encoded(fields), qos=0)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import CommandsConfig
     from edged.device.commands.answers import CommandAnswers, CommandDelivery
+    from edged.domain.commands.rules import Answer
     from edged.domain.commands.running import RunningCommands
     from edged.domain.commands.signatures import TrustedKeys
     from edged.domain.commands.tasks import Handler, Task
@@ -134,9 +135,11 @@ class CommandDispatcher:
             if self._authority is not None:
                 token = isinstance(delivery, LocalCommand) and delivery.token
                 signer = self._authority.authorise(name, request, delivery.payload, token=token)
-            request.pop(SIGNER, None)  # whatever the sender says
+            request = {
+                field: value for field, value in request.items() if field != SIGNER
+            }  # it may say anything
             if signer is not None:
-                request[SIGNER] = signer
+                request = {**request, SIGNER: signer}
             if key is not None:
                 self._record(handler, name, request, key, delivery)
         except EdgedError as problem:
@@ -186,7 +189,7 @@ class CommandDispatcher:
             known = (task,) if handler.kind == "known" else ()
             self._attempt(task, partial(handler.carry_out, own, *known), task.done)
 
-    def _attempt(self, task: Task, act: Callable[[], Request], then: Callable[[Request], None]) -> None:
+    def _attempt(self, task: Task, act: Callable[[], Answer], then: Callable[[Answer], None]) -> None:
         """Call a handler; its data goes to `then`, its error ends the task."""
         try:
             data = act()

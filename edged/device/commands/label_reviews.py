@@ -35,7 +35,8 @@ class LabelReviewCommands:
 
 def suspect(schema: Schema, one: CheckedLabel) -> Answer:
     """A suspect label as JSON values."""
-    return sample(schema, one.id, one.sample) | {
+    return {
+        **sample(schema, one.id, one.sample),
         "label_confidence": one.suspect.label_confidence,
         "answer": schema.classes[one.suspect.answer],
         "confidence": one.suspect.confidence,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
     from edged.device.pipeline import LivePipeline, Pipeline
+    from edged.domain.commands.rules import Request
 
 
 @contextmanager
-def addressed(pipeline: LivePipeline, request: dict[str, Any]) -> Iterator[Pipeline]:
+def addressed(pipeline: LivePipeline, request: Request) -> Iterator[Pipeline]:
     """The pipeline that a request is about: that of its `key`, or the stream's.
 
     Raises RefusedError when the key has no model of its own; EdgedError when that cannot be loaded.

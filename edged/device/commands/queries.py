@@ -28,7 +28,7 @@ class QueryCommands:
 
     def status(self, _: Request) -> Answer:
         """Return the summary that `edged status` prints."""
-        return self._status.status()
+        return self._status.status().to_json()
 
     def capabilities(self, names: Iterable[str]) -> Answer:
         """Describe the device, and its commands `names` with the schemas of their requests and answers."""

@@ -31,8 +31,8 @@ class SettingsCommands:
         values = self._settings.config.model_dump(mode="json", include=SHOWN)
         keys = request.get("keys")
         if keys is None:
-            return {"values": values, **self._settings.report()}
-        return {"values": {key: value_of(values, key) for key in keys}, **self._settings.report()}
+            return {"values": values, **self._settings.report().to_json()}
+        return {"values": {key: value_of(values, key) for key in keys}, **self._settings.report().to_json()}
 
     def set(self, request: Request) -> Answer:
         """Set keys permanently; null restores the value of the configuration file.
@@ -41,7 +41,7 @@ class SettingsCommands:
         """
         change = self._settings.change(request)
         self._events.states_changed()
-        return self._settings.report() | change
+        return {**self._settings.report().to_json(), **change.to_json()}
 
     def level(self, request: Request) -> Answer:
         """Set the log level until the next restart."""

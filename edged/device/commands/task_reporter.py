@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.commands.audit import ABOUT_LABELS, CHANGES, command_entry
 from edged.domain.commands.rules import Answer, Request, answer_of
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edged.device.commands.answers import CommandAnswers
     from edged.domain.commands.rules import State
     from edged.domain.commands.running import RunningCommands
+    from edged.domain.json_fields import JsonObject
     from edged.storage.journal.journal import Journal
 
 log = get_logger("edged.control")
@@ -50,12 +51,12 @@ class TaskReporter:
         self._running.add(task)
         return task
 
-    def accept(self, task: Task, data: Request) -> None:
+    def accept(self, task: Task, data: Answer) -> None:
         """Publish the first of two answers, unless the task has ended meanwhile."""
         with task.lock:
             if task.over:
                 return
-            answer = answer_of("accepted", {"state": "accepted"} | data, task.request)
+            answer = answer_of("accepted", {"state": "accepted", **data}, task.request)
             self._store(task, "accepted", answer)
             task.accepted = True
             self._answers.publish(task.name, answer, task.sender)
@@ -65,25 +66,27 @@ class TaskReporter:
         self._store(task, "executing", None)
         self.progress(task, {})
 
-    def progress(self, task: Task, fields: Request) -> None:
+    def progress(self, task: Task, fields: JsonObject) -> None:
         """Publish how far a task has come, if it has a transaction."""
         named = task.transaction
         if named is None:
             return
         about = {"transaction": named, "command": task.name, "state": "executing", "ts": self._clock.now()}
-        self._answers.progress(named if isinstance(named, str) else json.dumps(named), about | fields)
+        self._answers.progress(named if isinstance(named, str) else json.dumps(named), {**about, **fields})
 
-    def finish(self, task: Task, outcome: Request | EdgedError) -> None:
+    def finish(self, task: Task, outcome: Answer | EdgedError) -> None:
         """Record how a task ended, and publish it if the answer can be told from the first one."""
         self._running.remove(task)
-        known = {} if isinstance(outcome, EdgedError) else outcome
-        apart = () if task.name in ABOUT_LABELS else CHANGES
-        change = {name: known.pop(name) for name in apart if name in known}
+        change: JsonObject = {}
+        if not isinstance(outcome, EdgedError) and task.name not in ABOUT_LABELS:
+            change = {name: outcome[name] for name in CHANGES if name in outcome}
+            outcome = {name: value for name, value in outcome.items() if name not in CHANGES}
         state, answer = self._answers.conclude(task.name, task.request, outcome)
         ended = self._clock.now()
         via, entry = getattr(task.sender, "via", "mqtt"), None
         if state != "refused" and task.name not in READS:
-            entry = command_entry(task.name, task.request, task.key, answer, via, ended) | change
+            entry = command_entry(task.name, task.request, task.key, answer, via, ended)
+            entry = {**entry, **change}
         self._store(task, state, answer, ended=ended, audit=entry)
         # Events report the result of a `train` without an id: its answers could not be told apart.
         if not task.accepted or task.key is not None or task.kind == "aside":
@@ -95,7 +98,7 @@ class TaskReporter:
         state: State,
         answer: Answer | None,
         ended: float | None = None,
-        audit: dict[str, Any] | None = None,
+        audit: JsonObject | None = None,
     ) -> None:
         try:
             if task.key is not None:

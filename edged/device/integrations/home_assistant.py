@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from edged.device.pipeline import LivePipeline
     from edged.domain.events import Event
     from edged.domain.home_assistant import Announcement
+    from edged.domain.json_fields import JsonObject
     from edged.domain.judging.predictions import Predictions
     from edged.domain.stream.schema import Schema
     from edged.domain.training.message import Message
@@ -69,7 +70,7 @@ class AnnouncedTopics:
         """Read what was stored, if anything was."""
         return cls() if stored is None else cls(stored["devices"], frozenset(stored["states"]))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return what is stored."""
         return {"devices": self.devices, "states": sorted(self.states)}
 
@@ -323,5 +324,5 @@ def _url(config: Config) -> str | None:
     return f"https://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _json(values: dict[str, Any]) -> bytes:
+def _json(values: JsonObject) -> bytes:
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")

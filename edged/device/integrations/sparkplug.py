@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
     from edged.device.commands.inbox import CommandInbox
+    from edged.device.reports import StreamMetrics
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry
 
@@ -27,10 +29,10 @@ COMMANDS = {
     f"Node Control/{command.capitalize()}": command for command in ("train", "rollback", "pause", "resume")
 }
 
-# Name and type of each metric, and where its value is in the message `metrics`.
+# Name and type of each metric, and where its value is in `StreamMetrics`.
 FIGURES = (
     ("Model/Version", INT64, "model"),
-    ("Model/Quality", DOUBLE, "live.quality"),
+    ("Model/Quality", DOUBLE, "live.mean"),
     ("Model/Labelled", INT64, "live.labelled"),
     ("Samples/Count", INT64, "ingest.samples"),
     ("Samples/Rate", DOUBLE, "ingest.per_s"),
@@ -113,11 +115,9 @@ class EdgeNode(Extension):
         if payloads:
             self._newest = payloads[-1]
 
-    def metrics(self, values: dict[str, Any]) -> None:
+    def metrics(self, metrics: StreamMetrics) -> None:
         """Report what has changed of the daemon's metrics, and the newest prediction."""
-        live = values.get("live") or {}
-        found = {**values, "live": {**live, "quality": live.get("accuracy", live.get("error"))}}
-        changed = {name: _typed(_at(found, path), kind) for name, kind, path in FIGURES}
+        changed = {name: _typed(attrgetter(path)(metrics), kind) for name, kind, path in FIGURES}
         newest, self._newest = self._newest, None
         if newest is not None:
             prediction = json.loads(newest)
@@ -140,12 +140,6 @@ class EdgeNode(Extension):
         except StorageError as problem:
             log.warning("sparkplug_session_not_kept", problem=problem.line())
         return self._number
-
-
-def _at(values: Any, path: str) -> Any:
-    for name in path.split("."):
-        values = values.get(name) if isinstance(values, dict) else None
-    return values
 
 
 def _typed(value: Any, kind: int) -> Any:

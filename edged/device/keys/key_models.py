@@ -18,6 +18,7 @@ import numpy as np
 
 from edged.device.keys.key_pipeline import KeyEvents, KeyPipeline, config_of
 from edged.device.pipeline import Host
+from edged.device.reports import KeyModelLine, KeyModelsReport
 from edged.device.serving.key_answers import Share
 from edged.domain.events import DriftDetected, EventOfKey, KeyModelChanged
 from edged.domain.judging.outputs import errors
@@ -242,7 +243,7 @@ class KeyModels:
         with self._lock:
             if key not in self._notes:
                 raise RefusedError(
-                    "this key has no model of its own",
+                    "this key has no own model",
                     where=f"key {key}",
                     remedy="leave key out: it shares the stream's",
                 )
@@ -476,7 +477,7 @@ class KeyModels:
         if scheduler.ended is not None:
             order.finish(scheduler.ended, judged)
         else:
-            order.fail(TrainingError("the disk did not let the run begin", where=f"key {own.key}"))
+            order.fail(TrainingError("the disk did not let the run start", where=f"key {own.key}"))
         return result, judged
 
     def cancel(self, task: Task | None = None) -> int | None:
@@ -539,7 +540,7 @@ class KeyModels:
                 own.store_state()
                 self._keep_note(own)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> KeyModelsReport:
         """How many keys have models of their own, how many are loaded, and those that do worst."""
         with self._lock:
             loaded = {key: own.told(self._notes[key]) for key, own in self._loaded.items()}
@@ -547,17 +548,8 @@ class KeyModels:
         known = [note for note in notes.values() if note.accuracy is not None]
         worst = sorted(known, key=lambda note: note.accuracy or 0.0)[:WORST]
         serving = sum(bool(note.contest and note.contest["own"]) for note in notes.values())
-        return {
-            "own": len(notes),
-            "answering": serving,
-            "loaded": len(loaded),
-            "loads": self.loads,
-            "unloads": self.unloads,
-            "worst": [
-                {"key": note.key, "accuracy": note.accuracy, "version": note.version, "runs": note.runs}
-                for note in worst
-            ],
-        }
+        lines = (KeyModelLine(note.key, note.accuracy, note.version, note.runs) for note in worst)
+        return KeyModelsReport(len(notes), serving, len(loaded), self.loads, self.unloads, tuple(lines))
 
     def forget(self, key: str | None = None) -> int:
         """Remove the models of a key, or of all; how many keys share the stream's again.

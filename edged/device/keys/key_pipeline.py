@@ -199,7 +199,7 @@ class KeyPipeline(Pipeline):
         if registry.audit_waits and (waiting := registry.waiting_audit()):
             for entry in waiting.values():
                 self._common.registry.record_audit({**entry, "key": self.key})
-            registry.remove_audit(list(waiting), {})
+            registry.remove_audit(list(waiting), None)
         if isinstance(registry, RestingRegistry):
             registry.rest()
 

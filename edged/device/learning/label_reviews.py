@@ -90,9 +90,9 @@ class LabelReviews(Extension):
             if last and 0 <= seen - last["seen"] < max(FEW, SHARE * min(seen, COUNTED)):
                 return
             review = self._client.run(ReviewLabels(0, tuple(self._confirmed())))
-            ts, made = self._clock.now(), review.to_json()
-            self._registry.set_value(MAP, {"ts": ts, "points": made.pop("points")})
-            self._registry.set_value(REVIEW, {"ts": ts, "seen": seen, **made})
+            ts, found = self._clock.now(), review.to_json()
+            self._registry.set_value(MAP, {"ts": ts, "points": found["points"]})
+            self._registry.set_value(REVIEW, {"ts": ts, "seen": seen, **review.without("points")})
         except EdgedError as problem:
             log.warning(
                 "labels_not_reviewed", problem=problem.line(), remedy="tried again after the next run"

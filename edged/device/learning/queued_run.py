@@ -53,7 +53,7 @@ class QueuedRun:
             return
         verdict = None if judged is None else judged.to_json()
         for task in self.tasks:
-            task.done(end.answer() | {"verdict": verdict})
+            task.done({**end.answer(), "verdict": verdict})
 
     def fail(self, problem: EdgedError) -> None:
         """Report to those who asked for the run that it failed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.learning.trainer_client import NothingNewError
 from edged.device.learning.trainer_slot import StoppedRunError
@@ -312,9 +312,9 @@ class TrainingScheduler:
         resumes = trigger != "command" if resumes is None else resumes
         left = self.unfinished if resumes else None
         try:
-            asked: dict[str, Any] = {"asked_by": list(asked_by)} if asked_by else {}
-            asked |= {} if left is None else {"resumes": left.run}
-            run = self._registry.begin_run(trigger, self._clock.now(), options.to_json() | asked)
+            by = {"asked_by": list(asked_by)} if asked_by else {}
+            of = {} if left is None else {"resumes": left.run}
+            run = self._registry.begin_run(trigger, self._clock.now(), {**options.to_json(), **by, **of})
         except StorageError as problem:
             self._held_by_disk(problem, DISK_SECONDS)
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.device.events import Listener
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
     from edged.device.outbound.weight_updates import WeightUpdate, WeightUpdates
+    from edged.host.turns import TurnThreads
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry
@@ -85,13 +87,13 @@ class OutboundRouter(Listener):
         except EdgedError as problem:
             log.warning("weights_not_published", problem=problem.line())
 
-    def rest(self) -> None:
-        """Let the forwarder sleep while nothing waits; `look` wakes it."""
+    def share(self, threads: TurnThreads) -> None:
+        """Forward on threads that several streams share, where `look` wakes what waits; before `start`."""
         if self._forwarder is not None:
-            self._forwarder.idle = None
+            self._forwarder.share(threads)
 
     def look(self) -> None:
-        """Forward what waits; call it regularly after `rest`."""
+        """Forward what waits; call it regularly after `share`."""
         if self._forwarder is not None:
             self._forwarder.look()
 
@@ -198,7 +200,8 @@ class OutboundRouter(Listener):
 
     def outbox(self) -> OutboxBacklog:
         """Count what the broker does not have yet, and what was given up."""
-        pending, size, dropped = self._session.pending, 0, 0
+        waiting = OutboxBacklog(self._session.pending, 0, 0)
         if self._forwarder is not None:
-            pending, size, dropped = self._forwarder.outstanding()
-        return OutboxBacklog(pending, size, dropped + self._session.dropped + self._unpublished)
+            waiting = self._forwarder.outstanding()
+        dropped = waiting.dropped + self._session.dropped + self._unpublished
+        return replace(waiting, dropped=dropped)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged import __version__
 from edged.device.events import Listener
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.device.events import Events
     from edged.domain.events import Event
+    from edged.domain.json_fields import JsonObject
     from edged.domain.protocols import Outbound
+    from edged.domain.training.message import Message
     from edged.mqtt.topics import Topics
     from edged.storage.sequence import Sequence
 
@@ -56,7 +58,7 @@ class Reporter(Listener):
         self._number = number
         self._clock = clock
         self._boot = boot
-        self._states: dict[str, dict[str, Any]] = {}
+        self._states: dict[str, Message] = {}
         self._taken_back = False
         self._lock = threading.Lock()  # also while states are sent: the broker keeps the last that comes
 
@@ -64,8 +66,8 @@ class Reporter(Listener):
         """After every (re)connect: publish the birth message and all retained states."""
         self._status("online")
         with self._lock:
-            for name, values in self._states.items():
-                self._send_state(name, values)
+            for name, state in self._states.items():
+                self._send_state(name, state.to_json())
 
     def farewell(self) -> None:
         """Publish the status `offline`; call it before an orderly end."""
@@ -82,16 +84,16 @@ class Reporter(Listener):
         values = {"state": state, "version": __version__, **self._stamp()}
         self._outbound.now(self._topics.status, _json(values), qos=1, retain=True)
 
-    def state(self, name: str, values: dict[str, Any]) -> None:
+    def state(self, name: str, state: Message) -> None:
         """Publish a retained state when it has changed, and again after every reconnect."""
         with self._lock:
-            if self._taken_back or self._states.get(name) == values:
+            if self._taken_back or self._states.get(name) == state:
                 return
-            self._states[name] = values
+            self._states[name], values = state, state.to_json()
             self._send_state(name, values)
         self._events.reported(f"state/{name}", values)
 
-    def _send_state(self, name: str, values: dict[str, Any]) -> None:
+    def _send_state(self, name: str, values: JsonObject) -> None:
         self._outbound.now(self._topics.state(name), _json(values), qos=1, retain=True)
 
     def event(self, event: Event) -> None:
@@ -103,13 +105,13 @@ class Reporter(Listener):
         self._outbound.deliver(MessageKind.EVENT, self._topics.events, _json(said))
         self._events.reported("events", said)
 
-    def metrics(self, values: dict[str, Any]) -> None:
+    def metrics(self, metrics: Message) -> None:
         """Publish counters and gauges."""
-        said = {**self._stamp(), **values}
+        said = {**self._stamp(), **metrics.to_json()}
         self._outbound.deliver(MessageKind.METRICS, self._topics.metrics, _json(said))
         self._events.reported("metrics", said)
 
-    def _stamp(self) -> dict[str, Any]:
+    def _stamp(self) -> JsonObject:
         """When, and in which order: a receiver sorts by `boot` and `seq`."""
         return {"ts": self._clock.now(), "seq": self._number(), "boot": self._boot}
 
@@ -139,5 +141,5 @@ class EventThrottle:
         return self._held.pop(kind, 0)
 
 
-def _json(values: dict[str, Any]) -> bytes:
+def _json(values: JsonObject) -> bytes:
     return json.dumps(values, separators=(",", ":"), default=float).encode()

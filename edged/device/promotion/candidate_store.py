@@ -124,7 +124,7 @@ class CandidateStore:
             source=candidate.source,
             run=candidate.run,
             generation=candidate.generation,
-            data=candidate.data() | ({"form": INT8} if verdict.form == INT8 else {}),
+            data={**candidate.data(), **({"form": INT8} if verdict.form == INT8 else {})},
             metrics=metrics,
             verdict=verdict.to_json(),
             status="candidate" if verdict.accepted else "rejected",

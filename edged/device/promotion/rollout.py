@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edged.device.promotion.candidate_store import discard
 from edged.domain import outcomes
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from edged.device.promotion.evaluator import CandidateEvaluator
     from edged.device.promotion.model_store import ModelStore
     from edged.device.serving.predictor import Predictor
+    from edged.domain.json_fields import JsonObject
     from edged.domain.judging.gate import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
@@ -52,7 +53,7 @@ class ChampionChange:
     to: int
     reason: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of events and answers."""
         change = {"from": self.before, "to": self.to}
         return change if self.reason is None else {**change, "reason": self.reason}

@@ -47,7 +47,7 @@ class LearningSummary(Listener):
     def event(self, event: Event) -> None:
         """Store the summary of an event; if the disk refuses it, the older one stays."""
         told = event.to_json().get("summary") if event.name in SUMMARISED else None
-        if not told:
+        if not isinstance(told, str) or not told:
             return
         try:
             self._registry.set_value(SUMMARY, StoredSummary(told, self._clock.now()).to_json())

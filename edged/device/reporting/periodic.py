@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edged.device.events import Listener
+from edged.device.reports import STATUS
 from edged.device.startup.recovery import DATABASES
 from edged.domain.events import TrainingFinished, TrainingStarted
 from edged.errors import CorruptError, StorageError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from edged.device.outbound.reporter import Reporter
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
+    from edged.device.reports import StreamStatus
     from edged.device.settings import Settings
     from edged.domain.events import Event
     from edged.host.scheduler import Scheduler, Timetable
@@ -104,15 +106,15 @@ class PeriodicReporter(Listener):
 
     def states_changed(self) -> None:
         """Publish the retained state topics that have changed."""
-        for name, values in self._status.states().items():
-            self._reporter.state(name, values)
+        for name, state in vars(self._status.states()).items():
+            self._reporter.state(name, state)
         self._reporter.state("config", self._settings.state())
 
-    def store_status(self, status: dict[str, Any]) -> None:
+    def store_status(self, status: StreamStatus) -> None:
         """Store the status for `edged status`; if the disk refuses it, the older status stays."""
         try:
             told_at = self._pipeline.clock.monotonic()
-            self._pipeline.registry.set_value("status", status | {"told_at": told_at})
+            self._pipeline.registry.set_value(STATUS, {**status.to_json(), "told_at": told_at})
         except CorruptError as problem:
             self._stop_for_repair(problem)
         except StorageError as problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edged.config import GateConfig, ServingConfig
     from edged.device.serving.head_teacher import HeadTeacher
     from edged.domain.drift.live import DriftRules
+    from edged.domain.json_fields import JsonObject
     from edged.domain.judging.prediction_sets import PredictionSets
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
@@ -378,7 +379,7 @@ class Predictor:
         fallen, self._fallen = self._fallen, False
         return fallen
 
-    def drift_state(self) -> dict[str, Any]:
+    def drift_state(self) -> JsonObject:
         """The state of the drift detectors, as of one moment; from any thread."""
         with self._watching:
             return self.drift.state()

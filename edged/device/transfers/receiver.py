@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.learning.worker import TrainingWorker
     from edged.device.transfers.installer import TransferInstaller
+    from edged.domain.json_fields import JsonObject
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
@@ -70,7 +71,7 @@ class TransferReceiver(Extension):
             self._queue.put(None)
             self._thread.join(timeout)
 
-    def announce(self, name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> dict[str, Any]:
+    def announce(self, name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> JsonObject:
         """Open a transfer, or report how it stands: which chunks are missing, or how it has ended.
 
         `name` and `manifest`: as the sender gives them. `purpose`: what it is for. `max_bytes`: limit of its

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edged.domain.commands.rules import ENVELOPE
+
+if TYPE_CHECKING:
+    from edged.domain.commands.rules import Request
+    from edged.domain.json_fields import JsonObject
 
 SIGNER = "signed_by"  # field of a request that the dispatcher sets
 
@@ -46,8 +50,8 @@ ABOUT_LABELS = ("label", "label.undo", "labels.confirm")
 
 
 def command_entry(
-    name: str, request: Mapping[str, Any], key: str | None, answer: Mapping[str, Any], via: str, ts: float
-) -> dict[str, Any]:
+    name: str, request: Request, key: str | None, answer: Mapping[str, Any], via: str, ts: float
+) -> JsonObject:
     """Return the entry about a command that ended at `ts` (Unix seconds) with `answer`.
 
     `key` is its key in the journal, of which the entry has a hash. `via` says how it arrived.

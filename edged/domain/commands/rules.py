@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from edged.domain.json_fields import JsonObject
 from edged.errors import ConfigError, EdgedError, RefusedError
 
-Request = dict[str, Any]
-Answer = dict[str, Any]
+Request = Mapping[str, Any]
+"""The fields of a request: any JSON, of which `edged.domain.messages.requests` has the schemas."""
+Answer = JsonObject
 State = Literal["accepted", "executing", "successful", "failed", "refused"]
 OPEN = ("accepted", "executing")
 
@@ -78,7 +80,7 @@ def _check_transaction(request: Request) -> None:
         raise ConfigError(f"it has {size} characters, {LONGEST_TRANSACTION} at most", where="transaction")
 
 
-def answer_of(state: State, outcome: Request | EdgedError, request: Request) -> Answer:
+def answer_of(state: State, outcome: Answer | EdgedError, request: Request) -> Answer:
     """What the asker is told: `outcome` is data, or what went wrong.
 
     >>> answer_of("successful", {"pong": True}, {"transaction": 7})
@@ -86,7 +88,12 @@ def answer_of(state: State, outcome: Request | EdgedError, request: Request) -> 
     """
     if isinstance(outcome, EdgedError):
         reason = "refused" if isinstance(outcome, RefusedError) else "failed"
-        answer: Answer = {"status": "error", "state": state, "error": outcome.line(), "reason": reason}
+        answer: dict[str, object] = {
+            "status": "error",
+            "state": state,
+            "error": outcome.line(),
+            "reason": reason,
+        }
     else:
         answer = {"status": "ok", "state": state, "data": outcome}
     if "transaction" in request:
@@ -118,7 +125,7 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def arguments(name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(name: str, request: Request) -> Request:
     """A request without its envelope: what the command itself is told.
 
     >>> arguments("train", {"transaction": 1, "expires": 2.0, "steps": 5})

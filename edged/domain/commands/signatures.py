@@ -21,6 +21,8 @@ from edged.domain.commands.rules import parse
 from edged.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edged.clock import Clock
     from edged.domain.protocols import ValueStore
 
@@ -188,7 +190,7 @@ class Authority:
         return signer
 
     def authorise(
-        self, command: str, request: dict[str, Any], payload: bytes, *, token: bool = False
+        self, command: str, request: Mapping[str, object], payload: bytes, *, token: bool = False
     ) -> str | None:
         """Return the name of the key that has signed a command, if it may be executed; call it once.
 
@@ -217,7 +219,7 @@ class Authority:
             raise RefusedError(
                 f"its signature is {abs(now - ts):.0f} s {side}; {self._policy.window:.0f} s are allowed",
                 where=command,
-                remedy="sign it anew; see whether both clocks are right",
+                remedy="sign it again; check both clocks",
             )
         if not self._spent.accept(transaction, ts, now):
             remedy = "sign a new one with another transaction"
@@ -233,9 +235,7 @@ class Authority:
     def _checked_signer(self, command: str, signature: object, payload: bytes) -> Path:
         parts = without_signature(payload, signature) if isinstance(signature, str) else None
         if parts is None or not isinstance(signature, str):
-            raise RefusedError(
-                "the signature is not Base64 in a field of its own", where=command, remedy=_SIGN
-            )
+            raise RefusedError("the signature is not Base64 in its own field", where=command, remedy=_SIGN)
         signer = self._signer(command, signature, payload)
         if signer is not None:
             return signer
@@ -259,7 +259,7 @@ class Authority:
         return f"{_SIGN}; {self._source(command)} names the keys that count here"
 
 
-def _time(request: dict[str, Any]) -> float | None:
+def _time(request: Mapping[str, object]) -> float | None:
     """When a signed command was signed, Unix seconds; None if it does not say so."""
     ts = request.get("ts")
     if isinstance(ts, bool) or not isinstance(ts, int | float) or not math.isfinite(ts):

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from edged.domain.commands.rules import Request
+    from edged.domain.commands.rules import Answer, Request
+    from edged.domain.json_fields import JsonObject
     from edged.errors import EdgedError
 
 
@@ -33,10 +34,10 @@ class TaskHost(Protocol):
     def mark_executing(self, task: Task) -> None:
         """Record that the task is being executed."""
 
-    def progress(self, task: Task, fields: Request) -> None:
+    def progress(self, task: Task, fields: JsonObject) -> None:
         """Publish how far the task has come."""
 
-    def finish(self, task: Task, outcome: Request | EdgedError) -> None:
+    def finish(self, task: Task, outcome: Answer | EdgedError) -> None:
         """Record the outcome of a finished task."""
 
 
@@ -86,12 +87,12 @@ class Task:
             if not self.over:
                 self._host.mark_executing(self)
 
-    def progress(self, fields: Request) -> None:
+    def progress(self, fields: JsonObject) -> None:
         """Publish how far the task has come."""
         if not self.over:
             self._host.progress(self, fields)
 
-    def done(self, data: Request) -> None:
+    def done(self, data: Answer) -> None:
         """Finish the task with its result."""
         self._end(data)
 
@@ -99,7 +100,7 @@ class Task:
         """Finish the task with an error."""
         self._end(problem)
 
-    def _end(self, outcome: Request | EdgedError) -> None:
+    def _end(self, outcome: Answer | EdgedError) -> None:
         with self.lock:
             if not self.over:
                 self.over = True
@@ -123,6 +124,6 @@ class Handler(NamedTuple):
         Continues a command that the end of the daemon interrupted; without it such a command fails.
     """
 
-    carry_out: Callable[..., Request]
+    carry_out: Callable[..., Answer]
     kind: Kind = "now"
     resume: Callable[[Request, Task], None] | None = None

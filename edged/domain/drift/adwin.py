@@ -12,6 +12,8 @@ from edged.domain.drift.signals import DRIFT, NONE, WARNING, Level, require, unr
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from edged.domain.json_fields import JsonObject
+
 # Larger readings do not count, like NaN: their squares would end in infinity and stay there.
 LARGEST = 1e100
 # A difference of neighbouring blocks counts for at most this many times the present estimate, so that
@@ -154,7 +156,7 @@ class ADWIN:
         self.statistic = self.threshold = 0.0
         self.ticks, self.n, self.total, self.spread, self.rows = 0, 0, 0.0, 0.0, []
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Parameters and state as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"detector": self.name} | values | {"rows": [list(row) for row in self.rows]}

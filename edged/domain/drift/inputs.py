@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,10 @@ from edged.domain.drift.signals import (
     unreadable,
 )
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
+from edged.domain.lazy_zeros import lazy_zeros
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 Rows = NDArray[np.float32]
 
@@ -105,8 +109,8 @@ class InputDrift:
         require(features >= 1, "inputs", "at least one feature")
         self.features = features
         self.rules = InputRules() if rules is None else rules
-        self._reference = np.zeros((self.rules.reference, features), np.float32)
-        self._recent = np.zeros((self.rules.recent, features), np.float32)
+        self._reference = lazy_zeros((self.rules.reference, features), np.float32)
+        self._recent = lazy_zeros((self.rules.recent, features), np.float32)
         self._cooldown = Cooldown(self.rules.reference)
         self._prepared: list[_Feature] = []
         self._gathered = 0
@@ -183,7 +187,7 @@ class InputDrift:
         psi = self._prepared[feature].cells.psi(recent)
         return FeatureShift(feature, self.rules.level(p_value, psi), distance, p_value, psi)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """State as JSON values; the windows as base64 of little-endian float32."""
         held = min(self._seen, self.rules.recent)
         return {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.drift.adwin import ADWIN
+    from edged.domain.json_fields import JsonObject
 
 FIRST = 200  # errors of which the mean is what is to be expected
 WIDE = 16  # features, from which on inputs are tested more seldom: a test costs 0.1 ms for each
@@ -50,7 +51,7 @@ class StreamWatch:
         """Another model is served: its readings are another stream. The cool-down goes on."""
         self.detector.reset()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """State as JSON values."""
         return {"source": self.source, "detector": self.detector.state(), "cooldown": self.cooldown.state()}
 
@@ -212,7 +213,7 @@ class LiveDrift:
 
     # ---- across a restart --------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """State as JSON values: `restore` goes on where this was."""
         return {
             "rules": self._told_rules(),

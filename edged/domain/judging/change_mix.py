@@ -12,6 +12,8 @@ from edged.errors import CorruptError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
+
     Floats = NDArray[np.float32]
 
 SLOW, FAST = 0.002, 0.05  # step of a late label, and of the first one
@@ -72,7 +74,7 @@ class ChangeMix:
             far = np.minimum(size / np.maximum(self._usual, 1e-30), MOST) * np.sign(change)
             self._shares = np.clip(self._shares + step * far * np.sign(right - self._shares * change), 0, 1)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the state as JSON values, for `restore`."""
         return {"shares": self._shares.tolist(), "usual": self._usual.tolist(), "labels": self.labels}
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
     from edged.domain.judging.ridge_head import Learned, RidgeHead
     from edged.domain.protocols import Model
     from edged.domain.stream.open_classes import OpenClasses
@@ -94,7 +95,7 @@ class ExpertMix:
                 self.labels = SETTLED
         return self._weights
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the state as JSON values, for `restore`."""
         return {"weights": self._weights.tolist(), "labels": self.labels}
 

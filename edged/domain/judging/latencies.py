@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from edged.domain.lazy_zeros import lazy_zeros
 from edged.domain.stream.quantiles import quantiles
+from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,12 +24,20 @@ class LatencyCounter(Protocol):
         """Count latencies `(n,)` in seconds."""
 
 
+@dataclass(frozen=True)
+class LatencyPercentiles(Message):
+    """Median and 99th percentile in milliseconds; None before the first latency."""
+
+    p50_ms: float | None
+    p99_ms: float | None
+
+
 class Latencies:
     """The newest latencies in seconds, for percentiles; single writer."""
 
     def __init__(self) -> None:
         self._counter: LatencyCounter | None = None
-        self._ring = np.zeros(LATENCIES, np.float64)
+        self._ring = lazy_zeros(LATENCIES, np.float64)
         self._count = 0
 
     def add(self, seconds: NDArray[np.float64]) -> None:
@@ -41,13 +52,13 @@ class Latencies:
         """Pass all later latencies to `counter` too; it replaces an earlier counter."""
         self._counter = counter
 
-    def percentiles(self) -> dict[str, float | None]:
+    def percentiles(self) -> LatencyPercentiles:
         """Median and 99th percentile in milliseconds."""
         held = min(self._count, LATENCIES)
         if held == 0:
-            return {"p50_ms": None, "p99_ms": None}
+            return LatencyPercentiles(None, None)
         p50, p99 = quantiles(self._ring[:held], [0.5, 0.99])
-        return {"p50_ms": round(float(p50) * 1e3, 3), "p99_ms": round(float(p99) * 1e3, 3)}
+        return LatencyPercentiles(round(float(p50) * 1e3, 3), round(float(p99) * 1e3, 3))
 
     def p99_since(self, count: int) -> tuple[float | None, int]:
         """The 99th percentile in seconds of all after the first `count`, and how many there are now."""

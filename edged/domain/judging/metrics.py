@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.domain.stream.schema import Schema
 
 Array = NDArray[np.float64]
@@ -36,7 +37,7 @@ class QualityFigures(Message):
         """What `mean` is: `accuracy` or `error`."""
         return "accuracy" if self.of_classes else "error"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields of metrics, `mean` by its name."""
         covered = {"coverage": self.coverage} if self.sets else {}
         return {self.name: self.mean, "labelled": self.labelled, "repeated": self.repeated, **covered}

@@ -12,6 +12,8 @@ from edged.errors import CorruptError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
+
 HALF_LIFE = 150.0  # labels after which one counts half
 SURE = 1.0  # standard deviations of chance that a lead must exceed before another model answers
 
@@ -49,7 +51,7 @@ class OwnOrCommon:
             self.own = self._lead > 0.0
         return self.own is not before
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the state that `restore` goes on from."""
         return {"own": self.own, "labels": self.labels, "lead": self._lead, "spread": self._spread}
 

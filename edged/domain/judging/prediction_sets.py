@@ -22,6 +22,7 @@ from edged.errors import CorruptError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
     from edged.domain.stream.schema import Schema
 
     Floats = NDArray[np.float32]
@@ -240,7 +241,7 @@ class PredictionSets:
 
     # ---- restarts --------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the state as JSON values, for `restore`."""
         newest = self._newest
         return {

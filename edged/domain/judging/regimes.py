@@ -16,6 +16,8 @@ from edged.errors import CorruptError, TrainingError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
+
     Inputs = NDArray[np.float32]
 
 BANK = 4  # models of earlier regimes that are tried
@@ -128,7 +130,7 @@ class Regimes:
         """Whether a drift of the errors has come at its end or later."""
         return any(r.source == "error" and r.until >= regime.until for r in self.ended)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the state as JSON values."""
         return {"ended": [regime.to_json() for regime in self.ended]}
 

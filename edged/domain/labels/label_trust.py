@@ -22,6 +22,7 @@ from edged.domain.outcomes import suspect_labels
 from edged.domain.stream.quantiles import quantiles
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.domain.stream.schema import Task
 
 REMEMBERED = 50  # verdicts from which the usual error follows
@@ -107,7 +108,7 @@ class LabelTrust:
             return numbers["gain"] >= CLEARLY
         return numbers["gain"] >= 2.0 * _standard_error(numbers["candidate_error"], numbers["holdout"])
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Return the state as JSON values."""
         return {"usual": list(self.usual), "suspicious": self.suspicious, "pauses": self.pauses}
 

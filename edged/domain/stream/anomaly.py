@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.stream.extreme_values import SpotThreshold
+from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from edged.domain.json_fields import JsonObject
 
 KEYS = 10_000  # keys with unusual samples that are followed at the same time, beside those in alarm
 SPIKE = 1.5  # in multiples of the threshold: scores up to it that were no alarm count as just normal
@@ -60,7 +63,7 @@ class AlarmChange:
     peak: float
     accepted: bool = False
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the fields of the event `anomaly`."""
         told: dict[str, Any] = {"key": self.key, "state": "start" if self.until is None else "end"}
         told |= {"offset": self.offset, "since": self.since}
@@ -75,6 +78,16 @@ class AnomalyVerdicts:
 
     flagged: NDArray[np.bool_]
     changes: list[AlarmChange]
+
+
+@dataclass(frozen=True)
+class AnomalyFigures(Message):
+    """Threshold (None while it is calibrated), samples and alarms so far, and keys whose alarm stands."""
+
+    threshold: float | None
+    flagged: int
+    alarms: int
+    standing: tuple[str, ...]
 
 
 @dataclass
@@ -278,14 +291,9 @@ class Anomalies:
         with self._lock:
             return sorted(key for key, line in self._lines.items() if line.alarm)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> AnomalyFigures:
         """Return the values for metrics."""
-        return {
-            "threshold": self.threshold,
-            "flagged": self.flagged,
-            "alarms": self.alarms,
-            "standing": self.standing(),
-        }
+        return AnomalyFigures(self.threshold, self.flagged, self.alarms, tuple(self.standing()))
 
     # ---- over a restart --------------------------------------------------------------------
 
@@ -294,7 +302,7 @@ class Anomalies:
         with self._lock:
             self._lines, self._aside, self._back, self._pending = {}, [], [], []
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """What a restart goes on from, ready for JSON."""
         with self._lock:
             return {
@@ -308,7 +316,7 @@ class Anomalies:
                 },
             }  # fmt: skip
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave.
 
         Raises LookupError, TypeError or ValueError when it is something else; nothing is changed then.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from edged.domain.stream.quantiles import quantiles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from edged.domain.json_fields import JsonObject
 
 PEAKS = 200  # largest scores that the tail is fitted to, at most
 SHARE = 0.1  # ... and at most this part of all
@@ -122,12 +125,12 @@ class SpotThreshold:
             self._tail, self._unfitted = tail_threshold(np.array(self._above), self._rate), 0
         self.threshold = self._mean + self._tail
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """What a restart goes on from, ready for JSON."""
         return {name: [float(f"{v:.6g}") for v in list(values)[-STORED:]]
                 for name, values in (("level", self._level), ("above", self._above))}  # fmt: skip
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave.
 
         Raises LookupError, TypeError or ValueError when it is something else; nothing is changed then.

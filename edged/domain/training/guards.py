@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edged.domain.training.message import Message
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 DAY = 86400
 LONGEST_SECONDS = 3600.0
@@ -242,7 +245,7 @@ class FailureBackoff:
         remedy = f"{self.remedy}; {TRY_AGAIN}" if self.remedy else f"mend the cause, {TRY_AGAIN}"
         return TrainingPause(self.failures, self.reason, remedy, self.since)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Return JSON values that `recalled` reads."""
         return {name: value for name, value in vars(self).items() if name != "rules"}
 

@@ -15,6 +15,8 @@ from edged.errors import TrainingError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from edged.domain.json_fields import JsonObject
+
 SCALARS = (int, str, bool, float)
 # Types of fields, and of the JSON values that they are made of.
 SIMPLE = {(Path, str), (float, int), *((kind, kind) for kind in SCALARS)}
@@ -25,14 +27,14 @@ class Message:
     """Base of frozen dataclasses that become JSON objects.
 
     Fields are numbers, texts, paths, literals, optional ones (`X | None`), tuples of one kind or sequences
-    that are tuples, mappings by name, and further dataclasses.
+    that are tuples, mappings by name, and further dataclasses; `object` is any JSON value.
     """
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields as JSON values."""
         return self.without()
 
-    def without(self, *names: str) -> dict[str, Any]:
+    def without(self, *names: str) -> JsonObject:
         """Return the fields as JSON values, except these."""
         return {name: _plain(value) for name, value in vars(self).items() if name not in names}
 
@@ -50,7 +52,7 @@ class Message:
 class SparseMessage(Message):
     """Base of those whose JSON leaves out optional fields (of default None) that are None."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields that are known as JSON values."""
         optional = {field.name for field in fields(self) if field.default is None}  # type: ignore[arg-type]
         known = super().to_json().items()
@@ -101,7 +103,7 @@ def _read(kind: Any, value: object, where: str) -> Any:
         return _read_fields(kind, value, where)
     if (kind, type(value)) in SIMPLE:
         return kind(value)
-    if origin is Literal and value in inner:
+    if kind is object or (origin is Literal and value in inner):
         return value
     raise _wrong(kind.__name__ if isinstance(kind, type) and not inner else str(kind), value, where)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 Ids = NDArray[np.int64]
 
@@ -41,7 +44,7 @@ class Reservoir:
             if place < self.capacity:
                 self.ids[place] = new
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the state as JSON values, without `ids`."""
         return {"capacity": self.capacity, "seen": self.seen}
 
@@ -96,9 +99,10 @@ class BalancedReservoir(Reservoir):
         kept = len(own) > 0 and rng.random() <= len(own) / self.seen_of[of]
         return int(rng.choice(own)) if kept else None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the state as JSON values, without `ids`."""
-        return super().state() | {
+        return {
+            **super().state(),
             "classes": self.classes.tolist(),
             "seen_of": {str(of): count for of, count in self.seen_of.items()},
             "full": sorted(self.full),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.training.label_review import LabelReview
@@ -20,6 +20,9 @@ from edged.domain.training.training_run import (
     RunOptions,
     RunResult,
 )
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 R_co = TypeVar("R_co", bound=Message, covariant=True)
 NO_DATA = "no_data"
@@ -147,7 +150,7 @@ class RunProgress(Message):
     steps: int | None = None
     loss: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the progress as states, metrics and answers show it."""
         return super().to_json() if self.steps is not None else {"run": self.run, "step": self.step}
 

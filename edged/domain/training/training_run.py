@@ -16,6 +16,7 @@ from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.training.message import Message, SparseMessage
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.domain.judging.gate import Verdict
 
 Base = Literal["checkpoint", "champion", "bundle"]
@@ -38,13 +39,16 @@ class RunOptions(Message):
     dry_run: bool = False  # leave a candidate and nothing else: the learner does not continue from it
     challenge: bool = False  # begin a fresh learner beside this one
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return what is asked for, as the record of a run holds it."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        return self._asked()
 
     def over(self, usual: RunOptions) -> RunOptions:
         """Return these options, and where they ask for nothing the usual ones."""
-        return replace(usual, **self.to_json())
+        return replace(usual, **self._asked())
+
+    def _asked(self) -> dict[str, Any]:
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     @property
     def of_memory(self) -> bool:
@@ -86,15 +90,19 @@ class Candidate(Message):
     consumed: int | None = None  # position in label order up to which it has learned; None if not known
     classes: int | None = None  # that there were when it began to learn; None where they are fixed
 
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> JsonObject:
         """Return what events and records of runs say of weights that came from elsewhere."""
         return {} if self.received is None else self.received.to_json()
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> JsonObject:
         """Return what the registry keeps as the model's data."""
         window = {name: getattr(self, name) for name in ("first_offset", "last_offset", "samples")}
         more = {"bundle": self.bundle, "consumed": self.consumed, "classes": self.classes}
-        return window | self.origin() | {name: value for name, value in more.items() if value is not None}
+        return {
+            **window,
+            **self.origin(),
+            **{name: value for name, value in more.items() if value is not None},
+        }
 
 
 @dataclass(frozen=True)
@@ -109,12 +117,12 @@ class JudgedCandidate:
     promoted: int | None = None
     summary: str = ""
 
-    def event(self) -> dict[str, Any]:
+    def event(self) -> JsonObject:
         """Return the fields of events about the candidate."""
-        told = {"run": self.candidate.run, **self.candidate.origin(), **self.verdict.to_json()}
-        return told | {"summary": self.summary}
+        about = {"run": self.candidate.run, **self.candidate.origin()}
+        return {**about, **self.verdict.to_json(), "summary": self.summary}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return what a command that has asked for the run is answered."""
         return {**self.event(), "promoted": self.promoted}
 
@@ -153,7 +161,7 @@ class RunResult(Message):
     written: int | None = None  # bytes written to the disk; None where the kernel does not tell
     classes: int | None = None  # that there were at its start; None where they are fixed
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonObject:
         """Return what `state.db` and the event `training_finished` hold."""
         return self.without("run", "memory", "challenger", "classes")  # long, or said already
 
@@ -196,7 +204,7 @@ class RunEnd(Message):
     outcome: str = "done"  # or `failed`, `no_data`, `stopped`, with an `error`
     error: str | None = None
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> JsonObject:
         """Return what a command that has asked for the run is answered."""
         return self.without("error")
 
@@ -239,7 +247,7 @@ class RoundResult(Message):
     bytes: int  # size of the kept update
     seconds: float
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonObject:
         """Return what `state.db` holds."""
         return self.without("run", "number", "about")
 

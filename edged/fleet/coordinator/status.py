@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.training.message import Message
 from edged.errors import StorageError, TrainingError
@@ -16,6 +16,7 @@ from edged.fleet.coordinator.public_status import CoordinatorStatus, RolloutStat
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.fleet.config import CoordinatorConfig
 
 ROUNDS = 10
@@ -32,11 +33,10 @@ class FleetReport(Message):
     status: CoordinatorStatus
     rounds: tuple[RoundRecord, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return all on one level."""
-        values = super().to_json()
-        rounds = values.pop("rounds")
-        return {**values, **values.pop("status"), "rounds": rounds}
+        rounds = [record.to_json() for record in self.rounds]
+        return {**self.without("status", "rounds"), **self.status.to_json(), "rounds": rounds}
 
 
 def status_of(config: CoordinatorConfig, group: str = "") -> FleetReport:
@@ -67,6 +67,7 @@ def lines_of(report: FleetReport) -> list[str]:
     lines = [
         f"fleet {status.fleet}{group}: {runs}, {broker}",
         f"round {status.round} {status.phase}" + (f", {left:.0f} s left" if left > 0 else ""),
+        *([f"  waits for {status.waits_for}"] if status.waits_for else []),
         f"updates {status.updates} of {status.wanted}, refused: {refused}",
         *([] if status.masks is None else [f"masks {status.masks}"]),
         f"devices {status.devices}, ready {status.ready}" + (", paused" if status.paused else ""),

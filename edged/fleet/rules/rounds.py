@@ -11,6 +11,7 @@ fleet's model, or the one before stays that.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ from edged.domain.federated.settings import BaseModelInfo
 from edged.fleet.rules.admission import KnownRound
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.fleet.config import RoundSection
 
 Phase = Literal["waiting", "open", "trial", "approval", "done"]
@@ -59,7 +61,7 @@ class FleetState:
             found[self.number] = _remembered(self)
         return found
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Convert the state to JSON values."""
         values = asdict(replace(self, round=None, past=()))
         values["round"] = None if self.round is None else json.loads(self.round.payload())
@@ -69,7 +71,7 @@ class FleetState:
         return values
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> FleetState:
+    def from_json(cls, values: Mapping[str, Any]) -> FleetState:
         """Create a state from the values of `to_json`."""
         past = tuple(
             KnownRound(n, i, b, None if d is None else frozenset(d)) for n, i, b, d in values["past"]
@@ -82,7 +84,7 @@ class FleetState:
             "past": past,
             "queue": tuple(values.get("queue", ())),
         }
-        return cls(**values | typed)
+        return cls(**{**values, **typed})
 
 
 def opened(course: FleetState, told: RoundAnnouncement, pace: RoundSection) -> FleetState:

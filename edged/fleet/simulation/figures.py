@@ -14,6 +14,7 @@ from edged.domain.training.message import Message
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
     from edged.domain.training.weight_deltas import Weights
     from edged.fleet.coordinator.journal import RoundRecord
     from edged.fleet.simulation.shared import SharedSetup
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class SimulationFigures(Message):
     """Base of figures; the field `global_` is called `global` in JSON."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields as JSON values."""
         return {name.rstrip("_"): value for name, value in super().to_json().items()}
 
@@ -136,11 +137,10 @@ class SimulationReport(SimulationFigures):
     central: ComparedFigures | None = None
     closed_form: ClosedFormFigures | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields as JSON values, all figures on one level."""
-        values = super().to_json()
-        figures = values.pop("figures")
-        return {**{name: value for name, value in values.items() if value is not None}, **figures}
+        known = {name: value for name, value in self.without("figures").items() if value is not None}
+        return {**known, **self.figures.to_json()}
 
 
 def measured(

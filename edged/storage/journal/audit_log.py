@@ -61,7 +61,7 @@ def _file(state: Path, before: Link) -> Path:
     return state / f"audit-{before.seq + 1}.jsonl"
 
 
-def read_audit(state: Path, *, running: bool) -> tuple[list[dict[str, Any]], Link]:
+def read_audit(state: Path, *, running: bool) -> tuple[list[Mapping[str, Any]], Link]:
     """Verify the audit log of a state directory; return its entries, oldest first, and the last link.
 
     With `running` a daemon can be adding entries at the moment; what the head does not know yet is left out.
@@ -75,7 +75,7 @@ def read_audit(state: Path, *, running: bool) -> tuple[list[dict[str, Any]], Lin
             if left:
                 raise CorruptError("the file is missing", where=str(state / HEAD))
             return [], Link()
-        entries: list[dict[str, Any]] = []
+        entries: list[Mapping[str, Any]] = []
         ends = (*head.files[1:], head.last)
         try:
             for before, end in zip(head.files, ends, strict=True):
@@ -112,7 +112,7 @@ class AuditLog:
                 head = self._head()
                 new = [entry for name, entry in rows.items() if name not in head.rows]
                 head = self._append(head, new, tuple(rows)) if new else head
-                journal.remove_audit(list(rows), asdict(head.last))
+                journal.remove_audit(list(rows), head.last)
             except BaseException:
                 journal.audit_waits = True
                 raise

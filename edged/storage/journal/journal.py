@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from edged.domain.audit_chain import Link
 from edged.domain.commands.rules import OPEN
 from edged.errors import StorageError
 from edged.storage.files.checked_table import CheckedTable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.domain.commands.rules import State
+    from edged.domain.json_fields import JsonObject
     from edged.storage.files.database import Migrations
 
 DATABASE = "state.db"
@@ -36,7 +38,7 @@ RUNS_KEPT = 5000
 _COUNTER = "counter."
 _HORIZON = "command_horizon"
 _AUDIT = "audit."
-AUDIT_HEAD = "audit"  # name of the value that repeats where the audit log ends
+_AUDIT_HEAD = "audit"  # name of the value that repeats where the audit log ends
 _META = CheckedTable("meta", ("name", "value"), "name", ("value",))
 _RUNS = CheckedTable(
     "runs",
@@ -94,10 +96,10 @@ class RunRecord:
     id: int
     trigger: str
     started: float
-    request: dict[str, Any]
+    request: Mapping[str, Any]
     ended: float | None
     outcome: str | None
-    result: dict[str, Any] | None
+    result: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,8 @@ class CommandRecord:
     ts: float
     digest: str
     state: State
-    request: dict[str, Any]
-    answer: dict[str, Any] | None = None
+    request: Mapping[str, Any]
+    answer: JsonObject | None = None
     ended: float | None = None
     response_topic: str | None = None
     correlation: bytes | None = None
@@ -316,18 +318,23 @@ class Journal:
         self._set(f"{_AUDIT}{self._count('audit'):012d}.{secrets.token_hex(8)}", dict(entry))
         self.audit_waits = True
 
-    def waiting_audit(self) -> dict[str, dict[str, Any]]:
+    def waiting_audit(self) -> Mapping[str, JsonObject]:
         """Return the entries that wait for the audit log, by the name of their row, oldest first."""
         with self._reading():
             self.audit_waits = False
             rows = _META.select(self._db, "WHERE name GLOB ? ORDER BY name", f"{_AUDIT}*")
         return {row["name"]: row["value"] for row in rows}
 
-    def remove_audit(self, names: list[str], head: Mapping[str, Any]) -> None:
-        """Remove entries that the audit log has; `head` is where it ends."""
+    def audit_head(self) -> Link | None:
+        """Where the audit log ends; None before its first entry."""
+        head = self.get_value(_AUDIT_HEAD)
+        return None if head is None else Link(**head)
+
+    def remove_audit(self, names: list[str], head: Link | None) -> None:
+        """Remove entries that the audit log has; `head` is where it ends, None where it is not here."""
         with self._writing():
             self._db.executemany("DELETE FROM meta WHERE name = ?", [(name,) for name in names])
-            self._set(AUDIT_HEAD, dict(head))
+            self._set(_AUDIT_HEAD, None if head is None else vars(head))
 
     # ---- transactions ----------------------------------------------------------------------
 

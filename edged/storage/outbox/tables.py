@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
+from edged.domain.training.message import Message
 from edged.storage.files.database import connect, json_list, require_version, translated
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ class Key(NamedTuple):
     number: int
 
 
-class OutboxBacklog(NamedTuple):
+@dataclass(frozen=True)
+class OutboxBacklog(Message):
     """What waits: messages, their bytes, and how many were given up since the file was made."""
 
     pending: int
@@ -123,7 +126,7 @@ def write_counts(
     """Keep counts and times with the transaction that changed them."""
     db.executemany(
         "UPDATE counts SET pending = ?, bytes = ?, dropped = ? WHERE kind = ?",
-        [(*counted, kind) for kind, counted in counts.items()],
+        [(*vars(counted).values(), kind) for kind, counted in counts.items()],
     )
     db.execute("UPDATE clock SET age = ?, wall = ?", (age, wall))
 
@@ -138,4 +141,5 @@ def waiting(path: Path) -> OutboxBacklog:
 
 def total(counts: Mapping[MessageKind, OutboxBacklog]) -> OutboxBacklog:
     """Add up the backlogs of all kinds."""
-    return OutboxBacklog(*(sum(column) for column in zip(*counts.values(), strict=True)))
+    of_kinds = (vars(backlog).values() for backlog in counts.values())
+    return OutboxBacklog(*map(sum, zip(*of_kinds, strict=True)))

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from edged.domain.drift.signals import DriftSignal
 from edged.domain.training.message import Message, SparseMessage
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 Scores = Mapping[str, float]
 """Figures by name, such as `accuracy` or `mae`."""
@@ -49,9 +52,9 @@ class AnomalyFigures(Message):
     adapted: DetectionFigures
     frozen: DetectionFigures
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the figures of the adapted model, with those of the other as `frozen`."""
-        return self.adapted.to_json() | {"frozen": self.frozen.to_json()}
+        return {**self.adapted.to_json(), "frozen": self.frozen.to_json()}
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ class QualityCurves(Message):
     ends: tuple[int, ...]
     lines: Mapping[str, Sequence[float]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the windows, with each line by its name."""
         lines = {name: [*values] for name, values in self.lines.items()}
         return {"starts": [*self.starts], "ends": [*self.ends], **lines}
@@ -194,7 +197,7 @@ class ClassFigures(Message):
     adapted: FoundAgain
     frozen: FoundAgain
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields, the name as `class`."""
         return {"class": self.name, **self.without("name")}
 
@@ -236,9 +239,9 @@ class EvaluationHistory(Message):
     verdicts: tuple[CandidateOutcome, ...]
     drifts: tuple[DriftSignal, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the fields, drift signals as on MQTT."""
-        return self.without("drifts") | {"drifts": [signal.as_dict() for signal in self.drifts]}
+        return {**self.without("drifts"), "drifts": [signal.as_dict() for signal in self.drifts]}
 
 
 # ---- comparisons ---------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from edged.workbench.experiments.loading import Split
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
     from edged.workbench.recordings.stream import Stream
 
 BUNDLE, MODEL, WEIGHTS = "bundle", "model.onnx", "weights.npz"
@@ -47,7 +48,7 @@ class TrialOrder:
     bundle: Path
     weights: Path | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """The order as JSON takes it, with the process that gives it."""
         values: dict[str, Any] = TypeAdapter(TrialOrder).dump_python(self, mode="json")
         return values | {"parent": os.getpid()}
@@ -80,9 +81,13 @@ class Shown(SparseMessage):
 
 @dataclass(frozen=True)
 class TrialResult(Message):
-    """What a training has come to; figures are the task's metrics by name."""
+    """What a training has come to; figures are the task's metrics by name.
+
+    `errors` are the standard errors of those on the validation part, from the choice of its samples.
+    """
 
     validation: Mapping[str, float]
+    errors: Mapping[str, float]
     test: Mapping[str, float] | None
     curve: tuple[EpochDone, ...]
     best_epoch: int

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from edged import __version__
 from edged.config import loader
 from edged.device.admin.state import on_models, status_of, train_once
 from edged.device.learning.scheduler import BACKOFF
@@ -18,6 +21,7 @@ from edged.device.startup.bootstrap import open_samples
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.temporal_context import pad
 from edged.engines.inference import InferenceModel
+from edged.engines.runtime import ort
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundles import Bundle
@@ -60,6 +64,12 @@ def config(tmp_path: Path) -> Config:
     return loader.load(prepare(tmp_path), {})
 
 
+def models(config: Config, action: str, version: int | None, out: Path | None) -> Any:
+    """What `edged models --json` prints."""
+    answer = on_models(config, action, version, out)
+    return [one.to_json() for one in answer] if isinstance(answer, list) else answer.to_json()
+
+
 def line_of(error: pytest.ExceptionInfo[EdgedError]) -> str:
     line = error.value.line()
     assert "\n" not in line
@@ -71,35 +81,37 @@ def line_of(error: pytest.ExceptionInfo[EdgedError]) -> str:
 
 def test_status_of_a_device_that_never_ran_is_all_zeros(tmp_path: Path) -> None:
     status = status_of(loader.load(write_config(tmp_path, STREAM), {}))
-    assert {status[key] for key in ("samples", "labels", "quarantined", "evicted")} == {0}
-    assert status["state"] == "stopped"
-    assert status["model"] == {"version": None, "since": None, "quality": None}
-    assert status["training"] == {"runs": 0, "last": None, "paused": None}
-    assert status["outbox"] == {"pending": 0, "bytes": 0, "dropped": 0}
+    assert {getattr(status, key) for key in ("samples", "labels", "quarantined", "evicted")} == {0}
+    assert status.state == "stopped"
+    assert status.model.to_json() == {"version": None, "since": None, "quality": None}
+    assert status.training.to_json() == {"runs": 0, "last": None, "paused": None}
+    assert status.outbox.to_json() == {"pending": 0, "bytes": 0, "dropped": 0}
 
 
 def test_a_run_is_seen_in_the_status(config: Config) -> None:
     progress: list[RunProgress] = []
     result = train_once(config, observer=Observer(progress.append))
-    assert result["verdict"]["accepted"]
-    assert result["version"] == result["champion"] == 2
-    assert result["loss_last"] < result["loss_first"]
-    assert progress[-1].step == progress[-1].steps == result["steps"]
+    assert result.verdict.accepted
+    assert result.version == result.champion == 2
+    assert (result.result.loss_last or 1.0) < (result.result.loss_first or 0.0)
+    assert progress[-1].step == progress[-1].steps == result.result.steps
     status = status_of(config)
-    assert (status["samples"], status["labels"]) == (ROWS, ROWS)
-    assert status["model"]["version"] == 2
-    assert status["training"]["runs"] == 1
-    assert status["training"]["last"]["outcome"] == "done"
-    assert status["training"]["last"]["result"]["steps"] == result["steps"]
+    assert (status.samples, status.labels) == (ROWS, ROWS)
+    assert status.model.version == 2
+    assert status.training.runs == 1
+    assert status.training.last is not None
+    assert status.training.last.outcome == "done"
+    assert status.training.last.result is not None
+    assert status.training.last.result["steps"] == result.result.steps
 
 
 def test_what_was_learned_is_not_learned_again(config: Config) -> None:
     first = train_once(config)
     add(config, 200, seed=1)
     second = train_once(config)
-    assert second["first_offset"] > first["last_offset"]
-    assert second["samples"] < 200 < first["samples"]
-    assert status_of(config)["training"]["runs"] == 2
+    assert (second.result.first_offset or 0) > (first.result.last_offset or 0) > 0
+    assert second.result.samples < 200 < first.result.samples
+    assert status_of(config).training.runs == 2
 
 
 def test_without_samples_a_run_says_so(tmp_path: Path) -> None:
@@ -107,22 +119,24 @@ def test_without_samples_a_run_says_so(tmp_path: Path) -> None:
     with pytest.raises(EdgedError) as caught:
         train_once(config)
     assert "no labelled sample" in line_of(caught)
-    assert status_of(config)["training"]["last"]["outcome"] == "no_data"
+    last = status_of(config).training.last
+    assert last is not None
+    assert last.outcome == "no_data"
 
 
 def test_a_model_of_before_serves_until_the_new_standard_network_is_better(tmp_path: Path) -> None:
     old = loader.load(prepare(tmp_path, model={"network": "mlp"}), {})
-    assert train_once(old)["champion"] == 2
+    assert train_once(old).champion == 2
     shutil.rmtree(old.storage.dir / "bundle")
     path = write_config(tmp_path, STREAM, gate={"min_gain": 0.0, "significance": 0.001})
     config = loader.load(path, {})
     add(config, 400, seed=1)
     result = train_once(config)
     assert Bundle.open(config.storage.dir / "bundle").context
-    assert result["verdict"]["accepted"]
-    widths = {v: InferenceModel(Path(on_models(config, "show", v, None)["path"])).input_width for v in (2, 3)}
-    assert (widths, status_of(config)["model"]["version"]) == ({2: 4, 3: 16}, 3)
-    assert on_models(config, "rollback", None, None) == {"from": 3, "to": 2}
+    assert result.verdict.accepted
+    widths = {v: InferenceModel(Path(models(config, "show", v, None)["path"])).input_width for v in (2, 3)}
+    assert (widths, status_of(config).model.version) == ({2: 4, 3: 16}, 3)
+    assert models(config, "rollback", None, None) == {"from": 3, "to": 2}
 
 
 # ---- the registry --------------------------------------------------------------------------------
@@ -130,14 +144,26 @@ def test_a_model_of_before_serves_until_the_new_standard_network_is_better(tmp_p
 
 def test_models_are_listed_shown_and_exported(config: Config, tmp_path: Path) -> None:
     train_once(config)
-    listed = on_models(config, "list", None, None)
+    listed = models(config, "list", None, None)
     assert [(m["version"], m["source"], m["champion"]) for m in listed] == [
         (1, "bundle", False),
         (2, "training", True),
     ]
-    shown = on_models(config, "show", 2, None)
+    shown = models(config, "show", 2, None)
     assert {k: v for k, v in shown.items() if k != "path"} == listed[1]
-    assert on_models(config, "export", 2, tmp_path / "out.onnx")["version"] == 2
+    assert models(config, "export", 2, tmp_path / "out.onnx")["version"] == 2
+    told = ort.session(str(tmp_path / "out.onnx")).get_modelmeta().custom_metadata_map
+    record, created = listed[1], datetime.fromtimestamp(listed[1]["created"], timezone.utc)
+    context = {"edged.context": json.dumps(list(Bundle.open(config.storage.dir / "bundle").context))}
+    assert told == context | {
+        "edged.version": __version__, "edged.model_version": "2", "edged.parent": "1", "edged.run": "1",
+        "edged.source": "training", "edged.created": created.isoformat(timespec="seconds"),
+        **{f"edged.{name}": str(record["data"][name]) for name in ("samples", "first_offset", "last_offset")},
+        "edged.bundle": record["data"]["bundle"],
+    }  # fmt: skip
+    stored = config.storage.dir / "models" / "2"
+    assert edged("artifacts", "export", stored, "-o", tmp_path / "again.onnx").code == 0
+    assert ort.session(str(tmp_path / "again.onnx")).get_modelmeta().custom_metadata_map == told
     x, y = two_classes(200, seed=9)
     model = InferenceModel(tmp_path / "out.onnx")
     x = pad(x, model.input_width)
@@ -148,27 +174,27 @@ def test_models_are_listed_shown_and_exported(config: Config, tmp_path: Path) ->
 
 def test_rolling_back_and_forth(config: Config) -> None:
     train_once(config)
-    assert on_models(config, "rollback", None, None) == {"from": 2, "to": 1}
-    assert status_of(config)["model"]["version"] == 1
-    assert on_models(config, "rollback", 2, None) == {"from": 1, "to": 2}
-    assert status_of(config)["model"]["version"] == 2
+    assert models(config, "rollback", None, None) == {"from": 2, "to": 1}
+    assert status_of(config).model.version == 1
+    assert models(config, "rollback", 2, None) == {"from": 1, "to": 2}
+    assert status_of(config).model.version == 2
 
 
 def test_a_pinned_model_stays_whatever_is_trained(config: Config) -> None:
     train_once(config)
-    assert on_models(config, "pin", 1, None) == {"pinned": 1}
-    assert status_of(config)["model"]["version"] == 1
+    assert models(config, "pin", 1, None) == {"pinned": 1}
+    assert status_of(config).model.version == 1
     add(config, 200, seed=1)
     refused = train_once(config)
-    assert not refused["verdict"]["accepted"]
-    assert "pinned" in refused["verdict"]["reasons"][0]
-    assert (refused["version"], refused["champion"]) == (None, 1)
-    on_models(config, "pin", 2, None)
-    assert [m["version"] for m in on_models(config, "list", None, None) if m["pinned"]] == [2]
-    assert on_models(config, "unpin", None, None) == {"pinned": None}
+    assert not refused.verdict.accepted
+    assert "pinned" in refused.verdict.reasons[0]
+    assert (refused.version, refused.champion) == (None, 1)
+    models(config, "pin", 2, None)
+    assert [m["version"] for m in models(config, "list", None, None) if m["pinned"]] == [2]
+    assert models(config, "unpin", None, None) == {"pinned": None}
     add(config, 200, seed=2)
-    assert not [m for m in on_models(config, "list", None, None) if m["pinned"]]
-    assert train_once(config)["verdict"]["numbers"]["holdout"] > 20
+    assert not [m for m in models(config, "list", None, None) if m["pinned"]]
+    assert train_once(config).verdict.numbers["holdout"] > 20
 
 
 @pytest.mark.parametrize(
@@ -187,11 +213,11 @@ def test_a_pinned_model_stays_whatever_is_trained(config: Config) -> None:
 def test_what_cannot_be_done_with_a_model_is_said_and_changes_nothing(
     trained: Config, action: str, version: int | None, error: type[EdgedError], hint: str
 ) -> None:
-    before = on_models(trained, "list", None, None)
+    before = models(trained, "list", None, None)
     with pytest.raises(error) as caught:
-        on_models(trained, action, version, None)
+        models(trained, action, version, None)
     assert hint in line_of(caught)
-    assert on_models(trained, "list", None, None) == before
+    assert models(trained, "list", None, None) == before
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +230,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 def test_an_export_that_cannot_be_written_says_where(trained: Config, tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
-        on_models(trained, "export", 2, tmp_path / "none" / "model.onnx")
+        models(trained, "export", 2, tmp_path / "none" / "model.onnx")
     assert str(tmp_path / "none") in line_of(caught)
 
 
@@ -216,7 +242,7 @@ def test_a_damaged_model_is_neither_shown_nor_exported(config: Config, tmp_path:
     path.write_bytes(content)
     for action in ("show", "export"):
         with pytest.raises(StorageError) as caught:
-            on_models(config, action, 2, tmp_path / "out.onnx")
+            models(config, action, 2, tmp_path / "out.onnx")
         assert "model.onnx" in line_of(caught)
     assert not (tmp_path / "out.onnx").exists()
 
@@ -224,18 +250,18 @@ def test_a_damaged_model_is_neither_shown_nor_exported(config: Config, tmp_path:
 def test_without_a_registry_there_is_nothing_to_list(tmp_path: Path) -> None:
     config = loader.load(write_config(tmp_path, STREAM), {})
     with pytest.raises(ConfigError, match="no registry yet"):
-        on_models(config, "list", None, None)
+        models(config, "list", None, None)
 
 
 @pytest.mark.parametrize("action", ["rollback", "pin", "unpin"])
 def test_the_registry_of_a_running_daemon_is_only_read(trained: Config, action: str) -> None:
     with DirectoryLock(trained.storage.dir):
-        assert len(on_models(trained, "list", None, None)) == 2
+        assert len(models(trained, "list", None, None)) == 2
         with pytest.raises(RefusedError, match="another edged is using this state directory"):
-            on_models(trained, action, 1, None)
+            models(trained, action, 1, None)
         with pytest.raises(RefusedError, match="request/train"):
             train_once(trained)
-    assert status_of(trained)["model"]["version"] == 2
+    assert status_of(trained).model.version == 2
 
 
 # ---- interrupted runs ----------------------------------------------------------------------------
@@ -252,11 +278,12 @@ def test_a_paused_training_is_told_and_a_run_by_hand_lifts_it(config: Config) ->
         bundle = Bundle.open(config.storage.dir / "bundle").fingerprint
         values = {"failures": 3, "reason": "killed by SIGSEGV", "remedy": "", "since": 5.0}
         registry.set_value(BACKOFF, {"bundle": bundle, **values})
-    paused = status_of(config)["training"]["paused"]
-    assert (paused["failures"], paused["reason"], paused["since"]) == (3, "killed by SIGSEGV", 5.0)
+    paused = status_of(config).training.paused
+    assert paused is not None
+    assert (paused.failures, paused.reason, paused.since) == (3, "killed by SIGSEGV", 5.0)
     add(config, 200, seed=1)
     train_once(config)
-    assert status_of(config)["training"]["paused"] is None
+    assert status_of(config).training.paused is None
 
 
 @pytest.mark.slow
@@ -277,6 +304,6 @@ def test_an_interrupted_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
     assert newest is not None
     assert newest.state["learner"]["total_steps"] == 15_000, "and no step was done twice"
     status = edged("status", path, "--json").json
-    assert status["training"]["runs"] == 2
-    assert status["model"]["version"] == answer.json["version"]
+    assert status.training.runs == 2
+    assert status.model.version == answer.json["version"]
     assert edged("train", path, "--resume").code == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,7 +70,7 @@ class Panel:
         recorded = RecordedAnswers(self.running)
         self.answers, self.acknowledged = recorded.published, recorded.acknowledged
         self.progress = recorded.reported
-        self.done: list[dict[str, Any]] = []
+        self.done: list[Mapping[str, Any]] = []
         self.tasks: list[Task] = []
         self.entered, self.gate = threading.Event(), threading.Event()
         self.clock = VirtualClock(NOW)
@@ -110,7 +110,7 @@ class Panel:
         self.tasks.append(task)
         return {"new": 5}
 
-    def _resume(self, request: dict[str, Any], task: Task) -> None:
+    def _resume(self, request: Mapping[str, Any], task: Task) -> None:
         self.done.append(request)
         self.tasks.append(task)
 

@@ -95,17 +95,17 @@ def test_samples_are_in_no_file_and_the_device_learns_on(rig: Rig) -> None:
     left = rig.state / "samples.db.damaged-20260101"
     left.write_bytes(rig.x.tobytes())
     gone = wipe(rig.config, ["samples"])
-    assert gone == {"samples": ROWS, "labels": ROWS, "quarantined": 1}
+    assert gone.to_json() == {"samples": ROWS, "labels": ROWS, "quarantined": 1}
     assert rig.found() == {}
     assert not left.exists()
     status = status_of(rig.config)
-    assert (status["samples"], status["evicted"], status["model"]["version"]) == (ROWS, ROWS, 2)
+    assert (status.samples, status.evicted, status.model.version) == (ROWS, ROWS, 2)
     rig.feed(two_classes(ROWS)[1])
-    assert train_once(rig.config)["samples"] > ROWS // 2
+    assert train_once(rig.config).result.samples > ROWS // 2
 
 
 def test_labels_go_and_nothing_can_be_learned(rig: Rig) -> None:
-    assert wipe(rig.config, ["labels"])["labels"] == ROWS
+    assert wipe(rig.config, ["labels"]).labels == ROWS
     with open_samples(rig.config) as log:
         assert len(log.training_window(0, ROWS)) == 0
         assert log.counters().rows == ROWS
@@ -113,16 +113,19 @@ def test_labels_go_and_nothing_can_be_learned(rig: Rig) -> None:
 
 def test_without_checkpoints_the_learner_begins_anew_with_what_is_there(rig: Rig) -> None:
     # A first run has 1140 steps: one at its beginning, every 500, at its end, of which three are kept.
-    assert wipe(rig.config, ["checkpoints"]) == {"checkpoints": 3}
+    assert wipe(rig.config, ["checkpoints"]).to_json() == {"checkpoints": 3}
     assert not (rig.state / "checkpoints").exists()
-    assert train_once(rig.config)["samples"] > ROWS // 2
+    assert train_once(rig.config).result.samples > ROWS // 2
 
 
 def test_of_models_the_bundles_own_is_left_and_serves(rig: Rig) -> None:
     on_models(rig.config, "pin", 2, None)
-    assert wipe(rig.config, ["models"]) == {"models": 2}
-    (record,) = on_models(rig.config, "list", None, None)
-    assert (record["version"], record["source"], record["champion"], record["pinned"]) == (
+    assert wipe(rig.config, ["models"]).to_json() == {"models": 2}
+    listed = on_models(rig.config, "list", None, None)
+    assert isinstance(listed, list)
+    (model,) = listed
+    record = model.record
+    assert (record.version, record.source, model.champion, record.pinned) == (
         3,
         "bundle",
         True,
@@ -138,12 +141,12 @@ def test_all_leaves_the_bundle_alone_and_nothing_else(rig: Rig) -> None:
     (rig.state / "notes.txt").write_text("of the operator", encoding="utf-8")
     answer = wipe(rig.config, ["all"])
     audit = ["audit-1.jsonl", "audit.head"]  # that it was wiped is part of it
-    assert answer["kept"] == [*audit, "bundle", "bundle.hidden.json", "edged.lock", "notes.txt"]
-    assert answer["files"] > 10
+    assert answer.kept == (*audit, "bundle", "bundle.hidden.json", "edged.lock", "notes.txt")
+    assert (answer.files or 0) > 10
     assert rig.found() == {}
-    assert status_of(rig.config)["samples"] == 0
+    assert status_of(rig.config).samples == 0
     rig.feed(two_classes(ROWS)[1])
-    assert train_once(rig.config)["version"] == 2
+    assert train_once(rig.config).version == 2
 
 
 def test_while_a_daemon_runs_it_is_refused(rig: Rig) -> None:

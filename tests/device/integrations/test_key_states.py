@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class Bench:
         self.clock = VirtualClock(NOW)
         self.states = KeyStates(SCHEMA, self.clock, keys)
         self.states.classes = SCHEMA.known_classes
-        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.sent: list[tuple[str, Mapping[str, Any]]] = []
         self.open = True
 
     def send(self, name: str, state: Message) -> bool:
@@ -52,7 +53,7 @@ class Bench:
         made = Predictions(3, np.arange(n), answers, output, sure, missing=missing)
         return self.states.answered(made, keys, np.full(n, self.clock.now() if ts is None else ts))
 
-    def after(self, seconds: float) -> list[dict[str, Any]]:
+    def after(self, seconds: float) -> list[Mapping[str, Any]]:
         """What is published so much later."""
         self.clock.advance_to(self.clock.now() + seconds)
         before = len(self.sent)

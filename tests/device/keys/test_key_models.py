@@ -97,11 +97,11 @@ def test_those_not_used_for_longest_are_unloaded_and_come_back_as_they_were(tmp_
         for key in "abc":
             promote(models, key)
         status = models.status()
-        assert (status["own"], status["loaded"], status["unloads"]) == (3, 2, 1)
+        assert (status.own, status.loaded, status.unloads) == (3, 2, 1)
         assert own_answers(models, "b", "c") == [True, True]
         models.split(["a"])  # it is loaded, in the place of b or c
         assert own_answers(models, "a") == [True]
-        assert models.status()["loaded"] == 2
+        assert models.status().loaded == 2
         assert models.at("a").predictor.champion.version == 2
 
 
@@ -116,7 +116,7 @@ def test_after_a_restart_keys_go_on_from_what_was_stored(tmp_path: Path) -> None
         mix.update(np.eye(len(mix.weights), 3, dtype=np.float32)[None], np.array([0]))
         kept = mix.state()
     with opened(path) as (models, _, _):
-        assert models.status()["own"] == 1
+        assert models.status().own == 1
         models.split(["pump/1"])
         assert own_answers(models, "pump/1") == [True]
         assert models.at("pump/1").mix.state() == kept
@@ -169,7 +169,7 @@ def test_what_is_erased_is_gone(tmp_path: Path) -> None:
         promote(models, "b")
         assert models.forget("a") == 1
         assert own_answers(models, "a", "b") == [False, True]
-        with pytest.raises(RefusedError, match="no model of its own"):
+        with pytest.raises(RefusedError, match="no own model"):
             models.at("a")
         assert models.forget() == 1
         assert not (tmp_path / "state" / FOLDER).exists()

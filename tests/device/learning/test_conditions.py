@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class Heard(Listener):
     """Keeps the events that it receives."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[tuple[str, Mapping[str, Any]]] = []
 
     def event(self, event: Event) -> None:
         self.events.append((event.name, event.to_json()))
@@ -50,7 +51,7 @@ class Machine:
         self.watch = BoardWatch(clock, BoardReader(sys=self._sys, root=root), Events(self._heard))
 
     @property
-    def told(self) -> list[tuple[str, dict[str, Any]]]:
+    def told(self) -> list[tuple[str, Mapping[str, Any]]]:
         return self._heard.events
 
     def after(self, seconds: float, flags: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ class Judged(Listener):
     """Hands on what is told of candidates."""
 
     def __init__(self) -> None:
-        self.verdicts: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.verdicts: queue.Queue[Mapping[str, Any]] = queue.Queue()
 
     def event(self, event: Event) -> None:
         self.verdicts.put(event.to_json())

@@ -23,6 +23,7 @@ from edged.mqtt.topics import Topics
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.registry import Registry
 from edged.storage.outbox.queue import DATABASE
+from edged.storage.outbox.tables import OutboxBacklog
 from edged.storage.sequence import AHEAD, Sequence
 from tests.commands import edged, write_config
 from tests.mqtt.inbox import Inbox
@@ -228,7 +229,7 @@ def test_without_an_outbox_everything_goes_to_the_connection(
     made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
     made.predicted(predictions(range(5)))
     inbox.wait(6)
-    wait_until(lambda: made.outbox() == (0, 0, 0))
+    wait_until(lambda: made.outbox() == OutboxBacklog(0, 0, 0))
     assert not (tmp_path / "state" / DATABASE).exists()
     end(made, session, registry)
 
@@ -240,7 +241,7 @@ def test_an_outbox_that_cannot_be_opened_keeps_nothing_from_being_sent(
     made, session, registry = publishing(tmp_path, lasting)
     made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
     inbox.wait(1)
-    wait_until(lambda: made.outbox() == (0, 0, 0))
+    wait_until(lambda: made.outbox() == OutboxBacklog(0, 0, 0))
     end(made, session, registry)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -14,10 +15,26 @@ from edged.device.events import Events
 from edged.device.outbound.reporter import EventThrottle, Reporter, will_payload
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.domain.events import FleetModelJudged, TrainingResumed
+from edged.domain.training.message import Message
 from edged.mqtt.topics import Topics
 
 if TYPE_CHECKING:
     from edged.storage.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class Version(Message):
+    version: int
+
+
+@dataclass(frozen=True)
+class Rows(Message):
+    rows: int
+
+
+@dataclass(frozen=True)
+class Samples(Message):
+    samples: int
 
 
 class Air:
@@ -51,9 +68,9 @@ class Air:
 def test_a_birth_says_online_and_repeats_every_state() -> None:
     air = Air()
     air.reporter.online()
-    air.reporter.state("model", {"version": 1})
-    air.reporter.state("buffer", {"rows": 5})
-    air.reporter.state("model", {"version": 2})
+    air.reporter.state("model", Version(1))
+    air.reporter.state("buffer", Rows(5))
+    air.reporter.state("model", Version(2))
     air.said.clear()
     air.reporter.online()  # as after each reconnect
     assert air.topics() == ["status", "state/model", "state/buffer"]
@@ -66,17 +83,17 @@ def test_a_birth_says_online_and_repeats_every_state() -> None:
 def test_a_state_is_published_only_when_it_changed() -> None:
     air = Air()
     for rows in (1, 1, 2, 2, 1):
-        air.reporter.state("buffer", {"rows": rows})
+        air.reporter.state("buffer", Rows(rows))
     assert [values["rows"] for _, values, *_ in air.said] == [1, 2, 1]
 
 
 def test_what_was_taken_back_is_not_published_again() -> None:
     air = Air()
-    air.reporter.state("model", {"version": 1})
-    air.reporter.state("buffer", {"rows": 5})
+    air.reporter.state("model", Version(1))
+    air.reporter.state("buffer", Rows(5))
     air.said.clear()
     air.reporter.take_back()
-    air.reporter.state("model", {"version": 2})  # by a thread that had begun to report
+    air.reporter.state("model", Version(2))  # by a thread that had begun to report
     assert air.said == [("state/model", {}, 1, True), ("state/buffer", {}, 1, True)]
 
 
@@ -92,7 +109,7 @@ def test_events_and_metrics_are_numbered_and_must_be_delivered() -> None:
     air = Air()
     air.reporter.event(FleetModelJudged(2, "ab", np.float32(0.5), taken=True, reason=""))
     air.clock.advance_to(60.0)
-    air.reporter.metrics({"samples": 10})
+    air.reporter.metrics(Samples(10))
     air.reporter.event(TrainingResumed(7))
     event = {"event": "fleet_model", "ts": 50.0, "seq": 1, "boot": 3, "round": 2, "model": "ab", "share": 0.5,
              "taken": True, "reason": ""}  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ class House:
         self.rollout = Rollout(gate.evaluator, gate.models, self.predictor, Events(self.heard), self.triggers)
 
     @property
-    def told(self) -> list[tuple[str, dict[str, Any]]]:
+    def told(self) -> list[tuple[str, Mapping[str, Any]]]:
         """All events."""
         return self.heard.events
 
@@ -154,7 +154,7 @@ def test_labels_that_nobody_can_explain_make_training_rest(house: House) -> None
     for run in range(1, PATIENCE + 2):
         assert house.consider(BAD, run) is None
     assert house.triggers.least == 1000
-    paused = [told for event, told in house.told if event == "training_paused"]
+    paused = [dict(told) for event, told in house.told if event == "training_paused"]
     assert [told.pop("summary").partition(" more labels")[0] for told in paused] == [
         "Training is paused until 500",
         "Training is paused until 1,000",

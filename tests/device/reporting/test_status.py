@@ -3,7 +3,7 @@
 import pytest
 
 from edged.cli.output import show_status
-from edged.device.reporting.status import PACE_SECONDS, flash_pace
+from edged.device.reports import PACE_SECONDS, FlashPace
 
 COUNTS = {"samples": 100, "labels": 0, "evicted": 0, "quarantined": 0}
 STATUS = COUNTS | {
@@ -16,7 +16,7 @@ STATUS = COUNTS | {
 
 
 def shown(capsys: pytest.CaptureFixture[str], seconds: float, written: int | None = 6_000_000) -> str:
-    show_status(STATUS | {"flash": flash_pace(written, 100, seconds)})
+    show_status(STATUS | {"flash": FlashPace.of(written, 100, seconds).to_json()})
     return capsys.readouterr().out
 
 
@@ -26,5 +26,5 @@ def test_a_day_is_not_extrapolated_from_the_first_seconds(capsys: pytest.Capture
 
 
 def test_where_the_kernel_does_not_count_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert flash_pace(None, 100, PACE_SECONDS) == {"written": None, "per_sample": None, "per_day": None}
+    assert FlashPace.of(None, 100, PACE_SECONDS) == FlashPace(None, None, None)
     assert "flash" not in shown(capsys, 10.0, None)

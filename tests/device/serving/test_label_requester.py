@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ def batch(n: int, width: int, labels: list[float | None]) -> Batch:
     return Batch(np.arange(1, n + 1), [f"k{i}" for i in range(n)], now, now, x, list(labels), [None] * n)
 
 
-def requests(schema: Schema, samples: Batch, made: Predictions) -> list[dict[str, Any]]:
+def requests(schema: Schema, samples: Batch, made: Predictions) -> list[Mapping[str, Any]]:
     heard = Recorder()
     rule = LabelRequests(1.0, random=1.0)
     asking = LabelRequester(rule, schema, VirtualClock(0.0), Events(heard))

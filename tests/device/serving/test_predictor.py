@@ -21,7 +21,7 @@ from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.serving import Predictor, ServingWorker
 from edged.domain.judging.expert_mix import StreamModel, mix_of
-from edged.domain.judging.latencies import Latencies
+from edged.domain.judging.latencies import Latencies, LatencyPercentiles
 from edged.domain.judging.predictions import Predictions, encode
 from edged.domain.protocols import ServedModel
 from edged.domain.stream.sample import LabelUpdate
@@ -442,11 +442,11 @@ def test_the_loop_beats_while_idle_and_while_busy(tmp_path: Path) -> None:
 
 def test_latencies_are_those_of_the_newest(tmp_path: Path) -> None:
     latencies = Latencies()
-    assert latencies.percentiles() == {"p50_ms": None, "p99_ms": None}
+    assert latencies.percentiles() == LatencyPercentiles(None, None)
     latencies.add(np.full(10_000, 5.0))
     latencies.add(np.full(4096, 0.002))
-    assert latencies.percentiles() == {"p50_ms": 2.0, "p99_ms": 2.0}
+    assert latencies.percentiles() == LatencyPercentiles(2.0, 2.0)
     with serving(make_server(served(tmp_path, 1, GOOD))) as outlet:
         outlet.submit(samples(1, inputs(50)))
     measured = outlet.loop.latencies.percentiles()
-    assert 0 < (measured["p50_ms"] or 0) <= (measured["p99_ms"] or 0) < 5000
+    assert 0 < (measured.p50_ms or 0) <= (measured.p99_ms or 0) < 5000

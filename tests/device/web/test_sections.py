@@ -10,17 +10,29 @@ import pytest
 
 from edged.charts.figures import age, size
 from edged.device.learning.label_reviews import CheckedLabel
+from edged.device.reports import (
+    DriftStatus,
+    FlashPace,
+    Health,
+    ModelStatus,
+    StreamStatus,
+    TrainingStatus,
+)
 from edged.device.web.page.history import Sensor
 from edged.device.web.page.sections import SECTIONS, report
 from edged.device.web.page.snapshot import Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
+from edged.domain.judging.metrics import QualityFigures
 from edged.domain.messages.sent import EVENTS
+from edged.domain.stream.anomaly import AnomalyFigures
 from edged.domain.stream.sample import StoredSample
 from edged.domain.stream.schema import Schema
 from edged.domain.text import TELLERS, happening
 from edged.domain.training.label_review import SuspectLabel
-from edged.host.vitals import Vitals
+from edged.domain.training.trainer_messages import RunProgress
+from edged.host.vitals import BoardVitals, Vitals
 from edged.storage.models.registry import ModelRecord, Reign
+from edged.storage.outbox.tables import OutboxBacklog
 from edged.storage.samples.reader import Counters
 from tests.device.web.test_page import HOSTILE, Checker
 
@@ -30,18 +42,17 @@ REGRESS = Schema(("temp",), 1, "regress", target_units=("mm",))
 PAIR = Schema(("temp",), 1, "regress", targets=2)
 RECONSTRUCT = Schema(("temp",), 1, "reconstruct", targets=1)
 NOW = 1_800_000_000.0
-STATUS: dict[str, Any] = {
-    "state": "online", "problem": None, "on_hold": [], "uptime_s": 90.0, "version": "1", "samples": 5,
-    "labels": 2, "quarantined": 1, "evicted": 0, "engine": "portable", "stuck": 1,
-    "drift": {"signals": 0, "last": None},
-    "model": {"version": 2, "since": NOW, "parent": 1, "pinned": False,
-              "quality": {"error": 0.25, "labelled": 2}, "missing": None},
-    "training": {"runs": 1, "last": None, "paused": None, "waiting_for": ["quiet hours"],
-                 "progress": {"run": 2, "step": 3, "steps": 10, "loss": 0.5},
-                 "summary": None, "summary_ts": None},
-    "outbox": {"pending": 0, "bytes": 0, "dropped": 0}, "host": {},
-    "flash": {"written": None, "per_day": None},
-}  # fmt: skip
+STATUS = StreamStatus(
+    state="online", problem=None, health=Health("ok", ()), on_hold=(), ts=NOW, uptime_s=90.0, version="1",
+    boot=1, samples=5, labels=2, quarantined=1, evicted=0, engine="portable", stuck=1,
+    model=ModelStatus(2, NOW, 1, pinned=False, quality=QualityFigures(0.25, 2, None, False), missing=None),
+    drift=DriftStatus(0, None),
+    training=TrainingStatus(
+        runs=1, last=None, progress=RunProgress(2, 3, 10, 0.5), paused=None, waiting_for=("quiet hours",),
+        summary=None, summary_ts=None,
+    ),
+    outbox=OutboxBacklog(0, 0, 0), host=BoardVitals(*[None] * 7), flash=FlashPace(), audit=None,
+)  # fmt: skip
 
 
 _SAMPLE = StoredSample(7, HOSTILE, NOW, np.array([1.5], np.float32), 0)
@@ -79,11 +90,7 @@ def view(schema: Schema, **more: Any) -> Snapshot:
 
 @pytest.mark.parametrize("schema", [CLASSIFY, MANY, REGRESS, PAIR, RECONSTRUCT])
 def test_every_section_of_every_kind_of_stream_is_correct(schema: Schema) -> None:
-    anomaly = (
-        {"threshold": None, "flagged": 3, "alarms": 1, "standing": [HOSTILE]}
-        if schema is RECONSTRUCT
-        else None
-    )
+    anomaly = AnomalyFigures(None, 3, 1, (HOSTILE,)) if schema is RECONSTRUCT else None
     seen = view(schema, anomaly=anomaly)
     for name, (_, section) in SECTIONS.items():
         page = Checker(section(seen))
@@ -102,7 +109,7 @@ def test_it_says_what_is_wrong() -> None:
     assert "1 feature stuck" in told
     assert "no data from <img" in told
     assert "Broker not connected" in told
-    well = view(CLASSIFY, sensors={}, status=STATUS | {"stuck": 0})
+    well = view(CLASSIFY, sensors={}, status=replace(STATUS, stuck=0))
     assert "Healthy" in text("health", well)
 
 
@@ -125,7 +132,7 @@ def test_a_prediction_is_shown_as_the_classes_of_its_set(choices: list[int], sai
 
 
 def test_an_untrained_model_says_what_it_lacks() -> None:
-    lacks = {**STATUS, "model": {**STATUS["model"], "missing": "7 of 20 labels"}}
+    lacks = replace(STATUS, model=replace(STATUS.model, missing="7 of 20 labels"))
     assert "Untrained" not in text("model", view(CLASSIFY))
     assert "7 of 20 labels so far" in text("model", replace(view(CLASSIFY), status=lacks))
 
@@ -194,8 +201,8 @@ def test_labels_to_check_are_chosen_by_who_may_label() -> None:
 
 def test_after_a_restart_the_page_goes_on_with_what_it_knew() -> None:
     """Labels are stored, but live quality begins anew: nothing is said to be missing that is there."""
-    quality = STATUS["model"]["quality"] | {"accuracy": None, "labelled": 0, "repeated": None}
-    restarted = {**STATUS, "model": {**STATUS["model"], "quality": quality}}
+    quality = QualityFigures(None, 0, None, of_classes=True)
+    restarted = replace(STATUS, model=replace(STATUS.model, quality=quality))
     points = [(NOW - 900.0, None, 0.7), (NOW - 600.0, 0.9, 0.7), (NOW, None, 0.7)]
     seen = view(CLASSIFY, status=restarted, points=points)
     assert "Accuracy 90.0 %; 70.0 % without learning (20.0 points better), before the restart." in text(
@@ -212,13 +219,13 @@ def test_after_a_restart_the_page_goes_on_with_what_it_knew() -> None:
 def test_what_labels_did_is_said_in_words_with_the_numbers_behind_them() -> None:
     numbers = {"holdout": 100.0, "candidate_error": 0.03}
     event = {"event": "model_promoted", "ts": NOW, "numbers": numbers, "summary": f"Learned {HOSTILE}."}
-    free = STATUS["training"] | {"progress": None, "waiting_for": []}
-    training = free | {"summary": f"Learned {HOSTILE}.", "summary_ts": NOW}
-    seen = view(CLASSIFY, status={**STATUS, "training": training}, events=[event])
+    free = replace(STATUS.training, progress=None, waiting_for=())
+    training = replace(free, summary=f"Learned {HOSTILE}.", summary_ts=NOW)
+    seen = view(CLASSIFY, status=replace(STATUS, training=training), events=[event])
     told = text("learned", seen)
     assert told.startswith(f"Learned {HOSTILE}.")
     assert "The next training starts with 40 new labels: 1 so far." in told
     assert "candidate error0.03" in told
     assert f"Learned {HOSTILE}." in text("events", seen)
-    first = view(CLASSIFY, status={**STATUS, "training": free}, counters=Counters(*[0] * 12))
+    first = view(CLASSIFY, status=replace(STATUS, training=free), counters=Counters(*[0] * 12))
     assert text("learned", first).startswith("No samples yet.")

@@ -121,7 +121,7 @@ def test_memory_stays_small(make: Make) -> None:
 def test_a_damaged_state_is_refused_in_one_line(kind: type[ADWIN], wrong: Any) -> None:
     state = kind().state()
     with pytest.raises(CorruptError, match="fresh detector"):
-        kind.from_state(state | {"n": wrong})
+        kind.from_state({**state, "n": wrong})
     with pytest.raises(CorruptError, match="'n'"):
         kind.from_state({name: value for name, value in state.items() if name != "n"})
 
@@ -135,7 +135,7 @@ def test_buckets_that_contradict_the_window_are_refused() -> None:
     detector = ADWIN()
     levels(detector, bits(0.2, 100))
     with pytest.raises(CorruptError, match="contradict"):
-        ADWIN.from_state(detector.state() | {"n": 99})
+        ADWIN.from_state({**detector.state(), "n": 99})
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     watch = InputDrift(2, SMALL)
     signals(watch, normal(400, 2))
     with pytest.raises((CorruptError, ConfigError)):
-        InputDrift.from_state(watch.state() | damage)
+        InputDrift.from_state({**watch.state(), **damage})
     with pytest.raises(CorruptError):
         InputDrift.from_state({k: v for k, v in watch.state().items() if k not in damage})
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,21 +141,23 @@ def test_a_damaged_state_is_refused() -> None:
     live = LiveDrift(classes=True, features=3)
     for part in ("errors", "confidence", "inputs", "version"):
         with pytest.raises(CorruptError):
-            live.restore(live.state() | {part: "damaged"})
+            live.restore({**live.state(), part: "damaged"})
     with pytest.raises(CorruptError):
         live.restore({})
 
 
 def test_a_state_of_an_earlier_version_is_gone_on_from_unless_another_detector_watched() -> None:
     live = LiveDrift(classes=True, features=3)
-    state, rules = live.state(), live.state()["rules"]
-    assert live.restore(state | {"rules": {"detector": "adwin_correlated", **asdict(DriftRules())}})
+    state: Mapping[str, Any] = live.state()
+    rules = state["rules"]
+    assert live.restore({**state, "rules": {"detector": "adwin_correlated", **asdict(DriftRules())}})
     for other in ("adwin", "page_hinkley", "ddm", "hddm_w"):
         watched = {"source": "error", "detector": {"detector": other}, "cooldown": {}}
-        assert not live.restore(state | {"rules": rules | {"detector": other}, "errors": watched})
+        assert not live.restore({**state, "rules": rules | {"detector": other}, "errors": watched})
 
 
 def test_delta_is_the_confidence_of_the_errors_detector() -> None:
     live = LiveDrift(classes=True, rules=DriftRules(delta=0.01))
-    assert live.state()["errors"]["detector"]["delta"] == 0.01
-    assert live.state()["confidence"]["detector"]["delta"] == 0.002
+    state: Mapping[str, Any] = live.state()
+    assert state["errors"]["detector"]["delta"] == 0.01
+    assert state["confidence"]["detector"]["delta"] == 0.002

@@ -69,7 +69,7 @@ def test_a_watch_goes_on_where_its_state_ended() -> None:
 def test_a_damaged_watch_is_refused() -> None:
     for part in ("source", "detector", "cooldown"):
         with pytest.raises(CorruptError):
-            StreamWatch.from_state(error_watch().state() | {part: None})
+            StreamWatch.from_state({**error_watch().state(), part: None})
 
 
 def test_a_new_model_begins_a_new_stream_of_errors() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -247,7 +248,8 @@ def test_keys_that_never_come_back_are_forgotten(monkeypatch: pytest.MonkeyPatch
     feed.scores([HIGH] * 3, ["steady"] * 3)
     for i in range(300):
         feed.scores([HIGH], [f"k{i}"])
-    assert len(feed.found.state()["lines"]) <= 51
+    state: Mapping[str, Any] = feed.found.state()
+    assert len(state["lines"]) <= 51
     assert feed.found.standing() == ["steady"]
     feed.scores([HIGH] * 3, ["new"] * 3)
     assert feed.found.standing() == ["new", "steady"]

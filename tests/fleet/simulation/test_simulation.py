@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def test_a_group_has_a_model_of_its_own_and_noise_is_on_updates(recording: Path)
         recording, key="person", rounds=2, epochs=4, groups=("u-[34]",), noise=0.001, central=False,
         poison=0.2, attack="noise", reduce="median",
     )  # fmt: skip
-    report = simulate(plan).to_json()
+    report: Mapping[str, Any] = simulate(plan).to_json()
     assert [len(report["per_device"]), len(report["groups"]["group-1"]["per_device"])] == [3, 2]
     assert [one["round"] for one in report["groups"]["group-1"]["rounds"]] == [1, 2]
     assert report["groups"]["group-1"]["final"]["mixed"]["mean"] > 0.8
@@ -89,7 +90,7 @@ def test_a_device_that_does_harm_is_cut_by_the_trimmed_mean(recording: Path) -> 
         recording, key="person", rounds=1, epochs=4, poison=0.2, attack="scale", reduce="trimmed_mean",
         trim=0.2, central=False,
     )  # fmt: skip
-    report = simulate(plan).to_json()
+    report: Mapping[str, Any] = simulate(plan).to_json()
     assert report["poisoned"] == ["u-0"]
     assert report["rounds"][0]["updates"] == 5
     assert report["final"]["global"]["mean"] > 0.8
@@ -102,7 +103,7 @@ def test_a_device_that_turns_its_updates_around_is_left_out(recording: Path) -> 
         recording, key="person", rounds=2, epochs=4, poison=0.2, attack="flip", reduce="trimmed_mean",
         trim=0.2, opposed="leave_out", central=False,
     )  # fmt: skip
-    report = simulate(plan).to_json()
+    report: Mapping[str, Any] = simulate(plan).to_json()
     assert report["poisoned"] == ["u-0"]
     assert [entry["left_out"] for entry in report["rounds"]] == [["u-0"], ["u-0"]]
     assert report["final"]["global"]["mean"] > 0.8

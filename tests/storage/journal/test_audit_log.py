@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from edged.domain.audit_chain import Link
 from edged.errors import CorruptError, StorageError
 from edged.storage.files.checksummed_json import read_sealed
 from edged.storage.journal.audit_log import HEAD, AuditLog, read_audit
-from edged.storage.journal.journal import AUDIT_HEAD
 from edged.storage.models.registry import Registry
 from tests.storage.disks import Fault, PowerCutError
 
@@ -37,7 +37,7 @@ def test_entries_wait_in_the_journal_and_are_appended_once(tmp_path: Path) -> No
             assert numbers(tmp_path) == [0, 1, 2]
         entries, last = read_audit(tmp_path, running=True)
         assert [entry["seq"] for entry in entries] == [1, 2, 3]
-        assert registry.get_value(AUDIT_HEAD) == {"seq": 3, "hash": last.hash}
+        assert registry.audit_head() == Link(3, last.hash)
         assert not registry.audit_waits
         AuditLog(tmp_path).append({"n": 3})
         assert numbers(tmp_path) == [0, 1, 2, 3]

@@ -46,7 +46,9 @@ def test_a_recorded_stream_is_replayed_through_the_pure_python_broker(tmp_path: 
     path = tmp_path / "drifting.npz"
     x[5, 0] = np.nan
     np.savez(path, X=x, y=np.array(["bad", "good"])[y])
-    summary = run_demo(seconds=16, data=path, seed=0, quiet=True, broker="amqtt").to_json()
+    summary: dict[str, Any] = {
+        **run_demo(seconds=16, data=path, seed=0, quiet=True, broker="amqtt").to_json()
+    }
     check_complete(summary)
     assert summary["samples"] == 2999
     assert summary["warnings"][0].startswith("1 of 3,000 rows are left out: 1 with an empty cell or NaN")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def machines(folder: Path, rows: int = 300, others: int = 5) -> tuple[Path, int]
     return path, 2 * rows
 
 
-def evaluated(folder: Path, training: dict[str, Any], gate: dict[str, Any]) -> dict[str, Any]:
+def evaluated(folder: Path, training: dict[str, Any], gate: dict[str, Any]) -> Mapping[str, Any]:
     folder.mkdir()
     data, first = machines(folder)
     stream = {"features": 10, "classes": 4}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def turbofans() -> dict[str, NDArray[Any]]:
     return {"train": units(lives, 0 * left), "test": units(lives, left), "test_rul": left}
 
 
-def evaluate(example: str, data: Path, options: LabelOptions, **environment: str) -> dict[str, Any]:
+def evaluate(example: str, data: Path, options: LabelOptions, **environment: str) -> Mapping[str, Any]:
     config = loader.load(EXAMPLES / f"{example}.yaml", environment)
     return run(config, data, options).to_json()
 

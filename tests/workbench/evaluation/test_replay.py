@@ -8,6 +8,7 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -58,14 +59,14 @@ def evaluate(
     *,
     options: LabelOptions | None = None,
     **sections: Any,
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     config = loader.load(write_config(folder, stream_section, **sections), {})
     return run(config, data, options or LabelOptions()).to_json()
 
 
 def replay(
     folder: Path, data: Path, stream_section: dict[str, Any], *, options: LabelOptions, **sections: Any
-) -> tuple[Replay, dict[str, Any]]:
+) -> tuple[Replay, Mapping[str, Any]]:
     """The replay itself, for what the report does not tell."""
     sections = {"storage": {"keep_models": 1000}} | sections
     config = loader.load(write_config(folder, stream_section, **sections), {})
@@ -75,7 +76,7 @@ def replay(
     return replayed, report(replayed).to_json()
 
 
-def without_times(report: dict[str, Any]) -> dict[str, Any]:
+def without_times(report: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in report.items() if key not in TIMES}
 
 

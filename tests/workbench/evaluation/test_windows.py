@@ -58,7 +58,8 @@ def test_readings_and_windows_that_are_cut_already_give_the_same_report(tmp_path
     y = [arrays["y"][s + SIZE - 1] for s in starts(4000)]
     windows = save(tmp_path / "windows.npz", X=x, y=y)
     config = loader.load(write_config(tmp_path, SECTION, training=ONCE), {})
-    one, other = (run(config, data, LabelOptions(pretrain=300)).to_json() for data in (readings, windows))
+    made = (run(config, data, LabelOptions(pretrain=300)).to_json() for data in (readings, windows))
+    one, other = (dict[str, Any](**told) for told in made)
     assert one.pop("readings") == {"taken": 4000, "gaps": 0, "out_of_order": 0, "forgotten": 0}
     assert one["samples"] == len(x)
     assert one["metric"]["accuracy"] > 0.85

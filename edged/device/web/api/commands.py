@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edged.device.web.api.event_stream import EventStream
     from edged.device.web.http.authentication import Pass
     from edged.device.web.page.history import PageState
+    from edged.domain.commands.rules import Request as Fields
 
 COMMANDS = (
     "accept", "cancel", "checkpoint", "class.add", "class.merge", "class.remove", "drift.reset", "evaluate",
@@ -86,9 +87,7 @@ class Commands:
         status = {"successful": 200, "accepted": 202, "executing": 202, "refused": 409}.get(state, 400)
         return as_json(answer, status)
 
-    async def _answer(
-        self, name: str, payload: bytes, fields: dict[str, Any], *, token: bool
-    ) -> dict[str, Any]:
+    async def _answer(self, name: str, payload: bytes, fields: Fields, *, token: bool) -> dict[str, Any]:
         first: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
         def receive(encoded: bytes) -> None:
@@ -107,7 +106,7 @@ class Commands:
             raise HttpError(503, f"no answer within {self._timeout:g} s", kind="timeout") from None
 
 
-def _named(payload: bytes) -> tuple[bytes, dict[str, Any]]:
+def _named(payload: bytes) -> tuple[bytes, Fields]:
     """Return the payload with a transaction, which tells its answers from others, and its fields.
 
     A signed payload has its own transaction, and no byte of it can change.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.commands.label_reviews import USUAL, sample, suspect
 from edged.device.web.http.errors import HttpError, as_json
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from edged.device.learning.label_reviews import LabelReviews
+    from edged.domain.json_fields import JsonObject
 
 MOST = 300
 LARGEST = 2**62
@@ -44,9 +45,9 @@ class LabelEndpoints:
             raise HttpError(404, f"no sample has the offset {offset}", kind="path")
         schema = self._reviews.schema
         names = list(schema.names) or [str(at) for at in range(schema.measured)]
-        return as_json(sample(schema, *found) | {"features": names})
+        return as_json({**sample(schema, *found), "features": names})
 
-    def _map(self) -> dict[str, Any]:
+    def _map(self) -> JsonObject:
         ts, points = self._reviews.points()
         schema = self._reviews.schema
         names = ("offset", "x", "y", "label", "answer", "confidence")

@@ -37,7 +37,7 @@ def actions(view: Snapshot) -> str:
     if previous is not None:
         ask = f"Roll back to {previous}? Version {view.champion} will be marked as rejected."
         line.append(button(f"Roll back to {previous}", ask, "rollback", {}))
-    if view.status["model"]["pinned"]:
+    if view.status.model.pinned:
         ask = f"Unpin version {view.champion}? New models can replace it."
         line.append(button("Unpin", ask, "unpin", {}))
     judge = "Evaluate the current model on holdout samples?"
@@ -59,7 +59,7 @@ def evaluations(view: Snapshot) -> str:
 
 def _pause(view: Snapshot, part: str) -> str:
     name = NAMES[part]
-    if part in view.status["on_hold"]:
+    if part in view.status.on_hold:
         return button(f"Resume {part}", f"Resume {name}?", "resume", {"what": part})
     return button(f"Pause {part}", f"Pause {name}? It stays paused across restarts.", "pause", {"what": part})
 
@@ -129,10 +129,10 @@ def alarms(view: Snapshot) -> str:
     """Return the active anomaly alarms; empty for a stream without anomaly detection."""
     if view.anomaly is None:
         return ""
-    threshold = view.anomaly["threshold"]
-    told = f"<p>{count(view.anomaly['alarms'], 'alarm')}, {view.anomaly['flagged']:,} samples excluded; "
+    threshold = view.anomaly.threshold
+    told = f"<p>{count(view.anomaly.alarms, 'alarm')}, {view.anomaly.flagged:,} samples excluded; "
     told += "calibrating threshold.</p>" if threshold is None else f"threshold {plain(threshold)}.</p>"
-    for key in view.anomaly["standing"]:
+    for key in view.anomaly.standing:
         ask = f"Mark {key} as normal and learn from it?"
         accept = button("Mark as normal", ask, "accept", {"key": key}, about=f"Mark {key} as normal")
         told += f'<p><strong class="ill">{escape(key)}</strong> {accept if view.may_control else ""}</p>'

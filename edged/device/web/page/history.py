@@ -16,6 +16,7 @@ from edged.domain.stream.arrivals import KeyArrivals
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
     from edged.domain.judging.predictions import Predictions
 
 POINTS = 600  # of quality over time
@@ -88,7 +89,7 @@ class PageState:
         with self.lock:
             self.history.add((ts, live, frozen))
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Return the history for storage."""
         with self.lock:
             return {"points": self.history.points, "marks": list(self.history.marks)}

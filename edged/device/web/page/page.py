@@ -70,7 +70,7 @@ class Page:
 
     async def status(self, _: Request) -> Response:
         """Return the summary that `edged status` prints."""
-        return as_json(await asyncio.to_thread(self._status.status))
+        return as_json((await asyncio.to_thread(self._status.status)).to_json())
 
     async def report(self, request: Request) -> Response:
         """Return the report of the device as a download: one self-contained HTML file."""

@@ -21,8 +21,10 @@ from edged.device.web.page.timeline import NARROW, WIDE, measured, timeline
 from edged.domain.text import happening, notes, summary, when
 
 if TYPE_CHECKING:
+    from edged.device.reports import FlashPace
     from edged.device.web.page.history import Point, Sensor
     from edged.device.web.page.snapshot import Snapshot
+    from edged.domain.training.trainer_messages import RunProgress
     from edged.storage.models.registry import ModelRecord
 
 NEWEST = 12  # events that are shown at once
@@ -33,32 +35,32 @@ REPORTED = ("quality", "model", "training", "sensors", "storage", "events")
 
 def health(view: Snapshot) -> str:
     """Return whether the device is healthy, its problems, and its paused parts."""
-    troubles, resting = view.troubles, view.status["on_hold"]
+    troubles, resting = view.troubles, view.status.on_hold
     well = not troubles
     lines = [f'<p class="state {"well" if well else "ill"}">{"Healthy" if well else "Needs attention"}</p>']
     if troubles:
         lines.append("<ul>" + "".join(f"<li>{escape(trouble)}</li>" for trouble in troubles) + "</ul>")
     if resting:
         lines.append(f"<p>Paused by command: {escape(', '.join(resting))}</p>")
-    lines += [f'<p class="note">{escape(told.capitalize())}.</p>' for told in notes(view.status)]
+    lines += [f'<p class="note">{escape(told.capitalize())}.</p>' for told in notes(view.status.to_json())]
     broker = "connected" if view.connected else "not connected"
-    up = age(view.status["uptime_s"])
-    lines.append(f"<p>Broker {broker} · up {up} · edged {escape(view.status['version'])}</p>")
+    up = age(view.status.uptime_s)
+    lines.append(f"<p>Broker {broker} · up {up} · edged {escape(view.status.version)}</p>")
     return "".join(lines)
 
 
 def learned(view: Snapshot) -> str:
     """Return what the newest labels did, in plain words, and what comes next; the numbers in details."""
-    state, new = view.status["training"], view.new_labelled
+    state, new = view.status.training, view.new_labelled
     told = _first_steps(view)
-    if state["summary"]:
-        told = f"{escape(state['summary'])} {moment(state['summary_ts'])}"
+    if state.summary:
+        told = f"{escape(state.summary)} {moment(state.summary_ts)}"
     ahead = ""
-    if state["progress"] is not None:
+    if state.progress is not None:
         ahead = "Training is running."
-    elif state["waiting_for"]:
-        ahead = f"The next training is blocked by: {escape(', '.join(state['waiting_for']))}."
-    elif isfinite(view.needed) and (new or state["summary"]):
+    elif state.waiting_for:
+        ahead = f"The next training is blocked by: {escape(', '.join(state.waiting_for))}."
+    elif isfinite(view.needed) and (new or state.summary):
         enough = count(int(view.needed), f"new {view.material}")
         ahead = f"The next training starts with {enough}: {new:,} so far."
     numbers = next((said["numbers"] for said in reversed(view.events) if said.get("numbers")), None)
@@ -95,22 +97,22 @@ def _numbers(name: str, numbers: Mapping[str, Any] | None) -> str:
 
 def model(view: Snapshot) -> str:
     """Return the current model with its lineage, and the list of models."""
-    now = view.status["model"]
+    now = view.status.model
     line = " ← ".join(str(version) for version in view.lineage)
     live = _live(view)
     told = {
-        "Current model": f"<b>version {now['version']}</b>{' (pinned)' if now['pinned'] else ''}",
-        "Since": moment(now["since"]),
-        "Live quality": f"{_tell(view)(live)} over {count(now['quality']['labelled'], 'label')}",
-        "Repeating the last value": _tell(view)(now["quality"].get("repeated")),
+        "Current model": f"<b>version {now.version}</b>{' (pinned)' if now.pinned else ''}",
+        "Since": moment(now.since),
+        "Live quality": f"{_tell(view)(live)} over {count(now.quality.labelled, 'label')}",
+        "Repeating the last value": _tell(view)(now.quality.repeated),
         "Lineage": f"<span>{line}</span>",
     }
     if live is None:
         told["Live quality"] = "after the next labels"
-    if now["quality"].get("repeated") is None:
+    if now.quality.repeated is None:
         del told["Repeating the last value"]
-    if now["missing"] is not None:
-        told["Untrained"] = f"{now['missing']} so far"
+    if now.missing is not None:
+        told["Untrained"] = f"{now.missing} so far"
     rows = [_model_row(view, record) for record in view.models]
     head = ("Version", "State", "Parent", "Created", "Gate result", "Actions")
     return facts(told) + table(
@@ -196,31 +198,31 @@ def _in_words(view: Snapshot, points: Sequence[Point], tell: Callable[[float | N
 
 def training(view: Snapshot) -> str:
     """Return the present training run, and recent runs."""
-    state = view.status["training"]
+    state = view.status.training
     told = {
-        "Runs": f"{state['runs']:,}",
+        "Runs": f"{state.runs:,}",
         "New labels": f"{view.new_labelled:,}",
-        "Engine": escape(str(view.status["engine"] or "–")),
+        "Engine": escape(str(view.status.engine or "–")),
     }
-    if state["waiting_for"]:
-        told["Blocked by"] = escape(", ".join(state["waiting_for"]))
+    if state.waiting_for:
+        told["Blocked by"] = escape(", ".join(state.waiting_for))
     rows = [
         (str(r.id), escape(r.trigger), escape((r.outcome or "running").replace("_", " ")), moment(r.ended))
         for r in view.runs
     ]
     head = ("Run", "Trigger", "Outcome", "Ended")
-    return _progress(state["progress"]) + facts(told) + (
+    return _progress(state.progress) + facts(told) + (
         table("Recent runs", head, rows, ("", "", "", "wide")) if rows else ""
     )  # fmt: skip
 
 
-def _progress(progress: dict[str, Any] | None) -> str:
+def _progress(progress: RunProgress | None) -> str:
     if progress is None:
         return "<p>No training in progress.</p>"
-    step, steps = progress["step"], progress.get("steps")
+    step, steps = progress.step, progress.steps
     if not steps:
-        return f"<p>Starting run {progress.get('run', '')}…</p>"
-    loss = "" if progress.get("loss") is None else f", loss {plain(progress['loss'])}"
+        return f"<p>Starting run {progress.run}…</p>"
+    loss = "" if progress.loss is None else f", loss {plain(progress.loss)}"
     return (
         f'<p>Step {step:,} of {steps:,}{loss} <progress aria-label="Training" value="{step}" max="{steps}">'
         f"{step}/{steps}</progress></p>"
@@ -283,10 +285,9 @@ def sensors(view: Snapshot) -> str:
 
 def storage(view: Snapshot) -> str:
     """Return the sizes of the sample log and the outbox, and the free disk space."""
-    counters, outbox = view.counters, view.status["outbox"]
-    waiting = f"{outbox['pending']:,} ({size(outbox['bytes'])}), {outbox['dropped']:,} dropped"
+    counters, outbox = view.counters, view.status.outbox
+    waiting = f"{outbox.pending:,} ({size(outbox.bytes)}), {outbox.dropped:,} dropped"
     full = meter("Sample log", counters.bytes, view.limit, f"{size(counters.bytes)} of {size(view.limit)}")
-    flash = view.status["flash"]
     return facts(
         {
             "Samples": f"{counters.samples:,} received, {counters.rows:,} stored, "
@@ -295,16 +296,16 @@ def storage(view: Snapshot) -> str:
             "Sample log": full,
             "Outbox": waiting,
             "Free disk space": size(view.vitals.disk_free_bytes),
-            "Flash writes": _flash(flash),
+            "Flash writes": _flash(view.status.flash),
         }
     )
 
 
-def _flash(flash: Mapping[str, Any]) -> str:
-    if flash["written"] is None:
+def _flash(flash: FlashPace) -> str:
+    if flash.written is None:
         return "Not available"
-    day = "since startup" if flash["per_day"] is None else f"since startup, {size(flash['per_day'])} per day"
-    return f"{size(flash['written'])} {day}"
+    day = "since startup" if flash.per_day is None else f"since startup, {size(flash.per_day)} per day"
+    return f"{size(flash.written)} {day}"
 
 
 def host(view: Snapshot) -> str:
@@ -314,7 +315,7 @@ def host(view: Snapshot) -> str:
     own = {"Temperature": heat, "Load": plain(vitals.load1), "Memory": size(vitals.rss_bytes)}
     rest = {
         name.capitalize(): escape(told)
-        for name, told in summary(view.status).items()
+        for name, told in summary(view.status.to_json()).items()
         if name in ("drift", "board")
     }
     return facts(own | rest)
@@ -333,8 +334,7 @@ def events(view: Snapshot) -> str:
 
 
 def _live(view: Snapshot) -> float | None:
-    live: dict[str, float | None] = view.status["model"]["quality"]
-    return live.get("accuracy", live.get("error"))
+    return view.status.model.quality.mean
 
 
 def _tell(view: Snapshot) -> Callable[[float | None], str]:
@@ -365,7 +365,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
 def report(view: Snapshot) -> str:
     """Return the report of the device as one HTML file, without controls."""
     view = replace(view, may_label=False, may_control=False)
-    told = {name: escape(line) for name, line in summary(view.status).items()}
+    told = {name: escape(line) for name, line in summary(view.status.to_json()).items()}
     parts = [f"<p>As of {when(view.now)}.</p>", facts(told)]
     judged = evaluations(view) or "<p>None since startup (command evaluate).</p>"
     parts.append(f"<h2>Holdout evaluations</h2>{judged}")

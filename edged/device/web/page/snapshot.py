@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
     from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
+    from edged.device.reports import StreamStatus
     from edged.device.web.http.authentication import Scope
     from edged.device.web.page.history import Mark, PageState, Point, Sensor
+    from edged.domain.stream.anomaly import AnomalyFigures
     from edged.domain.stream.schema import Schema
     from edged.host.vitals import Vitals, VitalsReader
     from edged.storage.models.registry import ModelRecord, Reign
@@ -40,13 +42,13 @@ class Snapshot:
     monotonic: float
     may_label: bool
     may_control: bool
-    status: Mapping[str, Any]
+    status: StreamStatus
     counters: Counters
     limit: int
     new_labelled: int
     needed: float
     label_share: float | None
-    anomaly: Mapping[str, Any] | None
+    anomaly: AnomalyFigures | None
     vitals: Vitals
     refused: Mapping[str, int]
     models: Sequence[ModelRecord]
@@ -72,8 +74,7 @@ class Snapshot:
     @property
     def champion(self) -> int:
         """Version of the current model."""
-        version: int = self.status["model"]["version"]
-        return version
+        return self.status.model.version
 
     @property
     def lineage(self) -> list[int]:
@@ -92,12 +93,12 @@ class Snapshot:
     @property
     def troubles(self) -> list[str]:
         """Problems in words: those of `edged status`, silent keys, and alarms."""
-        found = attention(self.status)
+        found = attention(self.status.to_json())
         if silent := self.silent:
             more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
             found.append(f"no data from {', '.join(silent[:3])}{more}")
-        if self.anomaly is not None and self.anomaly["standing"]:
-            found.append(f"active alarm: {', '.join(self.anomaly['standing'][:3])}")
+        if self.anomaly is not None and self.anomaly.standing:
+            found.append(f"active alarm: {', '.join(self.anomaly.standing[:3])}")
         return found
 
 

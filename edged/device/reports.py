@@ -1,0 +1,426 @@
+"""What a stream reports of itself: its status, retained states and metrics, with the fields of their JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edged.domain.audit_chain import Link
+from edged.domain.events import DriftDetected
+from edged.domain.json_fields import JsonObject
+from edged.domain.judging.latencies import LatencyPercentiles
+from edged.domain.judging.metrics import QualityFigures
+from edged.domain.stream.anomaly import AnomalyFigures
+from edged.domain.training.guards import TrainingPause
+from edged.domain.training.message import Message, SparseMessage
+from edged.domain.training.trainer_messages import RunProgress
+from edged.host.vitals import Vitals
+from edged.storage.journal.journal import RunRecord
+from edged.storage.outbox.tables import OutboxBacklog
+
+if TYPE_CHECKING:
+    from edged.host.vitals import BoardVitals
+    from edged.storage.models.registry import Registry
+
+PACE_SECONDS = 3600.0
+STATUS = "status"  # name of the registry's value
+
+
+# ---- what several of them hold -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Health(Message):
+    """Health of a stream or device; `state` is `ok`, or that of its status."""
+
+    state: str
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, state: str, problem: str | None) -> Health:
+        """Return the health of what has this state in its status: `ok` for `online`.
+
+        >>> Health.of("degraded", "the disk is full")
+        Health(state='degraded', reasons=('the disk is full',))
+        """
+        return cls("ok" if state == "online" else state, (problem,) if problem else ())
+
+
+@dataclass(frozen=True)
+class FlashPace(Message):
+    """Bytes written to flash since startup: in total, per sample, and per day at this rate."""
+
+    written: int | None = None
+    per_sample: float | None = None
+    per_day: int | None = None
+
+    @classmethod
+    def of(cls, written: int | None, samples: int, seconds: float) -> FlashPace:
+        """Measure the pace; the kernel does not tell what is `written` where that is None.
+
+        In the first hour `per_day` is None: a start writes more than later hours, and has no training.
+
+        >>> FlashPace.of(1000, 10, 60.0)
+        FlashPace(written=1000, per_sample=100.0, per_day=None)
+        >>> FlashPace.of(1000, 0, 7200.0)
+        FlashPace(written=1000, per_sample=None, per_day=12000)
+        """
+        if written is None:
+            return cls()
+        sample = round(written / samples, 1) if samples else None
+        return cls(written, sample, None if seconds < PACE_SECONDS else round(written / seconds * 86400))
+
+
+@dataclass(frozen=True)
+class LastRun(Message):
+    """The newest run that has ended, at `ended` (Unix seconds)."""
+
+    run: int
+    trigger: str
+    ended: float | None
+    outcome: str | None
+
+
+@dataclass(frozen=True)
+class WindowCounts(Message):
+    """Counters of windowing since startup."""
+
+    cut: int
+    gaps: int
+    out_of_order: int
+    forgotten: int
+
+
+@dataclass(frozen=True)
+class KeyModelLine(Message):
+    """What a key's own model does."""
+
+    key: str
+    accuracy: float | None
+    version: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class KeyModelsReport(Message):
+    """How many keys have models of their own, for how many these answer, and those that do `worst`."""
+
+    own: int
+    answering: int
+    loaded: int
+    loads: int
+    unloads: int
+    worst: tuple[KeyModelLine, ...]
+
+
+# ---- the status --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelStatus(Message):
+    """The model that serves; `missing` is what it lacks before its answers say anything."""
+
+    version: int
+    since: float | None
+    parent: int | None
+    pinned: bool
+    quality: QualityFigures
+    missing: str | None
+
+
+@dataclass(frozen=True)
+class DriftStatus(Message):
+    """Number of drift signals, and the newest."""
+
+    signals: int
+    last: DriftDetected | None
+
+
+@dataclass(frozen=True)
+class TrainingStatus(Message):
+    """The newest run, the present one, what the next one waits for, and what the newest labels did."""
+
+    runs: int
+    last: RunRecord | None
+    progress: RunProgress | None
+    paused: TrainingPause | None
+    waiting_for: tuple[str, ...]
+    summary: str | None
+    summary_ts: float | None
+
+
+@dataclass(frozen=True)
+class StreamStatus(SparseMessage):
+    """The summary of `edged status` and `request/status`; `keys` where keys have models of their own."""
+
+    state: str
+    problem: str | None
+    health: Health
+    on_hold: Sequence[str]
+    ts: float
+    uptime_s: float
+    version: str
+    boot: int
+    samples: int
+    labels: int
+    quarantined: int
+    evicted: int
+    model: ModelStatus
+    drift: DriftStatus
+    stuck: int
+    training: TrainingStatus
+    outbox: OutboxBacklog
+    engine: str | None
+    host: BoardVitals
+    flash: FlashPace
+    audit: Link | None
+    keys: KeyModelsReport | None = None
+
+
+@dataclass(frozen=True)
+class StreamLine(SparseMessage):
+    """What a device says of one of its streams; with its figures in the status, without them in the state."""
+
+    state: str
+    problem: str | None
+    samples: int | None = None
+    labels: int | None = None
+    model: int | None = None
+    quality: QualityFigures | None = None
+    runs: int | None = None
+    on_hold: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class StreamsState(Message):
+    """The retained state `streams` of a device with several."""
+
+    streams: Mapping[str, StreamLine]
+
+
+@dataclass(frozen=True)
+class DeviceStatus(Message):
+    """The status of a device with several streams."""
+
+    state: str
+    problem: str | None
+    health: Health
+    ts: float
+    uptime_s: float
+    version: str
+    boot: int
+    streams: Mapping[str, StreamLine]
+
+
+# ---- retained states ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelState(Message):
+    """The retained state `model`; `metrics` are those that the registry has of it."""
+
+    version: int
+    since: float | None
+    parent: int | None
+    source: str
+    metrics: JsonObject
+    pinned: bool
+    form: str
+    on_hold: bool
+    missing: str | None
+
+
+@dataclass(frozen=True)
+class QualityState(Message):
+    """The retained state `quality`: the model's version beside its `figures`."""
+
+    version: int
+    figures: Mapping[str, object]
+
+    def to_json(self) -> JsonObject:
+        """Return the fields of the contract."""
+        return {"version": self.version, **self.figures}
+
+
+@dataclass(frozen=True)
+class TrainingState(Message):
+    """The retained state `training`."""
+
+    engine: str | None
+    running: bool
+    runs: int
+    failures: int
+    paused: TrainingPause | None
+    on_hold: bool
+    last: LastRun | None
+    promotions: int
+    rejections: int
+    rollbacks: int
+    waiting_for: tuple[str, ...]
+    summary: str | None
+    summary_ts: float | None
+
+
+@dataclass(frozen=True)
+class DriftState(DriftStatus):
+    """The retained state `drift`: also the newest signal of the inputs, and how many regimes are known."""
+
+    inputs: DriftDetected | None
+    regimes: int
+
+
+@dataclass(frozen=True)
+class BufferState(Message):
+    """The retained state `buffer`."""
+
+    samples: int
+    rows: int
+    bytes: int
+    evicted: int
+    problem: str | None
+    on_hold: bool
+    windows: WindowCounts | None
+    outbox: OutboxBacklog
+
+
+@dataclass(frozen=True)
+class RetainedStates:
+    """The retained states of a stream; a field is the last level of its topic."""
+
+    model: ModelState
+    quality: QualityState
+    health: Health
+    training: TrainingState
+    drift: DriftState
+    buffer: BufferState
+
+
+# ---- what is read of a status that was stored ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StoredModel(Message):
+    """Version of the model and its live quality, as they were stored."""
+
+    version: int | None = None
+    quality: JsonObject | None = None
+
+
+@dataclass(frozen=True)
+class StoredTraining(Message):
+    """Progress of the run, and what the next one waits for."""
+
+    progress: JsonObject | None = None
+    waiting_for: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class StoredStatus(Message):
+    """What is read of the status that a daemon has stored last; None: it says nothing of it.
+
+    `told_at` is when it was stored, in seconds of the monotonic clock.
+    """
+
+    boot: int | None = None
+    told_at: float | None = None
+    ts: float | None = None
+    problem: str | None = None
+    model: StoredModel = StoredModel()
+    training: StoredTraining = StoredTraining()
+    drift: JsonObject | None = None
+    outbox: OutboxBacklog | None = None
+    engine: str | None = None
+    host: JsonObject | None = None
+    flash: JsonObject | None = None
+    stuck: int | None = None
+
+    @classmethod
+    def of(cls, registry: Registry) -> StoredStatus:
+        """Read the stored status; all of it is None before the first."""
+        return cls.from_json(registry.get_value(STATUS) or {})
+
+
+# ---- metrics -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class IngestMetrics(Message):
+    """What has arrived, and what became of it."""
+
+    samples: int
+    per_s: float
+    lag_s: float | None
+    waiting: int
+    redelivered: int
+    failed_commits: int
+    flooded: int
+    overrun: int
+    skewed: int
+    stuck: int
+    implausible: int
+    contradicted: int
+    windows: WindowCounts | None
+
+
+@dataclass(frozen=True)
+class BufferMetrics(Message):
+    """The sample log."""
+
+    rows: int
+    bytes: int
+    evicted: int
+
+
+@dataclass(frozen=True)
+class TrainingMetrics(Message):
+    """Runs ever begun, failures since the last good one, the present run, and `new` labels for the next."""
+
+    runs: int
+    failures: int
+    running: RunProgress | None
+    new: int
+
+
+@dataclass(frozen=True)
+class LabelMetrics(Message):
+    """Labels, their share of all samples, their delay, and how many were asked for."""
+
+    count: int
+    share: float | None
+    delay_samples: int | None
+    requested: int
+
+
+@dataclass(frozen=True)
+class RecoveryMetrics(Message):
+    """Why the daemon started, and what it had to repair or to pass over."""
+
+    boot_reason: str
+    repaired: int
+    damaged_checkpoints: int
+    damaged_models: int
+
+
+@dataclass(frozen=True)
+class StreamMetrics(Message):
+    """Counters and gauges of a stream, as the topic `metrics` has them."""
+
+    uptime_s: float
+    problem: str | None
+    ingest: IngestMetrics
+    buffer: BufferMetrics
+    quarantine: int
+    training: TrainingMetrics
+    model: int
+    live: QualityFigures
+    anomaly: AnomalyFigures | None
+    labels: LabelMetrics
+    predictions: int
+    latency: LatencyPercentiles
+    outbox: OutboxBacklog
+    audit: Link | None
+    commands: Mapping[str, int]
+    recovery: RecoveryMetrics
+    host: Vitals
+    flash: FlashPace

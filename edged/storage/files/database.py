@@ -160,7 +160,7 @@ def translated(path: Path) -> Iterator[None]:
             raise CorruptError(
                 f"the database is damaged: {text}",
                 where=str(path),
-                remedy="restart `edged run`: it sets the file aside and begins a new one",
+                remedy="restart `edged run`: it sets the file aside and creates a new one",
             ) from problem
         remedy = next((remedy for part, remedy in _REMEDIES.items() if part in text), "")
         raise StorageError(f"the database refused: {text}", where=str(path), remedy=remedy) from problem

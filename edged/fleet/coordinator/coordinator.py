@@ -95,7 +95,7 @@ class Coordinator:
     `channel` carries messages as soon as it is started; it is a session at the broker when absent. With
     `group` it coordinates that group, which has a model of its own.
 
-    Raises StorageError when its directory cannot be used; ConfigError when there is no model to begin with;
+    Raises StorageError when its directory cannot be used; ConfigError when there is no initial model;
     UnavailableError when its reducer needs a package that is not there.
     """
 
@@ -171,7 +171,7 @@ class Coordinator:
         """Refuse a fleet in which no device would take part."""
         if not bundle:
             raise ConfigError(
-                f"{self._config.model.name} is no bundle, so nobody knows which bundle devices need",
+                f"{self._config.model.name} is no bundle: the bundle that devices need is unknown",
                 where="bundle",
                 remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
             )

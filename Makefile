@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-brokers test-arm64 test-container test-systemd release wheels constraints sbom deb stock docs lint check bench clean system-packages web-packages broker-packages arm64-packages booted-packages deb-packages
+.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-brokers test-arm64 test-container test-systemd release wheels constraints sbom deb stock docs diagrams lint check bench clean system-packages web-packages broker-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.14 python3.10; do \
@@ -93,6 +93,9 @@ soak: setup system-packages ## half an hour of faults of all kinds around one da
 
 test-faults: setup system-packages ## kill, fill and break everything, for half an hour and more
 	@$(BIN)/python -m pytest -m faults -s $(PYTEST_ARGS)
+
+diagrams: ## draw the diagrams of docs/images from their .dot files (needs graphviz)
+	@for text in docs/images/*.dot; do dot -Tsvg "$$text" -o "$${text%.dot}.svg" || exit 1; done
 
 docs: setup ## build the documentation as a site in build/docs/site; broken links are errors
 	@$(BIN)/python docs/build_site.py

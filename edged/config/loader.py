@@ -169,7 +169,7 @@ class _File:
             ConfigError(
                 "this section is for a device with one stream",
                 where=_place(self.path, self.root, [name], {}),
-                remedy="remove it, or give that stream a daemon of its own",
+                remedy="remove it, or give that stream its own daemon",
             )
             for name in ("sparkplug",)
             if name in self.data

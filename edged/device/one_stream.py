@@ -78,7 +78,8 @@ class RunningStream(Assembly):
         )
         self.timetable.every(LOOK_SECONDS, pacer.look)
         if self.config.name:
-            self.timetable.every(LOOK_SECONDS, IdleWaker(self.pipeline, self.outbound).look)
+            waker = IdleWaker(self.pipeline, self.outbound, self.parts.timetable)
+            self.timetable.every(LOOK_SECONDS, waker.look)
         self.timetable.soon(self.periodic_reporter.now)
 
     def _scheduled(self) -> None:

@@ -362,7 +362,7 @@ class CoordinatorConfig(Section):
             raise ValueError("train.dynamic does not go with masks.enabled: remove one of them")
         if self.round.least < FEWEST:
             raise ValueError(
-                f"{self.round.least} devices are a quorum, and a sum of fewer than {FEWEST} hides nobody:"
+                f"{self.round.least} devices are a quorum, and a sum of fewer than {FEWEST} hides no device:"
                 " raise round.devices or round.quorum"
             )
         return self

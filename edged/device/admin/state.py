@@ -180,7 +180,7 @@ def train_once(config: Config, *, resume: bool = False, observer: RunObserver | 
             raise RefusedError(
                 "no run was interrupted",
                 where=str(config.storage.dir),
-                remedy="leave out --resume to begin a new one",
+                remedy="leave out --resume to start a new one",
             )
         result = scheduler.train("command", observer=observer, resumes=resume)
         if result is None:

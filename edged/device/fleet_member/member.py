@@ -192,7 +192,7 @@ class Member:
         if not self._hears_peers:  # only then: rules of a broker may not know the topic
             self._transport.follow(self._topics.peers("+", self._device, "+"), self._receive_peers)
             self._hears_peers = True
-        self._masks.join(announced, self._clock.monotonic())
+        self._masks.join(announced, self._clock.monotonic(), self._updates)
 
     def _mask(self, topic: str, payload: bytes) -> None:
         try:

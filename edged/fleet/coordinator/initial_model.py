@@ -62,7 +62,7 @@ def head_of(config: CoordinatorConfig, weights: Weights) -> SolvedHead | None:
 def _read(config: CoordinatorConfig) -> tuple[Weights, str]:
     if not config.model.exists():
         raise ConfigError(
-            "there is no model to begin with", where=str(config.model), remedy="name a bundle or safetensors"
+            "there is no initial model", where=str(config.model), remedy="name a bundle or safetensors"
         )
     if not (config.model / "bundle.json").is_file():
         return _read_file(config.model), ""

@@ -216,7 +216,7 @@ def _unpacked(update: UpdateHeader, blob: bytes, size: int, unpack: Callable[[by
 def check_size(update: UpdateHeader, head: SolvedHead) -> None:
     """Refuse what is out of bounds before any of it is held."""
     if update.samples < 1:
-        raise RejectedUpdateError("samples", f"{update.samples} samples, 1 at least")
+        raise RejectedUpdateError("samples", f"{update.samples} samples, expected at least 1")
     check_bytes(update, head.size)
 
 

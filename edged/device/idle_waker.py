@@ -8,8 +8,8 @@ from edged.errors import EdgedError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.pipeline import LivePipeline
 
 AFTER = 10  # looks for which a stream counts as busy after it has last done something
 EVICT_LOOKS = 60  # between two turns of ingest where samples get too old

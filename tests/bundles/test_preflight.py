@@ -237,7 +237,8 @@ def test_the_builder_derives_what_the_table_says_for_pairs(operator: str) -> Non
 
 def checked(folder: Path, given: onnx.ModelProto, **options: Any) -> dict[str, Any]:
     onnx.save(given, str(folder / "m.onnx"))
-    return check(folder / "m.onnx", **{"loss": ["mse"], "optimizer": Optimizer.of("adamw"), **options})
+    usual = {"loss": ["mse"], "optimizer": Optimizer.of("adamw")}
+    return {**check(folder / "m.onnx", **{**usual, **options}).to_json()}
 
 
 def test_a_check_tells_what_a_build_would_make(tmp_path: Path) -> None:

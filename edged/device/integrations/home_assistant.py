@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.pipeline import LivePipeline
     from edged.domain.events import Event
     from edged.domain.home_assistant import Announcement
     from edged.domain.json_fields import JsonObject

@@ -19,14 +19,12 @@ from edged.logs import get_logger
 from edged.storage.samples.erasure import erase_files
 
 if TYPE_CHECKING:
-    from edged.device.events import Events
     from edged.device.learning.anomaly_exclusion import AnomalyExclusion
     from edged.device.learning.key_turns import KeyTurns
     from edged.device.learning.label_disputes import LabelDisputes
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.promotion.rollout import Rollout
-    from edged.device.serving.predictor import Predictor
     from edged.domain.commands.tasks import Task
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import ServedModel
@@ -48,13 +46,21 @@ KEEP_SECONDS = 300.0  # between two writings of the detectors' state: a hundred 
 SETTLE_SECONDS = 2.0
 
 
+class Changes(queue.SimpleQueue["Callable[[], None] | None"]):
+    """What threads must not wait for, such as a change of champion; None is the end."""
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """Have `action` called soon, on the thread of changes."""
+        self.put(action)
+
+
 class TrainingWorker:
     """Where training runs are started, and the outcomes of probations carried out.
 
     A run may take hours: a champion that fails meanwhile is replaced by the other thread.
 
-    The detectors of `predictor` are stored for the next start. `events` hears of changed states, and of each
-    candidate that became champion. `keys` are models of keys that take turns with the stream's, if any.
+    The detectors of the predictor are stored for the next start; its events hear of changed states. `changes`
+    are carried out on a thread of their own. `keys` are models of keys that take turns with the stream's.
     """
 
     def __init__(
@@ -65,21 +71,21 @@ class TrainingWorker:
         recall: RegimeRecall,
         exclusion: AnomalyExclusion,
         disputes: LabelDisputes,
-        predictor: Predictor,
         samples: SampleLog,
         registry: Registry,
-        events: Events,
+        changes: Changes,
+        keys: KeyTurns | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._rollout = rollout
         self._recall = recall
         self._exclusion = exclusion
         self._disputes = disputes
-        self._predictor = predictor
+        self._predictor, self._events = rollout.predictor, rollout.events
         self._samples = samples
         self._registry = registry
-        self._events = events
-        self.keys: KeyTurns | None = None
+        self._changes = changes
+        self._keys = keys
         self._kept_at = float("-inf")
         self.idle: float | None = IDLE_SECONDS
         """Seconds between two looks whether a run is due; None where `look` is called while one may be."""
@@ -89,7 +95,6 @@ class TrainingWorker:
         self._orders = RunQueue(scheduler.triggers)
         self._running: QueuedRun | None = None
         self._between: deque[Callable[[], None]] = deque()
-        self._changes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._changer = threading.Thread(target=self._change, name="change", daemon=True)
         self._thread = threading.Thread(target=self._loop, name="learn", daemon=True)
 
@@ -117,7 +122,7 @@ class TrainingWorker:
 
     def defer(self, action: Callable[[], None]) -> None:
         """Call `action` soon on another thread: the serving thread must not wait for a change of champion."""
-        self._changes.put(action)
+        self._changes.defer(action)
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """Confirm a champion, or roll it back; from any thread."""
@@ -148,8 +153,8 @@ class TrainingWorker:
 
         Raises RefusedError when too many runs wait.
         """
-        if self.keys is not None and key is not None:
-            self.keys.command(key, options, task)
+        if self._keys is not None and key is not None:
+            self._keys.command(key, options, task)
         else:
             self._orders.add(options, task)
         self.wake()
@@ -201,8 +206,8 @@ class TrainingWorker:
             return None
         running, progress = self._running, self._scheduler.progress
         if progress is None or running is None or not (task is None or task in running.tasks):
-            if self.keys is not None:
-                return self.keys.cancel(task)
+            if self._keys is not None:
+                return self._keys.cancel(task)
             raise RefusedError("no run is under way", where="cancel")
         running.cancelled = True
         self._registry.set_value(CANCELLED, True)
@@ -290,9 +295,9 @@ class TrainingWorker:
 
     def _take_turn(self) -> None:
         """Train whoever is due: the stream's model, or that of a key."""
-        key = None if self.keys is None else self.keys.next_key(self._scheduler.waiting())
-        if self.keys is not None and key is not None:
-            self.keys.train(key)
+        key = None if self._keys is None else self._keys.next_key(self._scheduler.waiting())
+        if self._keys is not None and key is not None:
+            self._keys.train(key)
             self.wake()  # others may wait
             return
         trigger = self._scheduler.due()
@@ -341,8 +346,8 @@ class TrainingWorker:
         self._registry.set_value("budget", self._scheduler.budget.to_json())
         if self._predictor.anomalies is not None:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())
-        if self.keys is not None:
-            self.keys.store_state()
+        if self._keys is not None:
+            self._keys.store_state()
 
     def _run(self, trigger: str) -> None:
         """Train once and evaluate the result; publish the outcome to those who requested the run."""

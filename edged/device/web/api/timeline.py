@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.web.page.history import PageState
 
 USUAL_FEATURES, MOST_FEATURES = 3, 8

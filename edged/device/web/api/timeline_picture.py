@@ -23,7 +23,7 @@ from edged.storage.samples.timeline import TimelineReader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.web.page.history import PageState
     from edged.storage.samples.log import SampleLog
     from edged.storage.samples.timeline import PictureRows

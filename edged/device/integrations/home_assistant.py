@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class AnnouncedTopics:
     states: frozenset[str] = frozenset()
 
     @classmethod
-    def from_json(cls, stored: dict[str, Any] | None) -> AnnouncedTopics:
+    def from_json(cls, stored: Mapping[str, Any] | None) -> AnnouncedTopics:
         """Read what was stored, if anything was."""
         return cls() if stored is None else cls(stored["devices"], frozenset(stored["states"]))
 

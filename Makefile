@@ -3,12 +3,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-brokers test-arm64 test-container test-systemd wheels constraints sbom deb stock docs lint check bench clean system-packages web-packages broker-packages arm64-packages booted-packages deb-packages
+.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-brokers test-arm64 test-container test-systemd release wheels constraints sbom deb stock docs diagrams lint check bench clean system-packages web-packages broker-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.14 python3.10; do \
 	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' 2>/dev/null && echo $$p && break; done)
 PYTHON313 ?= python3.13
+# Interpreters that `make release` tries the wheel with.
+PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
 # PyTorch for `make test-torch`; with an index of its CPU wheels: make test-torch TORCH="torch==2.13.0 --index-url ..."
 TORCH ?= torch==2.13.0
 VENV := .venv
@@ -77,6 +79,10 @@ sbom: $(VENV)-release/.ready $(WHEEL) ## what a device on this kind of machine h
 test-systemd: setup system-packages booted-packages $(VENV)/.packaging $(WHEEL) ## boot Debian with systemd, and put the .deb through its life there
 	@$(BIN)/python -m tests.booted build/wheel/*.whl build/booted
 
+release: $(VENV)-release/.ready ## build sdist and wheel of the commit into dist/release, twice and the same; install them with each CPython in PYTHONS
+	@$(VENV)-release/bin/python deploy/make_release.py build dist/release
+	@$(VENV)-release/bin/python deploy/make_release.py check dist/release $(PYTHONS)
+
 deb: setup deb-packages $(VENV)/.packaging $(WHEEL) ## build Debian packages for amd64 and arm64 into dist/; SUITE=trixie for Debian 13
 	@rm -rf dist/$(SUITE)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python deploy/debian/build.py build/wheel/*.whl -o dist/$(SUITE) --suite $(SUITE)
@@ -87,6 +93,9 @@ soak: setup system-packages ## half an hour of faults of all kinds around one da
 
 test-faults: setup system-packages ## kill, fill and break everything, for half an hour and more
 	@$(BIN)/python -m pytest -m faults -s $(PYTEST_ARGS)
+
+diagrams: ## draw the diagrams of docs/images from their .dot files (needs graphviz)
+	@for text in docs/images/*.dot; do dot -Tsvg "$$text" -o "$${text%.dot}.svg" || exit 1; done
 
 docs: setup ## build the documentation as a site in build/docs/site; broken links are errors
 	@$(BIN)/python docs/build_site.py

@@ -136,12 +136,20 @@ def resident(pid: int) -> float:
 
 
 def children(pid: int) -> set[int]:
-    """The processes that the threads of a process have started."""
+    """The processes that the threads of a process have started; not what is still a copy of itself."""
     found: set[int] = set()
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             found |= {int(child) for child in task.read_text(encoding="ascii").split()}
-    return found
+    return {child for child in found if command_line(child) != command_line(pid)}
+
+
+def command_line(pid: int) -> bytes:
+    """How a process was started; nothing once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def message(rng: np.random.Generator) -> str:

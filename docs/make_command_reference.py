@@ -158,7 +158,7 @@ def page() -> str:
         rows = [one for one in command.parameters if one.help and one.form != "--json"]
         if rows:
             parts.append("\n| | |\n|---|---|\n")
-            parts += [f"| `{escaped(row.form)}` | {escaped(row.help)} |\n" for row in rows]
+            parts += [f"| {form(row.form)} | {escaped(row.help)} |\n" for row in rows]
     return "".join(parts)
 
 
@@ -177,6 +177,15 @@ def manual() -> str:
 def paragraphs(text: str) -> str:
     """A docstring without line breaks inside paragraphs."""
     return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+
+
+def form(text: str) -> str:
+    """What stands for an argument or option, in code; a table's code cannot hold a bar.
+
+    >>> form("DIR|FILE")
+    '`DIR` or `FILE`'
+    """
+    return "`" + text.replace("|", "` or `") + "`"
 
 
 def escaped(text: str) -> str:

@@ -35,7 +35,7 @@ One YAML file; `configs/` holds commented examples, `edged config check FILE` va
 * Sizes take `B`, `KB`, `MB`, `GB`, `KiB`, `MiB`, `GiB` (`512MiB`) or are bytes; durations take `ms`, `s`,
   `m` or `min`, `h`, `d`, `w` (`6h`) or are seconds.
 * Every key can be overridden by an environment variable: `EDGED_MQTT__HOST=broker` is `mqtt.host`. The
-  value is read as YAML, so a number that is meant as text needs quotes of its own.
+  value is read as YAML, so a number that is meant as text needs its own quotes.
 
 ## Several streams
 

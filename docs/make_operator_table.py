@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  a program, not a package
-"""Writes the tables of docs/portable.md from the code; `--check` only says whether they are up to date.
+"""Writes the tables of docs/operators.md from the code; `--check` only says whether they are up to date.
 
 Run from anywhere: `python docs/make_operator_table.py`. Operators, formulas and refusals come from the
 rules' docstrings and the reasons they refuse with, models from the zoo in `tests/zoo.py`.
@@ -25,7 +25,7 @@ from onnx import TensorProto
 from edged.bundles.autodiff import rules
 from edged.bundles.autodiff.registry import BACKWARD
 
-PAGE = Path(__file__).with_name("portable.md")
+PAGE = Path(__file__).with_name("operators.md")
 FAMILIES = (f"{rules.__name__}.",)
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 # The zoo is no part of the installed package.

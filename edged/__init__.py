@@ -1,3 +1,3 @@
 """edged keeps a small ONNX model right where it runs."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"

@@ -43,7 +43,20 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     """
     if level not in _LEVELS or format not in ("auto", "json", "console"):
         raise ValueError(f"no such log level or format: {level!r}, {format!r}")
-    out = sys.stderr if stream is None else stream
+    _write(level, format, sys.stderr if stream is None else stream)
+    _route_standard_logging()
+
+
+def configure_library() -> None:
+    """In another program, write warnings and errors to stderr, unless it has configured structlog itself.
+
+    The standard library's logging stays as it is.
+    """
+    if not structlog.is_configured():
+        _write("warning", "auto", sys.stderr)
+
+
+def _write(level: str, format: str, out: TextIO) -> None:  # noqa: A002
     terminal = out.isatty()
     readable = format == "console" or (format == "auto" and terminal)
     journal = JournalLogger(out) if format == "auto" and is_journal(out) else None
@@ -53,7 +66,6 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
         logger_factory=journal or structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,  # or module-level loggers would keep the first configuration
     )
-    _route_standard_logging()
 
 
 def level() -> str:

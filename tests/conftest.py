@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,9 @@ from tests.installed import needs_native
 if TYPE_CHECKING:
     MakeBroker = Callable[..., Mosquitto]
 
+# Tests start thousands of processes: each would compile all its modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores it, and so would every program that the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -116,7 +116,7 @@ def add_files(tree: Path, suite: Suite, version: str) -> None:
     documentation = tree / "usr/share/doc/edged"
     for example in sorted((ROOT / "configs").glob("*.yaml")):
         write(documentation / "examples" / example.name, example.read_text())
-    write(documentation / "README.md", (ROOT / "deploy/README.md").read_text())
+    write(documentation / "README.md", (ROOT / "docs/install.md").read_text())
     write(documentation / "copyright", copyright_file())
     changes = f"edged ({version}) stable; urgency=medium\n\n  * See CHANGELOG.md of this version.\n\n"
     signed = f" -- {maintainer()}  {formatdate(epoch())}\n"
@@ -124,7 +124,7 @@ def add_files(tree: Path, suite: Suite, version: str) -> None:
     log = gzip.compress((ROOT / "CHANGELOG.md").read_bytes(), mtime=0)
     (documentation / "changelog.gz").write_bytes(log)
     add_command_help(tree)
-    # Not loaded by default: a site that wants it copies it to /etc/apparmor.d (deploy/README.md).
+    # Not loaded by default: a site that wants it copies it to /etc/apparmor.d (docs/install.md).
     profile = (ROOT / "deploy/apparmor/edged").read_text()
     write(tree / "usr/share/apparmor/extra-profiles/edged", profile)
     overrides = (HERE / "edged.lintian-overrides").read_text()

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from edged.bundles.losses.objective import Given, LossHead
     from edged.config import StreamConfig
     from edged.domain.json_fields import JsonObject
-    from edged.storage.recordings import Recording
+    from edged.storage.recordings import Frame, Recording
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
 
@@ -160,7 +160,7 @@ def build_from_file(
     optimizer: Optimizer,
     train: Sequence[str],
     freeze: Sequence[str],
-    data: Path | None,
+    data: Path | Frame | None,
     standardise: bool | None,
     engine: str,
     forms: RequestedForms = RequestedForms(),  # noqa: B008  it cannot be changed
@@ -243,7 +243,7 @@ def _read(model: Path, sequence: int | None, notes: list[str]) -> onnx.ModelProt
     return given
 
 
-def _recorded(data: Path, stream: StreamConfig | None, features: Sequence[str]) -> Recording:
+def _recorded(data: Path | Frame, stream: StreamConfig | None, features: Sequence[str]) -> Recording:
     if stream is not None and stream.joined:
         return read_recording(data, stream)
     return read_stream(data, features=features, label=None if stream is None else stream.label_path)

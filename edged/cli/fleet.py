@@ -22,7 +22,7 @@ Action = Literal["pause", "resume", "abandon", "skip"]
 RolloutAction = Literal["approve", "abort", "status"]
 DeviceName = Annotated[str, Argument(metavar="DEVICE", help="its id")]
 GroupName = Annotated[
-    str, Option("--group", metavar="NAME", help="a group with a model of its own; else the fleet")
+    str, Option("--group", metavar="NAME", help="a group with its own model; else the fleet")
 ]
 FleetPath = Annotated[Path, Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
 
@@ -33,7 +33,7 @@ def fleet_ui(
         str, Option(envvar="EDGED_BROKER", help="mqtt://host:port/root, or mqtts://")
     ] = "mqtt://localhost",
     broker_ws: Annotated[str | None, Option(metavar="URL", help="ws:// or wss:// of the broker")] = None,
-    root: Annotated[str | None, Option(help="topics begin with it (edged)")] = None,
+    root: Annotated[str | None, Option(help="first level of topics (edged)")] = None,
     listen: Annotated[str, Option(help="on this machine only")] = "127.0.0.1:8090",
     out: Annotated[Path | None, Option(metavar="DIR", help="write the page's files there, and end")] = None,
     ca: Annotated[Path | None, Option(help="certificates of those to trust (PEM)")] = None,
@@ -104,7 +104,7 @@ def fleet_round(
     config: FleetPath,
     group: GroupName = "",
 ) -> None:
-    """Steer the rounds of a fleet: pause and resume opening them, abandon one, or skip to its next step.
+    """Control a fleet's rounds: pause, resume, abandon one, or skip to its next step.
 
     skip closes an open round with the updates that have come, judges a model by the reports that have come,
     approves a rollout that waits, or opens the next round now. It takes effect whether the coordinator runs

@@ -302,11 +302,11 @@ def demo(
     data: Annotated[Path | None, Option(help="replay this recorded stream instead")] = None,
     bundle: Annotated[Path | None, Option(help="prepared bundle, where none can be built")] = None,
     rate: Annotated[
-        float | None, Option(min=1, help="samples a second at most; 180, less on a slow board")
+        float | None, Option(min=1, help="maximum samples per second; 180, less on a slow board")
     ] = None,
     seed: Annotated[int, Option(min=0, help="of the simulated plant")] = 0,
     machines: Annotated[
-        int, Option(min=1, max=1000, help="pumps in the plant; each of several gets a model of its own")
+        int, Option(min=1, max=1000, help="pumps in the plant; each of several gets its own model")
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -331,9 +331,10 @@ def doctor(
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """Preflight: packages, engine, bundle, disk, clock, broker; and what comes on the topics.
+    """Preflight: packages, engine, bundle, disk, clock, broker; and what arrives on the topics.
 
-    It listens as a client of its own and says how many messages would be samples, and why others would not.
+    It listens with its own client ID and reports how many messages would be samples, and why others
+    would not.
     """
     from edged import logs
     from edged.cli.doctor import examine
@@ -372,7 +373,7 @@ def wipe(
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError(
-                "this cannot be undone and nobody can be asked", where="wipe", remedy="add --yes"
+                "this cannot be undone and there is no terminal to ask on", where="wipe", remedy="add --yes"
             )
         typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} for good?", abort=True, err=True)
     gone = state.wipe(loaded, what).to_json()

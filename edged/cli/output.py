@@ -252,7 +252,8 @@ def _show_contents(values: Mapping[str, Any]) -> None:
     table.add_row("", "", f"{values['frozen_size']:,}", "frozen")
     out.print(table)
     sizes = {file["name"]: size(file["bytes"]) for file in values["files"]}
-    show_pairs("", _names_of(values) | sizes | {"together": size(values["bytes"])})
+    mark = {"fingerprint": values["fingerprint"]} if values.get("fingerprint") else {}
+    show_pairs("", _names_of(values) | sizes | {"together": size(values["bytes"])} | mark)
 
 
 def say(line: str) -> None:

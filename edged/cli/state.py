@@ -63,7 +63,7 @@ def backup(
 def restore(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
     file: Annotated[Path, Argument(metavar="FILE", help="the backup")],
-    replace: Annotated[bool, Option("--replace", help="a state that is there goes, for good")] = False,
+    replace: Annotated[bool, Option("--replace", help="discard an existing state permanently")] = False,
     key: Annotated[
         list[Path] | None, Option(help="public key; one of those named must have signed it")
     ] = None,

@@ -17,7 +17,7 @@ CommandNames = Annotated[list[CommandName], AfterValidator(unique)]
 
 
 class CommandsConfig(Section):
-    """Who may steer this device over MQTT, and which commands are carried out."""
+    """Who may control this device over MQTT, and which commands it accepts."""
 
     max_age: Duration | None = Field(
         86400.0, gt=0, description="a command whose `ts` is older is refused; null for any age"
@@ -88,7 +88,7 @@ class InstallConfig(Section):
     )
     urls: list[str] = Field(
         [],
-        description="what the addresses that bundles may be fetched from begin with; https, with a path: "
+        description="prefixes of addresses that bundles may be fetched from; https, with a path: "
         "`https://fleet.example/bundles/`",
     )
     max_bytes: Size = Field(32 * 1024**2, ge=1024, description="cap of one bundle, also unpacked")
@@ -113,7 +113,7 @@ class InstallConfig(Section):
             if scheme != "https" and not url.startswith(LOOPBACK):
                 raise ValueError(f"{url!r} is neither https nor on this machine")
             if "/" not in rest:
-                raise ValueError(f"{url!r} would also allow hosts that begin like it: end it with /")
+                raise ValueError(f"{url!r} would also allow hosts that start like it: end it with /")
         return urls
 
 
@@ -144,5 +144,5 @@ class WeightsConfig(Section):
     accept: bool = Field(True, description="take weights that come in with the command `weights.apply`")
     max_bytes: Size = Field(64 * 1024**2, ge=1024, description="cap of one incoming transfer, also unpacked")
     expire: Duration = Field(
-        3600.0, gt=0, description="an incoming transfer without news is given up after it"
+        3600.0, gt=0, description="an incoming transfer without a chunk for so long is discarded"
     )

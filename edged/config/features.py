@@ -33,7 +33,7 @@ class FeatureConfig(Section):
     path: str | None = Field(
         None,
         min_length=1,
-        description="JSON path of the value; when absent its name, on a topic of its own the whole payload",
+        description="JSON path of the value; when absent its name, or with a topic the whole payload",
     )
     key: str | None = Field(
         None, description="as stream.key, for the messages that bring it; stream.key when absent"
@@ -85,7 +85,7 @@ class MissingConfig(Section):
     flags: bool = Field(
         False,
         description="one more column for each feature of messages, NAME.missing: 1 where its value is filled"
-        " in; samples then begin before every feature has come",
+        " in; samples then start before every feature has a value",
     )
 
 

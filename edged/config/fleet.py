@@ -10,7 +10,7 @@ from edged.config.values import Duration, FilePath, Name, Section, Share, Size
 class FleetConfig(Section):
     """How this device takes part in a fleet that learns together; without the section it does not."""
 
-    name: Name = Field(description="of the fleet: its topics begin with <mqtt.root>/fl/<name>")
+    name: Name = Field(description="of the fleet: its topics start with <mqtt.root>/fl/<name>")
     stream: str | None = Field(
         None, description="with several streams: name of the one whose model the fleet improves"
     )
@@ -67,14 +67,16 @@ class FleetConfig(Section):
         True, description="report losses and metrics on the own holdout to the coordinator of the fleet"
     )
     state_every: Duration = Field(
-        60.0, gt=0, description="interval of the device's state on state/<device>; changes are told at once"
+        60.0,
+        gt=0,
+        description="interval of the device's state on state/<device>; changes are published at once",
     )
     resend: Duration = Field(
         30.0,
         gt=0,
         description="an update without receipt is sent again after it, then after ever longer pauses",
     )
-    spread: Share = Field(0.5, description="by which share pauses between sendings vary, at random")
+    spread: Share = Field(0.5, description="share by which pauses between attempts vary at random")
     max_bytes: Size = Field(64 * 1024**2, ge=1024, description="cap of the fleet's model as it is sent")
 
     @model_validator(mode="after")

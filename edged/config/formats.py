@@ -68,7 +68,7 @@ def check_keys(stream: StreamConfig) -> None:
             raise ValueError(f"{name}: a bare value has no field {spec!r} for its key: give it key: topic:N")
         if topic is not None and key is None and stream.key is None and len(stream.all_topics) > 1:
             raise ValueError(
-                f"{name} has a topic of its own: a common key is needed, key: {{fixed: name}} or topic:N"
+                f"{name} has its own topic: a common key is needed, key: {{fixed: name}} or topic:N"
             )
 
 

@@ -74,7 +74,7 @@ class AnomalyConfig(Section):
 
     sensitivity: Literal["low", "normal", "high"] = Field(
         "normal",
-        description="low: 1 in 10,000 normal samples may look unusual, and an alarm begins with 7 unusual"
+        description="low: 1 in 10,000 normal samples may look unusual, and an alarm starts with 7 unusual"
         " ones among the newest 10 of a key; normal: 1 in 1,000, and 5 of 10; high: 5 in 1,000, and 3 of 10",
     )
     accept_after: Duration | None = Field(
@@ -101,7 +101,9 @@ class DriftConfig(Section):
         le=WARNING_DELTA,
         description="confidence of the errors' detector, at most 0.02: smaller is quieter; else 0.002",
     )
-    cooldown: int = Field(2000, ge=0, description="samples of silence after a drift, so that it is told once")
+    cooldown: int = Field(
+        2000, ge=0, description="samples of silence after a drift, so edged reports it once"
+    )
 
     train: bool = Field(
         True, description="a drift of the errors, or a sudden fall of live quality, starts a run"

@@ -88,6 +88,15 @@ def load_device(
     return _File.read(path, environ).with_overlay("", overlay)
 
 
+def from_values(values: Mapping[str, Any], *, stream: str | None = None) -> Config:
+    """The configuration in a mapping with the sections of a file; its relative paths are as seen from here.
+
+    Nothing lies over it. Raises ConfigError as `load`, with `configuration` in place of file and line.
+    """
+    configs = _File(Path("configuration"), None, copy.deepcopy(dict(values)), {}).validated({})
+    return configs[chosen([config.name for config in configs], stream, Path("configuration"))]
+
+
 @dataclass(frozen=True)
 class _File:
     """A configuration file as it was read: its nodes, which know their lines, and its values."""
@@ -160,7 +169,7 @@ class _File:
             ConfigError(
                 "this section is for a device with one stream",
                 where=_place(self.path, self.root, [name], {}),
-                remedy="remove it, or give that stream a daemon of its own",
+                remedy="remove it, or give that stream its own daemon",
             )
             for name in ("sparkplug",)
             if name in self.data

@@ -13,7 +13,7 @@ LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-lo
 
 
 class TlsConfig(Section):
-    """TLS 1.2 or later; a section that is present turns it on. Files are read anew at each connection."""
+    """TLS 1.2 or later; a section that is present turns it on. Files are read again at each connection."""
 
     ca_file: FilePath | None = Field(None, description="CA certificates; the system's when absent")
     cert_file: FilePath | None = Field(None, description="client certificate")
@@ -129,7 +129,7 @@ Level = Annotated[str, Field(pattern=r"^[^+/#\x00]+$", max_length=256)]
 
 
 class SparkplugConfig(Section):
-    """The daemon as an edge node of Sparkplug B, over a connection of its own; off when absent."""
+    """The daemon as an edge node of Sparkplug B, over a second connection; off when absent."""
 
     group: Level = Field(description="group id")
     node: Level | None = Field(None, description="edge node id; the device's when absent")

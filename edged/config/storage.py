@@ -49,7 +49,7 @@ class OutboxConfig(Section):
         ge=1024**2,
         description="cap of its files; a message may have a 16th of it, and 1MiB, at most",
     )
-    max_age: Duration = Field(7 * 86400.0, gt=0, description="messages that waited longer are given up")
+    max_age: Duration = Field(7 * 86400.0, gt=0, description="messages that waited longer are discarded")
     rate: float = Field(
         50.0, gt=0, le=100_000, description="messages a second that are sent late, so that live ones go first"
     )

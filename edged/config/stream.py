@@ -52,7 +52,7 @@ class WindowConfig(Section):
     max_gap: Duration | None = Field(
         None,
         gt=0,
-        description="a longer break between two readings begins a new window; with rate a quarter of a window"
+        description="a longer break between two readings starts a new window; with rate a quarter of a window"
         " when absent, else none is too long",
     )
     label: Literal["last", "majority"] = Field(
@@ -219,7 +219,7 @@ class StreamConfig(Section):
     stuck_after: int = Field(
         500,
         ge=0,
-        description="readings without a change after which a sensor is told to be stuck; 0 for never",
+        description="readings without a change before edged reports the sensor as stuck; 0: never",
     )
     max_relabels: int = Field(
         3, ge=0, description="a sample whose label changes more often is learned from no more"

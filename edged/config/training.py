@@ -107,13 +107,12 @@ class ModelConfig(Section):
     )
     per: Literal["stream", "key"] = Field(
         "stream",
-        description="key: a key with labels enough gets a model of its own, which starts from the stream's",
+        description="key: a key with enough labels gets its own model, which starts from the stream's",
     )
     own_after: int = Field(
         200,
         ge=20,
-        description="labels of a key from which on it has a model of its own, if it has at least two classes"
-        " and each of them came twice",
+        description="labels after which a key gets its own model, of at least two classes and two of each",
     )
     keep: int = Field(
         100,
@@ -159,19 +158,18 @@ class GuardsConfig(Section):
         None, description='hours of local time without training, such as "22:00-06:00"'
     )
     max_temperature: float | None = Field(
-        90.0, description="no run begins while the hottest thermal zone is above, in °C; null for any"
+        90.0, description="no run starts while the hottest thermal zone is above, in °C; null: unlimited"
     )
     wait_throttled: bool = Field(
         True,
-        description="no run begins, and one under way slows down, while the board says that its processor is"
-        " throttled or its supply too low; boards that do not tell never wait",
+        description="no run starts, and a run slows down, while the board is throttled or its supply is low",
     )
-    mains_only: bool = Field(False, description="no run begins on battery")
+    mains_only: bool = Field(False, description="no run starts on battery")
     min_battery: float | None = Field(
-        None, ge=0, le=100, description="no run begins on a battery with less charge, in percent"
+        None, ge=0, le=100, description="no run starts on a battery with less charge, in percent"
     )
     max_load: float | None = Field(
-        None, gt=0, description="no run begins while the load over one minute, a processor, is above"
+        None, gt=0, description="no run starts while the load over one minute, per CPU, is above"
     )
     max_write_rate: Size | None = Field(
         4096,
@@ -185,8 +183,8 @@ class GuardsConfig(Section):
         gt=0,
         description="training slows down, and in the end stops, while 1 % of predictions take longer",
     )
-    max_runs_per_day: int | None = Field(None, ge=0, description="runs a day at most")
-    max_minutes_per_day: float | None = Field(None, ge=0, description="minutes of training a day at most")
+    max_runs_per_day: int | None = Field(None, ge=0, description="maximum runs per day")
+    max_minutes_per_day: float | None = Field(None, ge=0, description="maximum minutes of training per day")
 
     def guard_rules(self) -> GuardRules:
         """Return the rules for the training guards."""
@@ -345,5 +343,5 @@ class TrainingConfig(GuardsConfig):
         if self.guide != "none" and self.engine == "native":
             raise ValueError(f"guide {self.guide} is known to the portable engine only: set engine: portable")
         if "recent_share" in self.model_fields_set and self.new_share + self.recent_share > 1:
-            raise ValueError("new_share and recent_share are parts of one batch: together 1 at most")
+            raise ValueError("new_share and recent_share are parts of one batch: together at most 1")
         return self

@@ -77,7 +77,7 @@ class WebConfig(Section):
         " and tokens alone, over TLS; null for the Unix socket alone",
     )
     unix_socket: FilePath | None = Field(
-        None, description="path of a Unix socket; whoever may open it needs no token"
+        None, description="path of a Unix socket; no token is needed to use it"
     )
     unix_mode: Annotated[str, AfterValidator(_mode)] = Field("0600", description="who may open it")
     tls: WebTlsConfig | None = Field(

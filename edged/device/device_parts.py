@@ -10,6 +10,7 @@ from edged.device.events import Events
 from edged.device.learning.conditions import BoardWatch, ClockWatch
 from edged.device.learning.trainer_slot import TrainerSlot
 from edged.device.outbound.reporter import will_payload
+from edged.device.pipeline import SharedThreads
 from edged.host.board import BoardReader
 from edged.host.scheduler import Scheduler
 from edged.host.systemd import Watchdog
@@ -50,6 +51,7 @@ class DeviceParts:
             listener=self.events,
         )
         self.slot = TrainerSlot()
+        self.threads = SharedThreads()
         self.connections: list[SideConnection] = []
         self.board_watch = BoardWatch(self.clock, BoardReader(), self.events)
         self.clock_watch = ClockWatch(self.clock, self.events)

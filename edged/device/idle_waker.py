@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from edged.errors import EdgedError
+from edged.host import heap
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
+    from edged.host.scheduler import Scheduler
 
 AFTER = 10  # looks for which a stream counts as busy after it has last done something
+BUSY_LOOKS = 5  # between two turns of learning while it is busy; not all streams in the same second
 EVICT_LOOKS = 60  # between two turns of ingest where samples get too old
 
 log = get_logger("edged.device")
 
 
+def _trim() -> None:
+    heap.trim()
+
+
 class IdleWaker:
     """Looks after one stream of several on a thread that all of them share, instead of timeouts of its own.
 
-    `pipeline` and `outbound` wake up by themselves no more: call `look` once a second.
+    `pipeline` and `outbound`, which share threads with others, do not wake up by themselves: call `look` once
+    a second. `timetable` is that of the device.
     """
 
-    def __init__(self, pipeline: LivePipeline, outbound: OutboundRouter) -> None:
-        self._pipeline, self._outbound = pipeline, outbound
+    def __init__(self, pipeline: LivePipeline, outbound: OutboundRouter, timetable: Scheduler) -> None:
+        self._pipeline, self._outbound, self._timetable = pipeline, outbound, timetable
         self._seen: tuple[int, ...] = ()
         self._busy = AFTER
-        self._looks = 0
-        pipeline.ingestor.idle = float("inf")
-        pipeline.serving.idle = pipeline.worker.idle = None
-        outbound.rest()
+        self._looks, self._phase = 0, crc32(pipeline.config.name.encode()) % BUSY_LOOKS
 
     def _shrink(self) -> None:
         """Give back what an idle stream keeps in memory for its next sample."""
@@ -40,6 +46,7 @@ class IdleWaker:
                 part.shrink()
         except EdgedError as problem:
             log.warning("memory_kept", problem=problem.line())
+        self._timetable.soon(_trim)
 
     def look(self) -> None:
         """Wake the threads that may have something to do; none of an idle stream."""
@@ -57,9 +64,10 @@ class IdleWaker:
         )
         self._busy = AFTER if seen != self._seen else self._busy - 1
         self._seen = seen
-        if self._busy == 0:
+        if self._busy <= 0 and self._busy % AFTER == 0:  # a report, too, reads what then stays in memory
             self._shrink()
-        if self._busy > 0 or pipeline.worker.waits or pipeline.rollout.problem is not None:
+        due = self._busy > 0 and self._looks % BUSY_LOOKS == self._phase
+        if due or pipeline.worker.waits or pipeline.rollout.problem is not None:
             pipeline.worker.look()
-        if self._busy > 0 or pipeline.predictor.on_probation:
+        if pipeline.teacher.behind or pipeline.predictor.on_probation:
             pipeline.serving.look()

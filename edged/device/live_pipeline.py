@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.device.ingest.import_feed import ImportFeed
-from edged.device.learning.worker import Changes, TrainingWorker
+from edged.device.learning.worker import ChangeQueue, TrainingWorker
 from edged.device.pipeline import Pipeline, label_requests
 from edged.device.serving import ServingWorker
 from edged.device.serving.label_requester import LabelRequester
@@ -15,7 +15,7 @@ from edged.mqtt.codecs import sample_codec
 
 if TYPE_CHECKING:
     from edged.device.keys import KeyModels
-    from edged.device.pipeline import Host
+    from edged.device.pipeline import Host, SharedThreads
     from edged.device.startup.open_state import OpenState
     from edged.domain.judging.latencies import Latencies
     from edged.host.systemd import Watchdog
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LivePipeline(Pipeline):
-    """One stream as the daemon runs it: with three threads, none of which runs yet, and label requests.
+    """One stream as the daemon runs it: with loops, none of which runs yet, and label requests.
 
     `keys` are the models of keys, where they have any. Samples and labels arrive over `session` and are
     acknowledged there. `watchdog` watches the loops `ingest` and `serve`. `latencies` collects seconds from
@@ -42,7 +42,7 @@ class LivePipeline(Pipeline):
     ) -> None:
         config = state.config
         super().__init__(config, state.bundle, state.registry, state.samples, state.reader, host)
-        changes = Changes()
+        changes = ChangeQueue()
         self.keys: KeyModels | None = None
         if config.model.per == "key":
             from edged.device.keys import KeyModels
@@ -103,3 +103,9 @@ class LivePipeline(Pipeline):
             watchdog=watchdog,
             imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
         )
+
+    def share(self, threads: SharedThreads) -> None:
+        """Run on threads that several streams share; call it before anything starts."""
+        self.ingestor.share(threads.ingest)
+        self.serving.share(threads.serve, threads.ingest)
+        self.worker.share(threads.background)

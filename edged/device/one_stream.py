@@ -32,6 +32,10 @@ class RunningStream(Assembly):
             self._start()
 
     def _start(self) -> None:
+        several = bool(self.config.name)
+        if several:
+            self.pipeline.share(self.parts.threads)
+            self.outbound.share(self.parts.threads.background)
         self.pipeline.serving.start()
         self.pipeline.ingestor.start()
         self.audit.record_configuration(self.config, self.clock.now())
@@ -39,7 +43,6 @@ class RunningStream(Assembly):
         self.inbox.start(self.dispatcher)
         self.outbound.start()
         self._plan()
-        several = bool(self.config.name)
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         self.filters = widest(self.config.stream.all_topics)
         sink = self.receive if several else self.pipeline.ingestor.receive
@@ -75,7 +78,8 @@ class RunningStream(Assembly):
         )
         self.timetable.every(LOOK_SECONDS, pacer.look)
         if self.config.name:
-            self.timetable.every(LOOK_SECONDS, IdleWaker(self.pipeline, self.outbound).look)
+            waker = IdleWaker(self.pipeline, self.outbound, self.parts.timetable)
+            self.timetable.every(LOOK_SECONDS, waker.look)
         self.timetable.soon(self.periodic_reporter.now)
 
     def _scheduled(self) -> None:

@@ -28,6 +28,7 @@ from edged.device.startup.restore import (
 from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.labels.label_requests import LabelRequests
+from edged.host.turns import TurnThreads
 
 if TYPE_CHECKING:
     from edged.clock import Clock
@@ -57,6 +58,19 @@ class Host:
     models: ModelReader
     client: TrainerClient
     conditions: ConditionsReader | None = None
+
+
+class SharedThreads:
+    """The threads of a device with several streams, whose loops take turns on them.
+
+    Two for predictions, so that a slow model holds up no other; as many for commits, so that the disk has
+    work while samples are decoded; two for runs, changes and messages that must arrive.
+    """
+
+    def __init__(self) -> None:
+        self.ingest = TurnThreads("ingest", 2)
+        self.serve = TurnThreads("serve", 2)
+        self.background = TurnThreads("background", 2)
 
 
 class Pipeline:

@@ -36,4 +36,6 @@ EXPERTS = "experts"
 """The output of a model of experts that has what each of them says, `(batch, experts·classes)`."""
 MIX_WEIGHTS = "mix.weights"
 """Its parameter with how much each expert counts, `(1, experts, 1)`."""
+TARGET_MEAN = "target.mean"
+"""A parameter of a standard network that answers numbers."""
 FLOOR = 1e-4  # added to probabilities: what an expert holds for impossible costs it no more than this

@@ -304,6 +304,16 @@ class SampleSink(Protocol):
         """Hand over labels that found their samples."""
 
 
+class Stage(Protocol):
+    """A loop that takes turns, on one thread at a time."""
+
+    def turn(self, *, woken: bool) -> bool:
+        """Do what there is to do; `woken` is False when the patience has ended. False after the last turn."""
+
+    def patience(self) -> float | None:
+        """Seconds until a turn is due that nobody wakes it for; None for never."""
+
+
 class ModelSupervisor(Protocol):
     """Acts on what ingest and serving find: replaces champions, starts training runs."""
 

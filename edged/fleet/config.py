@@ -168,13 +168,16 @@ def _problem_of(strategy: str, options: Mapping[str, float]) -> str:
 
 
 class StatisticsSection(Section):
-    """How the last layer is solved for, with `round.kind: statistics`."""
+    """How the last layer is solved for, with `round.kind: statistics`; of two experts that of each."""
 
     weight: str = Field("", description="parameter with its weights; the last layer's by name when absent")
     bias: str = Field("", description="parameter with its bias")
+    units: int | None = Field(
+        None, ge=1, le=512, description="inputs of a layer that count at most; null: as many as 200 kB allow"
+    )
     penalty: float = Field(10.0, gt=0, description="of the squared weights of standardised inputs")
     sharpness: float = Field(
-        10.0, gt=0, description="what the solved scores, from 0 to 1, are multiplied with to be logits"
+        10.0, gt=0, description="what scores of classes, from 0 to 1, are multiplied with to be logits"
     )
 
     @model_validator(mode="after")
@@ -359,7 +362,7 @@ class CoordinatorConfig(Section):
             raise ValueError("train.dynamic does not go with masks.enabled: remove one of them")
         if self.round.least < FEWEST:
             raise ValueError(
-                f"{self.round.least} devices are a quorum, and a sum of fewer than {FEWEST} hides nobody:"
+                f"{self.round.least} devices are a quorum, and a sum of fewer than {FEWEST} hides no device:"
                 " raise round.devices or round.quorum"
             )
         return self

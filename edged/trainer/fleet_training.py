@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.federated.feddyn import moved_on, pulled
-from edged.domain.federated.head_statistics import HeadStatistics
+from edged.domain.federated.head_statistics import HeadStatistics, NetworkStatistics
 from edged.domain.federated.personal_layers import fitting, is_personal, only
 from edged.domain.federated.privacy import clipped, noised, norm
 from edged.domain.protocols import Anchor, LearningRate
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from edged.trainer.task import EngineFactory, LearningTask
 
     Weights = Mapping[str, NDArray[np.float32]]
+
+
+SOLVED_TASKS = {"classify": "classes", "regress": "values", "forecast": "values"}
 
 
 @dataclass(frozen=True)
@@ -137,23 +140,36 @@ class RoundTrainer:
             norm(sent), norm(change), before, self._data.measure(engine),
         )  # fmt: skip
 
-    def head_statistics(self, base: Weights, config: RoundSettings) -> HeadStatistics:
-        """The sums over the device's samples from which the last layer of the fleet's model is solved.
+    def head_statistics(self, base: Weights, config: RoundSettings) -> NetworkStatistics:
+        """The sums over the device's samples from which the last layers of the fleet's model are solved.
 
-        `base` is the model of the fleet, `config` names the layer. Raises NoDataError when the device has no
-        labelled sample; RefusedError when the base is not a model of this device's network, its tasks are no
-        classes, or its output is not that layer's.
+        `base` is the model of the fleet, `config` names the layers. Raises NoDataError when the device has no
+        labelled sample; RefusedError when the base is not a model of this device's network, its task is
+        another, or its output is not those layers'.
         """
-        layer, schema = config.statistics, self._task.schema
-        if layer is None or schema.task != "classify":
-            raise RefusedError("only layers that answer classes are solved for", where="statistics")
+        told, task = config.statistics, self._task.schema.task
+        if told is None or SOLVED_TASKS.get(task) != told.targets:
+            kind = "nothing" if told is None else told.targets
+            raise RefusedError(
+                f"the round solves for {kind}, this device's task is {task}", where="statistics"
+            )
         rows = self._data.rows()
         if len(rows) == 0:
             raise NoDataError("no labelled sample for a round", where="sample log")
         start = fitting(base, self._data.parameters(), self._trainable, ())
-        inputs = HeadInputs(self._task.bundle, start, layer).read(rows.x, self._throttle)
-        usable = np.isfinite(inputs).all(axis=1)
-        return HeadStatistics.of(inputs[usable], rows.y[usable, 0].astype(np.int64), layer.outputs)
+        readers = [HeadInputs(self._task.bundle, start, one, n) for n, one in enumerate(told.layers)]
+        inputs = [reader.read(rows.x, self._throttle) for reader in readers]
+        y = rows.y if told.targets == "classes" else readers[0].targets(rows.y, rows.x)
+        usable = np.isfinite(y).all(axis=1) & np.all([np.isfinite(one).all(axis=1) for one in inputs], axis=0)
+        if told.targets == "values":
+            return NetworkStatistics(
+                tuple(HeadStatistics.of_values(one[usable], y[usable]) for one in inputs)
+            )
+        classes = y[usable, 0].astype(np.int64)
+        of = HeadStatistics.of
+        return NetworkStatistics(
+            tuple(of(x[usable], classes, one.outputs) for x, one in zip(inputs, told.layers, strict=True))
+        )
 
     def _fit(
         self, engine: Engine, rows: Window, config: RoundSettings, rng: np.random.Generator, seconds: float

@@ -1,4 +1,4 @@
-"""Inputs of a network's last layer, read off its outputs: with ones in its weights it answers its inputs."""
+"""What enters a layer of a network: that tensor is made one more output of its ONNX file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.model_files import file_name
+from edged.domain.federated.head_statistics import spread
+from edged.domain.judging.outputs import log_likelihoods
 from edged.engines.inference import InferenceModel
-from edged.engines.model_parameters import base_of
+from edged.engines.model_parameters import onnx_base_of
+from edged.engines.onnx.fields import readers_of, with_output
 from edged.errors import RefusedError
+from edged.storage.models.bundles import CLASSIFYING
 from edged.trainer.steps import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -24,72 +27,102 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
 
     Floats = NDArray[np.float32]
+    Doubles = NDArray[np.float64]
     Weights = Mapping[str, Floats]
 
 AT_ONCE = 1024
 CLOSE = 1e-4  # of the largest output: float32 adds up in another order
+LAYERS = ("Gemm", "MatMul")
 
 
 class HeadInputs:
     """Reads what enters `layer` in the network of a bundle; the weights below it are `values`.
 
-    Any network whose output is that layer's will do, on any onnxruntime. Raises RefusedError when it is not,
-    or there is no such layer; UnavailableError when the bundle does not say where its parameters lie.
+    The network's output is that layer's, in the units of its targets, or of a mixture the layer is that of
+    its expert number `expert`. Raises RefusedError when there is no such layer; UnavailableError when the
+    bundle does not say where its parameters lie.
     """
 
-    def __init__(self, bundle: Bundle, values: Weights, layer: LastLayer) -> None:
-        self._base, self._layer = base_of(bundle), layer
-        self._values = {**self._base.parameters(), **values}
+    def __init__(self, bundle: Bundle, values: Weights, layer: LastLayer, expert: int = 0) -> None:
+        self._bundle, self._layer, self._expert = bundle, layer, expert
+        base = onnx_base_of(bundle)
+        known = {**base.parameters(), **values}
         for name in (layer.weight, layer.bias):
-            if name not in self._values:
+            if name not in known:
                 raise RefusedError(f"the network has no parameter {name}", where="statistics")
-        shape, bias = self._values[layer.weight].shape, self._values[layer.bias].shape
+        shape, bias = known[layer.weight].shape, known[layer.bias].shape
         if len(shape) != 2 or bias != (layer.outputs,) or layer.outputs not in shape:
             found = f"{layer.weight} {shape} and {layer.bias} {bias}"
             raise RefusedError(f"{found} are no layer of {layer.outputs} outputs", where="statistics")
-        self.outputs_first = shape[0] == layer.outputs
-        self.width = shape[1] if self.outputs_first else shape[0]
-
-    def check(self, x: Floats) -> None:
-        """Refuse a network whose output is not what the layer says; `x` `(n, d)` are a few rows."""
-        bias = np.arange(1, self._layer.outputs + 1, dtype=np.float32)
-        answered = self._answers(np.zeros((self._layer.outputs, self.width), np.float32), bias, x)
-        if answered.shape[1:] != bias.shape or not (answered == bias).all():
+        first = shape[0] == layer.outputs
+        self.width = shape[1] if first else shape[0]
+        if layer.units > self.width:
             raise RefusedError(
-                f"its output is not that of the layer {self._layer.weight}, so no layer can be solved for",
-                where="statistics",
-                remedy="take a network that ends with a linear layer, or name it in `statistics`",
+                f"{layer.weight} has {self.width} inputs, not {layer.units}", where="statistics"
             )
+        # Weights that no network has by chance: what it answers with them must be what the layer makes.
+        self._weight = np.random.default_rng(0).normal(size=(layer.outputs, self.width)).astype(np.float32)
+        self._weight /= np.float32(np.sqrt(self.width))
+        self._bias = np.arange(1, layer.outputs + 1, dtype=np.float32)
+        self._values = known
+        laid = self._weight if first else np.ascontiguousarray(self._weight.T)
+        content = bytes(base.with_parameters({**known, layer.weight: laid, layer.bias: self._bias}))
+        read = [inputs[0] for kind, inputs in readers_of(content, layer.weight) if kind in LAYERS]
+        if len(read) != 1:
+            raise self._refusal(f"{len(read)} layers have the weight {layer.weight}")
+        self._tensor = read[0]
+        with tempfile.TemporaryDirectory(prefix="edged-head-") as folder:
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(with_output(content, self._tensor))
+            self._model = InferenceModel(path)
+
+    def check(self) -> None:
+        """Refuse a network whose output is not what the layer says."""
+        rows = np.random.default_rng(1).normal(size=(2, self._bundle.input.width)).astype(np.float32)
+        self._read(rows)
 
     def read(self, x: Floats, throttle: Throttle) -> Floats:
-        """The inputs `(n, width)` of rows `(n, d)`; InterruptedRunError when it is told to stop."""
-        self.check(x[:2])
-        found, count = np.empty((len(x), self.width), np.float32), self._layer.outputs
-        for at in range(0, self.width, count):
-            began, some = time.monotonic(), min(count, self.width - at)
-            ones = np.eye(count, self.width, k=at, dtype=np.float32)
-            found[:, at : at + some] = self._answers(ones, np.zeros(count, np.float32), x)[:, :some]
+        """The inputs that count `(n, units)` of rows `(n, d)`; InterruptedRunError when told to stop."""
+        units = self._layer.units
+        found, chosen = np.empty((len(x), units), np.float32), spread(self.width, units)
+        for at in range(0, len(x), AT_ONCE):
+            began = time.monotonic()
+            found[at : at + AT_ONCE] = self._read(x[at : at + AT_ONCE])[:, chosen]
             throttle.throttle(time.monotonic() - began)
             if throttle.stopping:
-                raise InterruptedRunError("asked to stop", where=f"input {at} of {self.width} of a layer")
-        self._agrees(found[:AT_ONCE], x[:AT_ONCE])
+                raise InterruptedRunError("asked to stop", where=f"row {at} of {len(x)} of a layer's inputs")
         return found
 
-    def _agrees(self, inputs: Floats, x: Floats) -> None:
-        """The layer's own weights must make of its inputs what the network answers."""
-        weight, bias = self._values[self._layer.weight], self._values[self._layer.bias]
-        weight = weight if self.outputs_first else weight.T
-        expected, told = inputs @ weight.T + bias, self._answers(weight, bias, x)
-        if np.abs(expected - told).max() > CLOSE * max(1.0, float(np.abs(told).max())):
-            what = f"the network does not answer what the layer {self._layer.weight} makes of its inputs"
-            raise RefusedError(what, where="statistics")
+    def targets(self, y: Floats, x: Floats) -> Doubles:
+        """Numbers `(n, outputs)` in the units of the network's targets, as the layer should answer them."""
+        names, found = self._bundle.target_standardise, y.astype(np.float64)
+        if self._bundle.change_of:
+            found = found - x[:, list(self._bundle.change_of)]
+        if names is None:
+            return found
+        mean, scale = (self._values[str(names[part])].astype(np.float64) for part in ("mean", "scale"))
+        return np.asarray((found - mean) * scale)
 
-    def _answers(self, weight: Floats, bias: Floats, x: Floats) -> Floats:
-        laid = weight if self.outputs_first else np.ascontiguousarray(weight.T)
-        changed = {**self._values, self._layer.weight: laid, self._layer.bias: bias}
-        with tempfile.TemporaryDirectory(prefix="edged-head-") as folder:
-            path = Path(folder) / file_name(self._base.suffix)
-            path.write_bytes(self._base.with_parameters(changed))
-            model = InferenceModel(path)
-            parts = [model.predict(x[at : at + AT_ONCE]) for at in range(0, len(x), AT_ONCE)]
-        return np.concatenate(parts)
+    def _read(self, x: Floats) -> Floats:
+        """All inputs `(n, width)`; the network must answer what the layer makes of them."""
+        model = self._model
+        inputs, answered = model.tensor(self._tensor, x), model.predict(x)
+        if inputs.shape != (len(x), self.width):
+            raise self._refusal(f"what enters the layer {self._layer.weight} is {inputs.shape[1:]} of a row")
+        made = inputs @ self._weight.T + self._bias
+        if model.experts:
+            expected, told = log_likelihoods(made), model.predict_experts(x)[:, self._expert]
+        else:
+            expected, told = made, answered
+            if answered.shape == made.shape and self._bundle.loss not in CLASSIFYING:
+                told = self.targets(answered, x).astype(np.float32)
+        usable = np.isfinite(inputs).all(axis=1) & np.isfinite(x).all(axis=1)
+        apart = np.abs(expected - told)[usable] if expected.shape == told.shape else np.array([np.inf])
+        if apart.max(initial=0.0) > CLOSE * max(1.0, float(np.abs(made[usable]).max(initial=0.0))):
+            raise self._refusal(f"its output is not that of the layer {self._layer.weight}")
+        return inputs
+
+    @staticmethod
+    def _refusal(what: str) -> RefusedError:
+        remedy = "take a network that ends with a linear layer, or name it in `statistics`"
+        return RefusedError(f"{what}, so no layer can be solved for", where="statistics", remedy=remedy)

@@ -55,7 +55,7 @@ class LocalModels:
         """
         folder = self.champion()
         if folder is None:
-            raise TrainingError("no model is being served to begin with", where="from: champion")
+            raise TrainingError("no model serves yet", where="from: champion")
         path = model_in(folder)
         if in_ort_format(path):
             return parameters_of(folder, self._bundle, lambda blob: weight_encoding.unpack(blob)[0])

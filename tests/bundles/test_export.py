@@ -12,14 +12,17 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from edged import __version__
 from edged.bundles.build import build
 from edged.bundles.export.export import ExportRequest, export
 from edged.bundles.export.forms import RequestedForms
+from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.templates import cnn1d, mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.native import api
 from edged.engines.onnx.flatbuffer import root
+from edged.engines.onnx.metadata import input_width, with_metadata
 from edged.engines.runtime import ort
 from edged.errors import ConfigError
 from tests.commands import edged
@@ -53,6 +56,32 @@ def test_without_a_wish_it_is_the_bundles_own_model(bundle: Bundle, tmp_path: Pa
     assert told["bytes"] == (tmp_path / "model.onnx").stat().st_size
     assert min(told["us"]) > 0
     np.testing.assert_array_equal(run(tmp_path / "model.onnx")[0], run(bundle.inference_model)[0])
+
+
+@pytest.mark.parametrize(("name", "wish"), [("m.onnx", {}), ("m.onnx", {"optimise": "basic"}), ("m.ort", {})])
+def test_it_says_what_its_numbers_are(tmp_path: Path, name: str, wish: dict[str, Any]) -> None:
+    naming = Naming(("temp", "vib"), ("°C", "g"), ("ok", "worn"), context=(20.0,))
+    named = build(mlp(4, 2, (8,)), tmp_path / "b", loss="cross_entropy", naming=naming)
+    made(named.path, tmp_path / name, **wish)
+    assert metadata(tmp_path / name) == {
+        "edged.version": __version__, "edged.features": '["temp", "vib"]', "edged.units": '["°C", "g"]',
+        "edged.classes": '["ok", "worn"]', "edged.context": "[20.0]",
+    }  # fmt: skip
+    if name.endswith(".onnx"):
+        onnx.checker.check_model(str(tmp_path / name))
+
+
+def test_entries_of_others_stay_and_those_of_edged_are_replaced() -> None:
+    model = mlp(4, 2, (8,))
+    onnx.helper.set_model_props(model, {"author": "me", "edged.version": "0"})
+    content = with_metadata(with_metadata(model.SerializeToString(), {"edged.run": "1"}), {"edged.run": "2"})
+    assert ort.session(content).get_modelmeta().custom_metadata_map == {"author": "me", "edged.run": "2"}
+    assert onnx.load_from_string(content).graph == model.graph
+    assert input_width(content) == 4
+
+
+def metadata(path: Path) -> dict[str, str]:
+    return dict(ort.session(str(path)).get_modelmeta().custom_metadata_map)
 
 
 def test_chosen_outputs_are_there_and_nothing_else_is_computed(bundle: Bundle, tmp_path: Path) -> None:

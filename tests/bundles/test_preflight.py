@@ -148,7 +148,7 @@ def test_a_node_that_is_refused_for_its_form_is_told_once_with_the_reason() -> N
     assert "its equation has" in found[0].what
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "preflight.md"
+PAGE = Path(__file__).parents[2] / "docs" / "studies" / "native-engine.md"
 
 
 def test_every_test_that_the_page_names_is_there() -> None:
@@ -159,7 +159,7 @@ def test_every_test_that_the_page_names_is_there() -> None:
         named = re.findall(r"`(tests/\S+\.py)::(\w+)`", row.rsplit(" | ", 1)[1])
         assert named, row
         for file, name in named:
-            source = (PAGE.parents[1] / file).read_text(encoding="utf-8")
+            source = (PAGE.parents[2] / file).read_text(encoding="utf-8")
             assert f"\ndef {name}(" in source, f"{file}::{name}"
 
 

@@ -18,10 +18,22 @@ from edged.storage.files.checksummed_json import read_sealed
 from edged.storage.journal.audit_log import AuditLog, read_audit
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
+from edged.storage.models.resting_registry import RestingRegistry
 from edged.storage.samples.label_history import LabelHistory
 from tests.crash.learning import Desk
 from tests.crash.rig import opened
-from tests.crash.workloads import JOINED, PARTS, SAID, SIZE, content, opened_outbox
+from tests.crash.workloads import (
+    JOINED,
+    KEYS,
+    PARTS,
+    SAID,
+    SIZE,
+    STREAMS,
+    content,
+    key_dir,
+    opened_outbox,
+    stream_dir,
+)
 from tests.device.dock import Dock, delivery
 from tests.device.gates import Gate
 from tests.device.learning_rig import batch
@@ -65,6 +77,42 @@ def check_samples(state: OpenState, numbers: list[int]) -> None:
     counters = state.samples.counters()
     assert counters.rows == counters.samples, "the counts do not agree"
     assert counters.samples >= len(numbers)
+
+
+# ---- several streams, and models by key ----------------------------------------------------------
+
+
+def check_streams(root: Path, bundle: Path, promises: Promises) -> None:
+    """Of each stream every acknowledged sample is there with its content, and more can come."""
+    for name in STREAMS:
+        state = opened(root, bundle, storage={"dir": str(stream_dir(root, name))})
+        try:
+            check_samples(state, [int(word[1:]) for word in promised(promises, f"acknowledged-{name}")])
+            x = inputs(3)
+            state.samples.commit(batch(state.samples, x, classes(x)))
+        finally:
+            state.close()
+
+
+def check_keys(root: Path, _bundle: Path, promises: Promises) -> None:
+    """Of each key the pointer names a whole model, the promised one or a later one."""
+    for key in KEYS:
+        folder = key_dir(root, key)
+        folder.mkdir(parents=True, exist_ok=True)
+        check_pointer(folder / "models")
+        registry = RestingRegistry.open(folder)
+        assert isinstance(registry, RestingRegistry)
+        with registry:
+            serves, promoted = (
+                registry.champion(),
+                max(map(int, promised(promises, f"champion-{key}")), default=0),
+            )
+            assert (serves or 0) >= promoted, f"model {promoted} of {key} was promoted, {serves} serves"
+            if serves is not None:
+                registry.verify(serves)
+            registry.rest()
+            registry.set_value("after", 1)
+            assert registry.get_value("after") == 1
 
 
 # ---- labels that people give ------------------------------------------------------------------
@@ -301,4 +349,6 @@ CHECKS: dict[str, Check] = {
     "outbox": check_outbox,
     "labels": check_labels,
     "joined": check_joined,
+    "streams": check_streams,
+    "keys": check_keys,
 }

@@ -28,6 +28,7 @@ from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.records import Reign
 from edged.storage.models.registry import Registry
+from edged.storage.models.resting_registry import RestingRegistry
 from edged.storage.outbox.queue import DATABASE as OUTBOX
 from edged.storage.outbox.queue import Outbox
 from edged.storage.samples import label_history
@@ -90,6 +91,71 @@ def ingest(root: Path, bundle: Path, mistake: str) -> None:
             persistently(partial(dock.work, arrived))
             first += SIZE
         dock.close()
+
+
+# ---- several streams, and models by key ----------------------------------------------------------
+
+STREAMS = ("a", "b", "c")
+KEYS = ("p", "q")
+
+
+def stream_dir(root: Path, name: str) -> Path:
+    """The state directory of one of several streams."""
+    return root / "lib" / "state" / "streams" / name
+
+
+def key_dir(root: Path, key: str) -> Path:
+    """Where the models of a key are."""
+    return root / "lib" / "state" / "by-key" / f"={key}"
+
+
+class StreamDock(Dock):
+    """Tells the samples of its stream that the broker was told to forget."""
+
+    def ack(self, deliveries: Sequence[Any]) -> None:
+        tell(f"acknowledged-{self.path.parent.name}", *(f"s{delivery.mid}" for delivery in deliveries))
+
+
+def streams(root: Path, bundle: Path, mistake: str) -> None:
+    """Messages of three streams in turn, each with a state directory of its own, and a restart between."""
+    for name in STREAMS:
+        storage = {"dir": str(stream_dir(root, name))}
+        persistently(partial(opened, root, bundle, storage=storage)).close(how=None)
+    first = 1
+    for _ in range(2):
+        docks = [persistently(partial(StreamDock, stream_dir(root, name), STREAM)) for name in STREAMS]
+        for dock in docks:
+            settings(dock, "NORMAL" if mistake == "normal" and dock is docks[1] else "FULL")
+        for dock in (*docks, *docks):
+            arrived = [
+                delivery(n, x=[n, 0.5, 0.25], y=("no", "yes")[n % 2], id=f"s{n}")
+                for n in range(first, first + SIZE)
+            ]
+            persistently(partial(dock.work, arrived))
+            first += SIZE
+        for dock in docks:
+            dock.close()
+
+
+def keys(root: Path, _bundle: Path, mistake: str) -> None:
+    """Models of two keys that are promoted in turn; their registries are closed in between."""
+    gates = []
+    for key in KEYS:
+        folder = key_dir(root, key)
+        make_directory(folder)
+        gate = persistently(partial(Gate, folder, GOOD, samples=0))
+        gate.registry.close()
+        gate.registry = RestingRegistry.open(folder, disk=NamesNotSynced() if mistake == "names" else Disk())
+        gate.open_parts()
+        gates.append((key, gate))
+    for run in (1, 2):
+        for key, gate in gates:
+            tell(f"champion-{key}", crowned(gate, run))
+            gate.registry.prune(2)
+            assert isinstance(gate.registry, RestingRegistry)
+            gate.registry.rest()
+    for _, gate in gates:
+        gate.close()
 
 
 # ---- labels that people give ------------------------------------------------------------------
@@ -334,7 +400,7 @@ def opened_outbox(folder: Path) -> Outbox:
 
 WORKLOADS = {
     "ingest": ingest, "checkpoints": checkpoints, "models": models, "train": train, "audit": audit,
-    "outbox": outbox, "labels": labels, "joined": joined,
+    "outbox": outbox, "labels": labels, "joined": joined, "streams": streams, "keys": keys,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -41,6 +41,18 @@ def test_the_command_reference_is_up_to_date() -> None:
     assert generated_page_is_current("make_command_reference.py")
 
 
+def test_the_python_reference_is_up_to_date() -> None:
+    assert generated_page_is_current("make_python_reference.py")
+
+
+def test_the_reference_of_events_and_metrics_is_up_to_date() -> None:
+    assert generated_page_is_current("make_signal_reference.py")
+
+
+def test_the_description_of_http_is_up_to_date() -> None:
+    assert generated_page_is_current("make_openapi.py")
+
+
 def test_the_manual_page_is_one_that_man_reads(tmp_path: Path) -> None:
     page = tmp_path / "edged.1"
     program = ROOT / "docs" / "make_command_reference.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,26 +18,31 @@ if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto
 
 DOCS = Path(__file__).parents[2] / "docs"
-_BLOCK = re.compile(r"(?:^<!-- (install|save: \S+) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+EXPORTED = Path(__file__).parents[1] / "bundles" / "exported"
+_BLOCK = re.compile(
+    r"(?:^<!-- (install|site|torch|save: \S+) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
 
 
 def run(page: str, broker: Mosquitto, folder: Path) -> str:
     """Save the files of a tutorial in `folder`, run its shell lines there, and return what they print.
 
-    Lines under `install` are left out: the tests have what they install. The broker's port goes into what
-    names none: programs of the page, and mosquitto's clients by files of options.
+    Lines under `install` are left out: the tests have what they install; so are those under `site`, which
+    are for several machines, and under `torch`. The broker's port goes into what names none: programs of the
+    page, and mosquitto's clients by files of options.
     """
-    script = ["set -emo pipefail", f"cd {folder}", "trap 'kill $(jobs -p) 2>/dev/null' EXIT"]
+    script = ["set -emo pipefail", f"cd {folder}", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
     for mark, language, text in _BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
         if mark.startswith("save: "):
             connected = text.replace('connect("localhost")', f'connect("localhost", {broker.port})')
             (folder / mark.removeprefix("save: ")).write_text(connected, encoding="utf-8")
-        elif language == "sh" and mark != "install":
+        elif language == "sh" and not mark:
             for given, here in {
                 "edged init": f"edged init --broker localhost:{broker.port}",
                 "web: {}": f"web: {{listen: 127.0.0.1:{free_port()}}}",
                 ".py 0.1": ".py 0.02",  # faster than a reader wants it
                 ".py 0.2": ".py 0.02",
+                "--rounds 5": "--rounds 2",
             }.items():
                 text = text.replace(given, here)  # noqa: PLW2901
             script.append(text)
@@ -87,3 +93,25 @@ def test_bearings_without_labels(broker: Mosquitto, tmp_path: Path) -> None:
     alarm = told.index('"event":"anomaly"')
     assert '"key":"b","state":"start"' in told[alarm:]
     assert '"key":"b","state":"end"' in told[alarm:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_your_own_pytorch_model(broker: Mosquitto, tmp_path: Path) -> None:
+    shutil.copy(EXPORTED / "mlp_dynamo.onnx", tmp_path / "press.onnx")  # what export.py writes
+    told = run("tutorial-pytorch.md", broker, tmp_path)
+    assert "signed, whole, loads and trains here" in told
+    assert re.search(r'"label": ?"normal"', told), "the winner's weights came with the bundle"
+
+
+def test_the_network_of_the_tutorial_is_the_one_that_was_exported() -> None:
+    network = "nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))"
+    assert network in (EXPORTED / "make.py").read_text(encoding="utf-8")
+    assert network in (DOCS / "tutorial-pytorch.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_fifty_devices_are_simulated(broker: Mosquitto, tmp_path: Path) -> None:
+    run("tutorial-flower.md", broker, tmp_path)
+    assert "unseen" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")

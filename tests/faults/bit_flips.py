@@ -196,8 +196,9 @@ class Campaign:
     def _lost(self, state: Path, what: str, *, told: bool) -> str | None:
         """What is wrong with the samples that are left; a torn log is no damage, but a power cut."""
         left = _rows(state)
-        if changed := {row for row in left - self._rows if row[1] != "a" or row[3] != _PROBE}:
-            return f"{len(changed)} rows were silently changed"
+        if changed := {row for row in left - self._rows if row[1] != "a" or not row[3].startswith(_PROBE)}:
+            before = {row for row in self._rows if row[0] in {offset for offset, *_ in changed}}
+            return f"{len(changed)} rows were silently changed, such as {min(changed)} of {before}"
         if not told and not left >= self._rows and not what.startswith("samples.db-"):
             return f"{len(self._rows - left)} rows were lost without a word"
         return None

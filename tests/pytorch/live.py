@@ -8,12 +8,14 @@ folded, it is another network to train.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.bundles.trained import CASES, OPTIMIZERS, Case, compare
+from tests.commands import edged
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 1800
@@ -63,3 +65,12 @@ def test_the_weights_are_pytorchs(
     assert "portable" in bundle.engines
     for engine in bundle.engines:
         compare(case, folder, engine, optimizer, bundle)
+
+
+def test_the_tutorials_network_is_exported(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial-pytorch.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^<!-- save: export.py -->\n```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "export.py").write_text(code, encoding="utf-8")
+    subprocess.run([os.environ["EDGED_TORCH"], "export.py"], cwd=tmp_path, check=True, timeout=SECONDS)
+    checked = edged("artifacts", "check", tmp_path / "press.onnx")
+    assert checked.code == 0, checked.out + checked.err

@@ -23,9 +23,10 @@ from edged.bundles.source.normalise import parameter_names, read_model
 from edged.domain.model_files import FLOAT32, SUFFIXES, model_in
 from edged.engines import model_parameters, open_engine
 from edged.engines.runtime import ort
-from edged.errors import BundleError, ConfigError
+from edged.errors import BundleError, ConfigError, CorruptError
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import DESCRIPTION, Bundle
+from edged.storage.models.model_metadata import ModelMetadata, stored_record
 from edged.storage.recordings import read_stream
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def export(
         left = left_in_float32(model, names)
     if wish.fp16:
         halve(model)
-    content = _written(model, out.suffix, wish)
+    content = _written(model, out.suffix, wish, _metadata(source, bundle))
     publish_file(out, content)
     return {
         "file": str(out),
@@ -149,6 +150,22 @@ def _read(source: Path, bundle: Path | None, unpack: Unpack) -> onnx.ModelProto:
         if tensor.name in values:
             tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))
     return model
+
+
+def _metadata(source: Path, bundle: Path | None) -> ModelMetadata | None:
+    """What is known of the names and the origin of a model; None for a file of anybody's."""
+    if not source.is_dir() or foreign.is_foreign(source):
+        return None
+    if (source / DESCRIPTION).is_file():
+        return ModelMetadata.of_bundle(Bundle.open(source, verify=False))
+    record = stored_record(source)
+    folder = source.parents[1] / "bundle" if bundle is None else bundle
+    try:
+        trained = Bundle.open(folder, verify=False)
+    except (BundleError, CorruptError):
+        return ModelMetadata(record=record)
+    own = bundle is not None or record is None or record.data.get("bundle") in (None, trained.fingerprint)
+    return ModelMetadata.of_bundle(trained, record) if own else ModelMetadata(record=record)
 
 
 def choose_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
@@ -204,8 +221,12 @@ def halve(model: onnx.ModelProto) -> None:
     graph.node.extend([*casts, *nodes])
 
 
-def _written(model: onnx.ModelProto, suffix: str, wish: ExportRequest) -> bytes:
+def _written(
+    model: onnx.ModelProto, suffix: str, wish: ExportRequest, metadata: ModelMetadata | None
+) -> bytes:
     content = bytes(model.SerializeToString(deterministic=True))
+    if metadata is not None:
+        content = metadata.stamp(content, SUFFIXES[0])
     if wish.optimise == "none" and suffix == SUFFIXES[0]:
         return content
     with tempfile.TemporaryDirectory() as folder:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from edged.bundles.graph.edit import node, refuse_taken, rename_reads, rename_writes
+from edged.domain.model_files import TARGET_MEAN
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 LIMIT = 10.0
 INPUT: Standardisation = {"mean": "input.mean", "scale": "input.scale"}
-TARGET: Standardisation = {"mean": "target.mean", "scale": "target.scale"}
+TARGET: Standardisation = {"mean": TARGET_MEAN, "scale": "target.scale"}
 STANDARD_INPUT = "input.standard"
 STANDARD_OUTPUT = "output.standard"
 STANDARD_TARGET = "target.standard"

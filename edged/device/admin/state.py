@@ -29,7 +29,7 @@ from edged.device.promotion import ModelStore
 from edged.device.promotion.rollout import ChampionChange
 from edged.device.promotion.summary import SUMMARY, stored_summary
 from edged.device.reports import Health, StoredStatus
-from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.device.startup.bootstrap import open_samples, with_bundle, with_context
 from edged.device.startup.recovery import unfinished
 from edged.domain import outcomes
 from edged.domain.judging.regimes import Regimes
@@ -46,6 +46,7 @@ from edged.storage.journal.last_shutdown import crashed
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.model_metadata import ModelMetadata
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
@@ -179,7 +180,7 @@ def train_once(config: Config, *, resume: bool = False, observer: RunObserver | 
             raise RefusedError(
                 "no run was interrupted",
                 where=str(config.storage.dir),
-                remedy="leave out --resume to begin a new one",
+                remedy="leave out --resume to start a new one",
             )
         result = scheduler.train("command", observer=observer, resumes=resume)
         if result is None:
@@ -341,7 +342,7 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
         )
     if action in ("list", "show", "export"):
         with Registry.open(state, readonly=True) as registry:
-            return _read_models(registry, action, version, out)
+            return _read_models(config, registry, action, version, out)
     if action not in ("rollback", "pin", "unpin"):
         raise ConfigError(
             f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
@@ -358,7 +359,9 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
         return done
 
 
-def _read_models(registry: Registry, action: str, version: int | None, out: Path | None) -> ModelsAnswer:
+def _read_models(
+    config: Config, registry: Registry, action: str, version: int | None, out: Path | None
+) -> ModelsAnswer:
     champion = registry.champion()
     if action == "list":
         return [ListedModel(record, record.version == champion) for record in registry.records()]
@@ -371,7 +374,8 @@ def _read_models(registry: Registry, action: str, version: int | None, out: Path
     if out.suffix in SUFFIXES and out.suffix != path.suffix:
         right = f"name it {out.stem}{path.suffix}"
         raise ConfigError(f"this model is stored as {path.suffix}", where="-o", remedy=right)
-    publish_file(out, path.read_bytes())
+    metadata = ModelMetadata.of_stream(with_context(config).stream.to_schema(), record)
+    publish_file(out, metadata.stamp(path.read_bytes(), path.suffix))
     return ExportedModel(record.version, out)
 
 

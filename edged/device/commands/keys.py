@@ -58,7 +58,7 @@ class KeyCommands:
         key = self._counting("key", request)
         if self._ids(self._config.commands.keys) == {key}:
             raise RefusedError(
-                "nobody could sign commands without this key", where=key, remedy="replace it with keys.rotate"
+                "no key would be left to sign commands", where=key, remedy="replace it with keys.rotate"
             )
         return self._replace(key, None)
 

@@ -250,7 +250,7 @@ class LabelCommands:
             self._submit(HoldReading(key, None, undoing=change))
             if self._history.find(command) is None:
                 raise RefusedError(
-                    "another label holds, or none, by now", where="number", remedy='send {"hold": true} anew'
+                    "another label holds, or none, by now", where="number", remedy='send {"hold": true} again'
                 )
         told = self._held(action)
         return {"number": action.number, "undone": 1, "before": told["after"], "after": told["before"]}

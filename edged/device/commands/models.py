@@ -19,6 +19,7 @@ from edged.host.child_process import run_module
 from edged.mqtt import weight_encoding
 from edged.storage.files.atomic import make_directory, publish_file, remove
 from edged.storage.models.key_folders import folder_name
+from edged.storage.models.model_metadata import ModelMetadata
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,7 +143,8 @@ class ModelCommands:
     def _export(self, pipeline: Pipeline, request: Request, task: Task) -> Answer:
         what = request.get("what", "model")
         version = _version(request) or pipeline.predictor.champion.version
-        source = pipeline.registry.verify(pipeline.registry.get(version).version)
+        record = pipeline.registry.get(version)
+        source = pipeline.registry.verify(record.version)
         name = f"model-{version}{source.suffix}"
         if what == "weights":
             source, name = source.parent / weight_encoding.FILE, f"weights-{version}.safetensors.zst"
@@ -158,6 +160,8 @@ class ModelCommands:
             content, name = self._mixture(pipeline, version, source, folder), f"mixture-{version}.onnx"
         else:
             content = source.read_bytes()
+        if what != "weights":
+            content = ModelMetadata.of_stream(pipeline.schema, record).stamp(content, Path(name).suffix)
         if request.get("key") is not None:
             name = f"{folder_name(request['key'])}-{name}"
         task.progress({"bytes": len(content)})

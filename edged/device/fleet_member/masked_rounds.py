@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ from edged.domain.federated.masking import (
     to_ring,
 )
 from edged.domain.federated.participation import pause_before
+from edged.domain.training.training_run import KeptUpdate
 from edged.domain.training.weight_deltas import decode
 from edged.errors import RefusedError, RejectedUpdateError
 from edged.mqtt import update_encoding
@@ -51,12 +52,14 @@ if TYPE_CHECKING:
     from edged.device.fleet_member.protocols import FleetTransport
     from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
     from edged.domain.federated.settings import RoundSettings
-    from edged.domain.training.training_run import KeptUpdate
     from edged.storage.models.fleet_models import FleetModels
     from edged.storage.models.sent_updates import SentUpdates
 
     Ring = NDArray[np.uint64]
+    Floats = NDArray[np.float32]
     Doubles = NDArray[np.float64]
+
+KEPT_SUMS = 7  # rounds of which a device still has its sums when its next update is kept
 
 
 @dataclass
@@ -71,15 +74,16 @@ class RoundMasks:
 
     def __post_init__(self) -> None:
         self.count = 0
+        self.counted = ""  # the round whose statistics of this device are in the sum already
         self._peers: dict[str, bytes] = {}
         self._own: tuple[bytes, bytes] = (b"", b"")
         self._held: dict[str, tuple[bytes, bytes]] | None = None  # shares of each with whom it masks
         self._shared = self._answered = b""
         self._told: bytes | None = None  # the request for shares that was answered
 
-    def join(self) -> bytes:
-        """The message with the device's public keys."""
-        return packed(self.token, {self.name: self.cipher.public + self.mask.public})
+    def join(self, rounds: Sequence[str] = ()) -> bytes:
+        """The message with the device's public keys, and the ids of `rounds` whose statistics it keeps."""
+        return packed(self.token, {self.name: self.cipher.public + self.mask.public}, rounds=rounds)
 
     def share(self, roster: bytes) -> bytes:
         """The message with encrypted shares for each neighbour of a roster, the same for all calls.
@@ -92,6 +96,7 @@ class RoundMasks:
         if self.name in keys or len(keys) + 1 < FEWEST:
             raise RejectedUpdateError("masks", f"{len(keys)} neighbours, at least {FEWEST - 1} are needed")
         self.count, self._peers = max(line.count, len(keys) + 1), keys
+        self.counted = next(iter(line.rounds), "")
         seeds, privates = (split_secret(part, (self.name, *keys)) for part in (self.seed, self.mask.private))
         self._own = seeds[self.name], privates[self.name]
         bodies = {n: self._sealed(n, seeds[n] + privates[n]) for n in keys}
@@ -197,6 +202,7 @@ class MaskedRounds:
         self, device: str, config: FleetConfig, topics: FleetTopics, transport: FleetTransport
     ) -> None:
         self._device, self._config, self._topics, self._transport = device, config, topics, transport
+        self._transferred = 0
         self.drop()
 
     def drop(self) -> None:
@@ -207,17 +213,24 @@ class MaskedRounds:
         self._kept: tuple[int, KeptUpdate] | None = None
         self._sent = False
 
+    def transferred(self) -> int:
+        """Bytes that were said and heard of masks since this was last asked."""
+        size, self._transferred = self._transferred, 0
+        return size
+
     def follow(self, announced: RoundAnnouncement) -> None:
         """Forget the masks of any other round, and of this one once it has ended."""
         if self._round is not None and (announced.id != self._round.id or announced.state != "open"):
             self.drop()
 
-    def join(self, announced: RoundAnnouncement, now: float) -> None:
+    def join(self, announced: RoundAnnouncement, now: float, updates: SentUpdates) -> None:
         """Tell the coordinator the device's keys, while it trains; once."""
         if self._round is None or self._round.id != announced.id:
             self.drop()
             self._round, self._masks = announced, RoundMasks(self._device, announced.id)
-            self._say(JOIN, self._masks.join(), now)
+            sums = announced.config.statistics is not None
+            rounds = [str(sent.about["id"]) for sent in updates.all()] if sums else []
+            self._say(JOIN, self._masks.join(rounds[:KEPT_SUMS]), now)
 
     def trained(self, number: int, about: KeptUpdate) -> None:
         """The update of the round is kept under `number`."""
@@ -229,6 +242,7 @@ class MaskedRounds:
 
         Raises RejectedUpdateError or RefusedError when it asks for what it must not have.
         """
+        self._transferred += len(payload)
         number, _, step = topic.split("/")[-3:]
         masks, announced = self._masks, self._round
         if masks is None or announced is None or number != str(announced.round):
@@ -240,7 +254,7 @@ class MaskedRounds:
             masks.hold(payload)
             self._said = None
         elif step == UNMASK:
-            self._transport.publish(self._topic(announced, UNMASK), masks.unmask(payload))
+            self._publish(self._topic(announced, UNMASK), masks.unmask(payload))
 
     def advance(self, now: float, updates: SentUpdates, models: FleetModels) -> MaskedUpdate | None:
         """Say again what has not been heard; the update under masks once it can be made.
@@ -249,7 +263,7 @@ class MaskedRounds:
         """
         said = self._said
         if said is not None and said.at <= now and self._transport.connected:
-            self._transport.publish(said.topic, said.payload)
+            self._publish(said.topic, said.payload)
             said.sendings += 1
             said.at = now + pause_before(
                 said.sendings, self._config.resend, self._config.spread, random.random()
@@ -263,11 +277,27 @@ class MaskedRounds:
         self._sent = True  # before anything may fail: the masks are for one vector alone
         base = fleet_model(model, announced.base.hash, MAX_BYTES)
         vector = vector_of(announced.config, sent.blob, kept[1].samples, base)
+        if masks.counted:
+            vector = vector - self._counted(announced, masks.counted, updates, base)
         return MaskedUpdate(*kept, update_encoding.pack_masked(masks.masked(vector)))
+
+    def _counted(
+        self, announced: RoundAnnouncement, token: str, updates: SentUpdates, base: Mapping[str, Floats]
+    ) -> Doubles:
+        """What the device has added to the sum before, in the round with this id."""
+        for sent in updates.all():
+            about = KeptUpdate.from_json(sent.about)
+            if about.id == token and announced.config.statistics is not None:
+                return vector_of(announced.config, sent.blob, about.samples, base)
+        raise RefusedError("what this device has added to the sum before is kept no longer", where="masks")
 
     def _say(self, step: str, payload: bytes, now: float) -> None:
         if self._round is not None:
             self._said = _Said(self._topic(self._round, step), payload, now)
+
+    def _publish(self, topic: str, payload: bytes) -> None:
+        self._transport.publish(topic, payload)
+        self._transferred += len(payload)
 
     def _topic(self, announced: RoundAnnouncement, step: str) -> str:
         return self._topics.mask(announced.round, self._device, step)

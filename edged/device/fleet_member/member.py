@@ -165,9 +165,10 @@ class Member:
     def _look(self) -> None:
         self._store()
         self._publish_state()  # before the update: who has that in hands looks at the state next
-        self._advance_masks()
+        self._transferred(self._masks.transferred())
         if not self._budget_used():
-            self._transferred(self._sender.send(self._clock.monotonic()))
+            self._advance_masks()
+            self._transferred(self._masks.transferred() + self._sender.send(self._clock.monotonic()))
         self._decide()
         self._publish_state()
 
@@ -191,7 +192,7 @@ class Member:
         if not self._hears_peers:  # only then: rules of a broker may not know the topic
             self._transport.follow(self._topics.peers("+", self._device, "+"), self._receive_peers)
             self._hears_peers = True
-        self._masks.join(announced, self._clock.monotonic())
+        self._masks.join(announced, self._clock.monotonic(), self._updates)
 
     def _mask(self, topic: str, payload: bytes) -> None:
         try:

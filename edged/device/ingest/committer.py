@@ -20,6 +20,7 @@ from edged.domain.commits.commit_group import CommitBacklog
 from edged.domain.commits.redelivery import Redelivery
 from edged.domain.stream.sample import LabelUpdate, Rejected
 from edged.errors import StorageError
+from edged.host.turns import OwnTurns
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Broker, Delivery, ModelSupervisor, SampleSink, SampleStore
     from edged.domain.stream.sample import Batch
     from edged.host.systemd import Watchdog
+    from edged.host.turns import SharedTurns
 
 log = get_logger("edged.ingest")
 
@@ -90,6 +92,9 @@ class GroupCommitter:
         self._stopping = False
         self._given_up = 0
         self._overflowed = False
+        self.turns: OwnTurns | SharedTurns = OwnTurns("ingest")
+        """Those of the ingest loop."""
+
         self.due = float("inf")
         """Monotonic time of the next commit; infinite while there is nothing to commit."""
 
@@ -213,10 +218,14 @@ class GroupCommitter:
 
     def _hold_back(self, messages: int) -> None:
         """Acknowledge no faster than is allowed: the broker keeps what comes meanwhile."""
-        until = time.monotonic() + self._decoder.admission.pause(messages, self._clock.monotonic())
-        while not self._stopping and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, STEP_SECONDS))
-            self._watchdog.beat("ingest")
+        pause = self._decoder.admission.pause(messages, self._clock.monotonic())
+        if pause <= 0:
+            return
+        until = time.monotonic() + pause
+        with self.turns.apart():
+            while not self._stopping and (left := until - time.monotonic()) > 0:
+                time.sleep(min(left, STEP_SECONDS))
+                self._watchdog.beat("ingest")
 
     def _after_commit(self, group: CommitGroup) -> None:
         batch = group.batch

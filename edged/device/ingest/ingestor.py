@@ -7,7 +7,6 @@ are windows of readings, a reading that completes none is committed, too, as a p
 from __future__ import annotations
 
 import collections
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.temporal_context import RECENT, TemporalContext
 from edged.domain.stream.windowing import Windowing
 from edged.errors import RefusedError, StorageError
+from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from edged.domain.commits.redelivery import Packet
     from edged.domain.protocols import Delivery, SampleSink, SampleStore
     from edged.host.systemd import Watchdog
+    from edged.host.turns import TurnThreads
 
 log = get_logger("edged.ingest")
 
@@ -95,12 +96,11 @@ class Ingestor:
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
         self._taken: list[Submission] = []  # those that the committer does not have yet
-        self._wake = threading.Event()
+        self._wake: OwnTurns | SharedTurns = OwnTurns("ingest")
         self._flush_requests = FlushRequests()
         self._stopping = False
         self._paused = False
         self._forgetting = False
-        self._thread = threading.Thread(target=self._loop, name="ingest", daemon=True)
         self.received = 0
         self.overrun = 0
         self.idle = IDLE_SECONDS
@@ -147,7 +147,7 @@ class Ingestor:
         Whether it is: False while the disk refuses, or when that takes longer than `timeout` seconds. Of a
         flood, those that wait behind `storage.commit_rows` others are not in it.
         """
-        return not self._thread.is_alive() or self._flush_requests.wait(self._wake.set, timeout)
+        return not self._wake.alive or self._flush_requests.wait(self._wake.set, timeout)
 
     def forget(self) -> None:
         """Go on from what is stored of unfinished samples and labels that hold, after some was erased.
@@ -173,23 +173,33 @@ class Ingestor:
 
     # ---- the ingest thread -----------------------------------------------------------------
 
+    def share(self, threads: TurnThreads) -> None:
+        """Take turns on threads that several streams share; call it before `start`."""
+        self._wake = self._committer.turns = SharedTurns(threads)
+        self.idle = float("inf")
+
     def start(self) -> None:
         """Start the ingest thread."""
-        self._thread.start()
+        self._wake.start(self)
 
     def stop(self, timeout: float = 5.0) -> None:
         """Commit what is here, then end; what cannot be committed is left to the broker."""
         self._stopping = True
         self._committer.stop()
         self._wake.set()
-        self._thread.join(timeout)
+        self._wake.join(timeout)
 
-    def _loop(self) -> None:
-        while not (self._stopping and not self._inbox):
-            self._turn(woken=self._wake.wait(self._patience()))
-            self._watchdog.beat("ingest")
-        self._turn(woken=True)
-        self._flush_requests.close()
+    def turn(self, *, woken: bool) -> bool:
+        """See `Stage`: what came since the last turn is predicted, and committed once it is time."""
+        over = self._stopping and not self._inbox
+        self._turn(woken=woken or over)
+        if over:
+            self._flush_requests.close()
+            return False
+        self._watchdog.beat("ingest")
+        if self._stopping:
+            self._wake.set()
+        return True
 
     def _turn(self, *, woken: bool) -> None:
         deliveries: list[Delivery] = []
@@ -233,7 +243,8 @@ class Ingestor:
         """Take a turn; from any thread."""
         self._wake.set()
 
-    def _patience(self) -> float | None:
+    def patience(self) -> float | None:
+        """See `Stage`: until a commit is due, or a sample that comes by the clock."""
         patience = min(self.idle, max(0.0, self._committer.due - time.monotonic()), self.joiner.due_in())
         return None if patience == float("inf") else patience
 
@@ -241,6 +252,8 @@ class Ingestor:
         """Let a batch gather more messages while they keep coming, for a moment."""
         if self._stopping or self._config.commit_delay == 0 or self._committer.delay.gap > GATHER_SECONDS:
             return
+        if self._wake.crowded:
+            return  # company comes while the others have their turns
         deadline = time.monotonic() + GATHER_SECONDS
         before, most = -1, min(self._config.commit_rows, self._committer.delay.window)
         while before < len(self._inbox) < most and time.monotonic() < deadline:

@@ -243,7 +243,7 @@ class KeyModels:
         with self._lock:
             if key not in self._notes:
                 raise RefusedError(
-                    "this key has no model of its own",
+                    "this key has no own model",
                     where=f"key {key}",
                     remedy="leave key out: it shares the stream's",
                 )
@@ -477,7 +477,7 @@ class KeyModels:
         if scheduler.ended is not None:
             order.finish(scheduler.ended, judged)
         else:
-            order.fail(TrainingError("the disk did not let the run begin", where=f"key {own.key}"))
+            order.fail(TrainingError("the disk did not let the run start", where=f"key {own.key}"))
         return result, judged
 
     def cancel(self, task: Task | None = None) -> int | None:

@@ -1,9 +1,7 @@
-"""Two threads: one for training runs and what their candidates become, one for changes that cannot wait."""
+"""Two loops: one for training runs and what their candidates become, one for changes that cannot wait."""
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from edged.device.learning.queued_run import QueuedRun
 from edged.device.learning.run_queue import RunQueue
 from edged.domain.training.training_run import RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
+from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger
 from edged.storage.samples.erasure import erase_files
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import ServedModel
     from edged.domain.training.training_run import JudgedCandidate, RunOptions, RunResult
+    from edged.host.turns import TurnThreads
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
 
@@ -46,12 +46,17 @@ KEEP_SECONDS = 300.0  # between two writings of the detectors' state: a hundred 
 SETTLE_SECONDS = 2.0
 
 
-class Changes(queue.SimpleQueue["Callable[[], None] | None"]):
-    """What threads must not wait for, such as a change of champion; None is the end."""
+class ChangeQueue:
+    """What threads must not wait for, such as a change of champion: `TrainingWorker` carries it out."""
+
+    def __init__(self) -> None:
+        self.actions: deque[Callable[[], None]] = deque()
+        self.turns: OwnTurns | SharedTurns = OwnTurns("change")
 
     def defer(self, action: Callable[[], None]) -> None:
-        """Have `action` called soon, on the thread of changes."""
-        self.put(action)
+        """Call `action` soon on another thread; from any thread."""
+        self.actions.append(action)
+        self.turns.set()
 
 
 class TrainingWorker:
@@ -73,7 +78,7 @@ class TrainingWorker:
         disputes: LabelDisputes,
         samples: SampleLog,
         registry: Registry,
-        changes: Changes,
+        changes: ChangeQueue,
         keys: KeyTurns | None = None,
     ) -> None:
         self._scheduler = scheduler
@@ -84,26 +89,30 @@ class TrainingWorker:
         self._predictor, self._events = rollout.predictor, rollout.events
         self._samples = samples
         self._registry = registry
-        self._changes = changes
+        self._queue = changes
         self._keys = keys
         self._kept_at = float("-inf")
         self.idle: float | None = IDLE_SECONDS
         """Seconds between two looks whether a run is due; None where `look` is called while one may be."""
 
-        self._wake = threading.Event()
-        self._ending = threading.Event()
+        self._wake: OwnTurns | SharedTurns = OwnTurns("learn")
+        self._ending, self._held_until = False, 0.0
         self._orders = RunQueue(scheduler.triggers)
         self._running: QueuedRun | None = None
         self._between: deque[Callable[[], None]] = deque()
-        self._changer = threading.Thread(target=self._change, name="change", daemon=True)
-        self._thread = threading.Thread(target=self._loop, name="learn", daemon=True)
+        self._changes = Changes(self, changes)
 
     # ---- what other threads call -----------------------------------------------------------
 
     def start(self) -> None:
-        """Start the training thread and the thread of changes."""
-        self._thread.start()
-        self._changer.start()
+        """Start the training loop and the loop of changes."""
+        self._wake.start(self)
+        self._queue.turns.start(self._changes)
+
+    def share(self, threads: TurnThreads) -> None:
+        """Take turns on threads that several streams share; call it before `start`."""
+        self._wake, self._queue.turns = SharedTurns(threads), SharedTurns(threads)
+        self.idle = self._changes.idle = None
 
     def wake(self) -> None:
         """Look whether a run is due, such as when labels became durable; from any thread."""
@@ -117,12 +126,11 @@ class TrainingWorker:
     def look(self) -> None:
         """Look whether a run is due, and make durable what a full disk has refused; from any thread."""
         self.wake()
-        if self._changes.empty():
-            self.defer(self._catch_up)
+        self._queue.turns.set()
 
     def defer(self, action: Callable[[], None]) -> None:
         """Call `action` soon on another thread: the serving thread must not wait for a change of champion."""
-        self._changes.defer(action)
+        self._queue.defer(action)
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """Confirm a champion, or roll it back; from any thread."""
@@ -265,50 +273,61 @@ class TrainingWorker:
 
     def stop(self) -> None:
         """Start no new run and wake the thread."""
-        self._ending.set()
-        self._changes.put(None)
+        self._ending = True
+        self._changes.stop()
         self.wake()
 
     def join(self, timeout: float) -> None:
         """Wait for what is being done."""
-        self._thread.join(timeout)
-        self._changer.join(timeout)
+        self._wake.join(timeout)
+        self._queue.turns.join(timeout)
 
     # ---- the threads -----------------------------------------------------------------------
 
-    def _loop(self) -> None:
-        while not self._ending.is_set():
-            self._wake.wait(self.idle)
-            self._wake.clear()
-            try:
-                self._do_between_runs()
-                self._exclusion.apply()
-                self._disputes.apply()
-                self._try_recall()
-                self._take_turn()
-            except StorageError as problem:
-                log.warning("learning_held", problem=problem.line(), remedy="tried again")
-                self._ending.wait(IDLE_SECONDS)
-            except Exception:
-                log.exception("learning_failed")
-                self._ending.wait(IDLE_SECONDS)
+    def patience(self) -> float | None:
+        """See `Stage`."""
+        held = self._held_until - time.monotonic()
+        return held if held > 0 else self.idle
+
+    def turn(self, *, woken: bool) -> bool:  # noqa: ARG002  what is due tells more
+        """See `Stage`: what waits for the end of a run, and a run where one is due."""
+        self._wake.clear()
+        if self._ending or time.monotonic() < self._held_until:
+            return not self._ending
+        self._held_until = 0.0
+        try:
+            self._do_between_runs()
+            self._exclusion.apply()
+            self._disputes.apply()
+            self._try_recall()
+            self._take_turn()
+        except StorageError as problem:
+            log.warning("learning_held", problem=problem.line(), remedy="tried again")
+            self._held_until = time.monotonic() + IDLE_SECONDS
+        except Exception:
+            log.exception("learning_failed")
+            self._held_until = time.monotonic() + IDLE_SECONDS
+        return True
 
     def _take_turn(self) -> None:
         """Train whoever is due: the stream's model, or that of a key."""
         key = None if self._keys is None else self._keys.next_key(self._scheduler.waiting())
         if self._keys is not None and key is not None:
-            self._keys.train(key)
+            with self._wake.apart():
+                self._keys.train(key)
             self.wake()  # others may wait
             return
         trigger = self._scheduler.due()
         if trigger is not None:
-            self._run(trigger)
+            with self._wake.apart():
+                self._run(trigger)
 
     def _do_between_runs(self) -> None:
         """What the disk refuses stays first, and is tried again."""
         while self._between:
             try:
-                self._between[0]()
+                with self._wake.apart():
+                    self._between[0]()
             except StorageError:
                 raise
             except Exception:
@@ -375,7 +394,7 @@ class TrainingWorker:
             self._scheduler.triggers.cancelled(self._scheduler.new())
             self._orders.report()
             order.fail(EdgedError("cancelled", where="train"))
-        elif ended.outcome != "stopped" or not self._ending.is_set():
+        elif ended.outcome != "stopped" or not self._ending:
             order.finish(ended, judged)
 
     def _forget_cancelled(self) -> None:
@@ -406,23 +425,12 @@ class TrainingWorker:
             self._events.states_changed()
         return judged
 
-    def _change(self) -> None:
-        """Carry out changes as they come, and make those durable that a full disk has refused."""
-        while True:
-            try:
-                action = self._changes.get(timeout=None if self.idle is None else SETTLE_SECONDS)
-            except queue.Empty:
-                action = self._catch_up
-            if action is None:
-                return
-            try:
-                action()
-                if action != self._catch_up:
-                    self._events.states_changed()
-            except Exception:
-                log.exception("change_failed")
+    def changed(self) -> None:
+        """Report that a deferred action has been carried out."""
+        self._events.states_changed()
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Make durable what a full disk has refused."""
         self._rollout.persist()
         try:
             # Here, too: a run that goes on for hours holds up the other thread.
@@ -430,3 +438,45 @@ class TrainingWorker:
             self._disputes.apply()
         except StorageError as problem:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")
+
+
+class Changes:
+    """The loop that carries out changes as they come, also while a run of `worker` goes on for hours."""
+
+    def __init__(self, worker: TrainingWorker, queue: ChangeQueue) -> None:
+        self._worker, self._queue = worker, queue
+        self._ending = False
+        self.idle: float | None = SETTLE_SECONDS
+        """Seconds between two turns without a change."""
+
+    def stop(self) -> None:
+        """Carry out what waits, then end."""
+        self._ending = True
+        self._queue.turns.set()
+
+    def patience(self) -> float | None:
+        """See `Stage`."""
+        return self.idle
+
+    def turn(self, *, woken: bool) -> bool:  # noqa: ARG002  what waits tells more
+        """See `Stage`: what waits, or what a full disk has refused where nothing does."""
+        self._queue.turns.clear()
+        over, waiting = self._ending, len(self._queue.actions)
+        for _ in range(waiting):
+            self._carry_out(self._queue.actions.popleft())
+        if not waiting and not over:
+            self._catch_up()
+        return not over
+
+    def _carry_out(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+            self._worker.changed()
+        except Exception:
+            log.exception("change_failed")
+
+    def _catch_up(self) -> None:
+        try:
+            self._worker.catch_up()
+        except Exception:
+            log.exception("change_failed")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
     from edged.device.outbound.weight_updates import WeightUpdate, WeightUpdates
+    from edged.host.turns import TurnThreads
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry
@@ -86,13 +87,13 @@ class OutboundRouter(Listener):
         except EdgedError as problem:
             log.warning("weights_not_published", problem=problem.line())
 
-    def rest(self) -> None:
-        """Let the forwarder sleep while nothing waits; `look` wakes it."""
+    def share(self, threads: TurnThreads) -> None:
+        """Forward on threads that several streams share, where `look` wakes what waits; before `start`."""
         if self._forwarder is not None:
-            self._forwarder.idle = None
+            self._forwarder.share(threads)
 
     def look(self) -> None:
-        """Forward what waits; call it regularly after `rest`."""
+        """Forward what waits; call it regularly after `share`."""
         if self._forwarder is not None:
             self._forwarder.look()
 

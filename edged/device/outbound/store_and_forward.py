@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.commands.rules import TokenBucket
 from edged.errors import CorruptError, StorageError
+from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger
 from edged.storage.outbox.queue import OutboxBacklog
 
 if TYPE_CHECKING:
     from edged.clock import Clock
+    from edged.host.turns import TurnThreads
     from edged.mqtt.client.session import Session
     from edged.storage.outbox.queue import Key, Outbox
 
@@ -86,15 +88,18 @@ class StoreAndForward:
         self.idle: float | None = HOLD_SECONDS
         """Seconds between two turns while nothing waits; None where `look` is called regularly."""
         self._erasures: SimpleQueue[Future[int]] = SimpleQueue()
-        self._wake = threading.Event()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="forward", daemon=True)
+        self._wake: OwnTurns | SharedTurns = OwnTurns("forward")
+        self._ending, self._held_until = False, 0.0
 
     # ---- what other threads call ---------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to write down and to send what waits."""
-        self._thread.start()
+        self._wake.start(self)
+
+    def share(self, threads: TurnThreads) -> None:
+        """Take turns on threads that several streams share; call it before `start`."""
+        self._wake, self.idle = SharedTurns(threads), None
 
     def look(self) -> None:
         """Take a turn if anything waits; from any thread."""
@@ -160,11 +165,10 @@ class StoreAndForward:
 
     def stop(self, timeout: float = 10.0) -> None:
         """Write down what is not delivered; call it after the connection was closed."""
-        self._ending.set()
+        self._ending = True
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-        if self._outbox is None or self._thread.is_alive():
+        self._wake.join(timeout)
+        if self._outbox is None or self._wake.alive:
             return
         try:
             self._write_down(everything=True)
@@ -255,19 +259,21 @@ class StoreAndForward:
 
     # ---- the thread ----------------------------------------------------------------------------
 
-    def _loop(self) -> None:
-        while not self._ending.is_set():
-            self._wake.wait(self._pause())
-            self._wake.clear()
-            try:
-                self._step()
-            except CorruptError as problem:
-                self._start_over(problem)
-            except StorageError as problem:
-                self._refusal(problem)
-            except Exception:
-                log.exception("forwarding_failed")
-                self._ending.wait(HOLD_SECONDS)
+    def turn(self, *, woken: bool) -> bool:  # noqa: ARG002  what waits tells more
+        """See `Stage`: send, write down and remove what is due."""
+        self._wake.clear()
+        if self._ending or self._clock.monotonic() < self._held_until:
+            return not self._ending
+        try:
+            self._step()
+        except CorruptError as problem:
+            self._start_over(problem)
+        except StorageError as problem:
+            self._refusal(problem)
+        except Exception:
+            log.exception("forwarding_failed")
+            self._held_until = self._clock.monotonic() + HOLD_SECONDS
+        return True
 
     def _step(self) -> None:
         now = self._clock.monotonic()
@@ -287,9 +293,11 @@ class StoreAndForward:
                         self._look()
         self._send_late()
 
-    def _pause(self) -> float | None:
-        """Seconds until something may be due without being woken."""
+    def patience(self) -> float | None:
+        """See `Stage`: until something may be due without being woken."""
         now = self._clock.monotonic()
+        if now < self._held_until:
+            return self._held_until - now
         with self._lock:
             fresh, room = self._fresh_bytes > 0, self._late < LATE
         if fresh:

@@ -126,7 +126,7 @@ class ModelStore(CandidateStore):
             raise ModelError(f"cannot be read: {problem.strerror}", where=str(base_model)) from problem
         if self._base_hash is not None and hashlib.sha256(content).hexdigest() != self._base_hash:
             raise ModelError(
-                "the bundle's own model is damaged", where=str(base_model), remedy="install the bundle anew"
+                "the bundle's own model is damaged", where=str(base_model), remedy="install the bundle again"
             )
         staging = self._staging / ".staging-bundle"
         staging.mkdir(parents=True, exist_ok=True)

@@ -77,6 +77,13 @@ class HeadTeacher:
                 self._head.first.setdefault(place, position)
             self._head.learn(x, y)
 
+    @property
+    def behind(self) -> bool:
+        """Whether `refresh` has something to learn."""
+        opened = self._schema.open
+        revision = 0 if opened is None else opened.revision
+        return self._head is not None and (self._stale or revision != self._classes_seen)
+
     def refresh(self) -> None:
         """Learn the newest labels of the log anew, where something has changed among them."""
         if self._head is None or not (self._stale or self._classes_changed()):

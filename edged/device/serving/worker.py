@@ -14,6 +14,7 @@ import numpy as np
 from edged.domain.events import AnomalyAlarm, DriftDetected
 from edged.domain.judging.predictions import Predictions, encode
 from edged.errors import EdgedError, ModelError
+from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import ModelSupervisor
     from edged.domain.stream.sample import Batch, LabelUpdate
     from edged.host.systemd import Watchdog
+    from edged.host.turns import TurnThreads
 
 log = get_logger("edged.serve")
 
@@ -82,19 +84,24 @@ class ServingWorker:
         self._on_asked: Callable[[list[InferenceRequest]], None] = lambda _: None
         self._turn = threading.Lock()  # held by the one thread that is serving
         self._took = float("inf")  # seconds that the last answers took
-        self._thread = threading.Thread(target=self._loop, name="serve", daemon=True)
+        self._turns: OwnTurns | SharedTurns = OwnTurns("serve")
+        self._callers: TurnThreads | None = None
         self.errors = 0
         self.idle: float | None = IDLE_SECONDS
         """Seconds between two turns without work; None where `look` is called while there may be some."""
 
     def start(self) -> None:
         """Start the prediction thread."""
-        self._thread.start()
+        self._turns.start(self)
+
+    def share(self, threads: TurnThreads, callers: TurnThreads) -> None:
+        """Take turns on threads that several streams share, as `callers` do; call it before `start`."""
+        self._turns, self.idle, self._callers = SharedTurns(threads), None, callers
 
     def stop(self, timeout: float = 5.0) -> None:
         """Answer the queued samples, then stop the thread."""
-        self._queue.put(None)
-        self._thread.join(timeout)
+        self._put(None)
+        self._turns.join(timeout)
 
     @property
     def waiting(self) -> int:
@@ -103,11 +110,19 @@ class ServingWorker:
 
     def submit(self, batch: Batch, received: NDArray[np.float64]) -> None:
         """Hand over a batch; `received` `(n,)` monotonic seconds."""
-        self._queue.put((batch, received))
+        self._put((batch, received))
 
     def label(self, updates: list[LabelUpdate]) -> None:
         """Hand over labels that found their samples."""
-        self._queue.put(updates)
+        self._put(updates)
+
+    def _put(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | None) -> None:
+        if self._callers is not None and self._queue.full():
+            with self._callers.apart():
+                self._queue.put(item)
+        else:
+            self._queue.put(item)
+        self._turns.set()
 
     def accept_requests(
         self, requests: InferenceRequests, on_asked: Callable[[list[InferenceRequest]], None]
@@ -138,30 +153,41 @@ class ServingWorker:
             self._called = True
             with suppress(queue.Full):
                 self._queue.put_nowait(CALL)
+            self._turns.set()
 
     def look(self) -> None:
         """Have a turn taken that needs no sample: labels that were changed, a probation that ends."""
         if self._queue.empty():
             with suppress(queue.Full):
                 self._queue.put_nowait(LOOK)
+            self._turns.set()
 
-    def _loop(self) -> None:
-        while True:
-            self._predictor.expire_probation(time.monotonic())
-            try:
-                item = self._queue.get(timeout=self.idle)
-            except queue.Empty:
+    def patience(self) -> float | None:
+        """See `Stage`."""
+        return self.idle
+
+    def turn(self, *, woken: bool) -> bool:
+        """See `Stage`: answer one batch, or learn what was changed where none waits."""
+        self._predictor.expire_probation(time.monotonic())
+        self._turns.clear()
+        try:
+            item = self._queue.get_nowait()
+        except queue.Empty:
+            if not woken:
                 self._refresh_head()
                 self._watchdog.beat("serve")
-                continue
-            if item is None:
-                return
-            if item == LOOK:
-                self._refresh_head()
-                continue
-            with self._turn:
-                self._serve(item)
-            self._watchdog.beat("serve")
+            return True
+        if item is None:
+            return False
+        if not self._queue.empty():
+            self._turns.set()
+        if item == LOOK:
+            self._refresh_head()
+            return True
+        with self._turn:
+            self._serve(item)
+        self._watchdog.beat("serve")
+        return True
 
     def _refresh_head(self) -> None:
         """Have the head learn labels that were changed, without waiting for the next sample."""

@@ -14,7 +14,7 @@ from edged.device.web.page.page import Assets
 if TYPE_CHECKING:
     from collections import Counter
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from edged.device.web.api.commands import Commands
     from edged.device.web.api.event_stream import EventStream
@@ -52,6 +52,34 @@ def application(
 
     `hosts` are names of this device; with `addresses` it answers under any address.
     """
+    own = routes(
+        access=access,
+        inference=inference,
+        metrics=metrics,
+        commands=commands,
+        ingest=ingest,
+        reviews=reviews,
+        feed=feed,
+        page=page,
+        timeline=timeline,
+    )
+    router = Router([*own, *more], redirect_slashes=False, default=nothing_here)
+    return Guard(_Shortcut(inference.model, own[0].app, router), hosts, refused, addresses=addresses)
+
+
+def routes(
+    *,
+    access: Access,
+    inference: Inference,
+    metrics: Metrics,
+    commands: Commands,
+    ingest: IngestEndpoints,
+    reviews: LabelEndpoints,
+    feed: EventStream,
+    page: Page,
+    timeline: TimelineEndpoints,
+) -> list[Route]:
+    """Every path, that of inference first; docs/openapi.json is made from them."""
     login = Login(access)
     infer = GuardedRoute("POST", inference.infer, ("infer",), access, json_only=False)
     samples = GuardedRoute("POST", ingest.samples, ("ingest",), access, json_only=False)
@@ -64,7 +92,7 @@ def application(
     def post(path: str, endpoint: Endpoint, *rights: Right) -> Route:
         return Route(path, GuardedRoute("POST", endpoint, rights, access))
 
-    routes = [
+    return [
         Route(f"{MODEL}/infer", infer),
         Route(f"{VERSION}/infer", infer),
         Route("/v2/repository/index", index),
@@ -94,16 +122,13 @@ def application(
         get("/api/status", page.status, "read"),
         get("/api/events", feed.stream, "read"),
         post("/api/commands/{name}", commands.carry_out, "control", "infer"),
-        *more,
     ]
-    router = Router(routes, redirect_slashes=False, default=nothing_here)
-    return Guard(_Shortcut(inference.model, infer, router), hosts, refused, addresses=addresses)
 
 
 class _Shortcut:
     """Passes inference requests to their route without matching patterns, all others to the router."""
 
-    def __init__(self, model: str, infer: GuardedRoute, router: Router) -> None:
+    def __init__(self, model: str, infer: ASGIApp, router: Router) -> None:
         self._path = f"/v2/models/{model}/infer"
         self._params = {"model": model}
         self._infer = infer

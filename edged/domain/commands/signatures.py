@@ -219,7 +219,7 @@ class Authority:
             raise RefusedError(
                 f"its signature is {abs(now - ts):.0f} s {side}; {self._policy.window:.0f} s are allowed",
                 where=command,
-                remedy="sign it anew; see whether both clocks are right",
+                remedy="sign it again; check both clocks",
             )
         if not self._spent.accept(transaction, ts, now):
             remedy = "sign a new one with another transaction"
@@ -235,9 +235,7 @@ class Authority:
     def _checked_signer(self, command: str, signature: object, payload: bytes) -> Path:
         parts = without_signature(payload, signature) if isinstance(signature, str) else None
         if parts is None or not isinstance(signature, str):
-            raise RefusedError(
-                "the signature is not Base64 in a field of its own", where=command, remedy=_SIGN
-            )
+            raise RefusedError("the signature is not Base64 in its own field", where=command, remedy=_SIGN)
         signer = self._signer(command, signature, payload)
         if signer is not None:
             return signer

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edged.domain.lazy_zeros import lazy_zeros
+
 Packet = tuple[int, int]
 
 
@@ -19,8 +21,8 @@ class Redelivery:
     """Recognises messages that were stored but whose acknowledgement never reached the broker.
 
     A redelivery carries the DUP flag, the same packet id and the same content as one of the newest
-    `window` stored messages: more cannot be unacknowledged at once. Fixed memory: one checksum and
-    one position for each of the 65,536 packet ids. `recent` are those of the newest messages, oldest first.
+    `window` stored messages: more cannot be unacknowledged at once. `recent` are those of the newest
+    messages, oldest first.
 
     >>> known = Redelivery([(7, 1234)], window=100)
     >>> known.seen((7, 1234)), known.seen((7, 99))
@@ -28,26 +30,28 @@ class Redelivery:
     """
 
     def __init__(self, recent: Sequence[Packet], window: int) -> None:
-        self._checksums = np.zeros(1 << 16, np.uint32)
-        # Counted from 1: pages of zeros that nobody has written to take no memory.
-        self._positions = np.zeros(1 << 16, np.int64)
-        self._count = 1
+        self._mids = lazy_zeros(window, np.uint16)  # 0, which is no message's, where there is none yet
+        self._checksums = lazy_zeros(window, np.uint32)
+        self._count = 0
         self._window = window
         self.stored(recent)
 
     def seen(self, packet: Packet) -> bool:
         """Whether a message with the DUP flag has been stored already."""
         mid, content = packet
-        position = self._positions[mid]
-        known = position > 0 and self._count - position <= self._window
-        return bool(known and self._checksums[mid] == content)
+        places = np.flatnonzero(self._mids == mid)
+        if not len(places):
+            return False
+        newest = places[((self._count - 1 - places) % self._window).argmin()]
+        return bool(self._checksums[newest] == content)
 
     def stored(self, packets: Sequence[Packet | None]) -> None:
         """These are durable now, oldest first."""
         known = [packet for packet in packets if packet is not None and packet[0]]
         if not known:
             return
-        mids, checksums = np.array(known, np.int64).T
-        self._checksums[mids] = checksums
-        self._positions[mids] = self._count + np.arange(len(known))
-        self._count += len(known)
+        self._count += max(0, len(known) - self._window)
+        mids, checksums = np.array(known[-self._window :], np.int64).T
+        places = (self._count + np.arange(len(mids))) % self._window
+        self._mids[places], self._checksums[places] = mids, checksums
+        self._count += len(mids)

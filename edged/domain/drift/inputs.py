@@ -23,6 +23,7 @@ from edged.domain.drift.signals import (
     unreadable,
 )
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
+from edged.domain.lazy_zeros import lazy_zeros
 
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
@@ -108,8 +109,8 @@ class InputDrift:
         require(features >= 1, "inputs", "at least one feature")
         self.features = features
         self.rules = InputRules() if rules is None else rules
-        self._reference = np.zeros((self.rules.reference, features), np.float32)
-        self._recent = np.zeros((self.rules.recent, features), np.float32)
+        self._reference = lazy_zeros((self.rules.reference, features), np.float32)
+        self._recent = lazy_zeros((self.rules.recent, features), np.float32)
         self._cooldown = Cooldown(self.rules.reference)
         self._prepared: list[_Feature] = []
         self._gathered = 0

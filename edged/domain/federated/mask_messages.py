@@ -16,7 +16,15 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from edged.domain.federated.masking import SHARE_BYTES
-from edged.domain.json_fields import MALFORMED, Count, JsonFields, Token, read_dataclass, read_object
+from edged.domain.json_fields import (
+    MALFORMED,
+    Count,
+    JsonFields,
+    ShortTexts,
+    Token,
+    read_dataclass,
+    read_object,
+)
 from edged.errors import RejectedUpdateError
 
 JOIN, SHARES, UNMASK, ROSTER = "join", "shares", "unmask", "roster"
@@ -33,6 +41,7 @@ class Named:
     id: Token  # of the round
     names: Annotated[tuple[str, ...], JsonFields.names]
     count: Count = 0  # with a roster: devices of the round
+    rounds: ShortTexts = ()  # whose statistics the device keeps; with a roster, that which counts already
 
 
 @dataclass(frozen=True)
@@ -63,9 +72,10 @@ def share_purpose(token: str, sender: str) -> bytes:
     return f"edged share {token} {sender} ".encode()
 
 
-def packed(token: str, bodies: Mapping[str, bytes], count: int = 0) -> bytes:
+def packed(token: str, bodies: Mapping[str, bytes], count: int = 0, rounds: Sequence[str] = ()) -> bytes:
     """Bytes of equal length for some devices."""
-    line = json.dumps({"id": token, "names": list(bodies), "count": count}, separators=(",", ":")).encode()
+    told = {"id": token, "names": list(bodies), "count": count, "rounds": list(rounds)}
+    line = json.dumps(told, separators=(",", ":")).encode()
     return line + b"\n" + b"".join(bodies.values())
 
 

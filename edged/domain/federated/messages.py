@@ -218,7 +218,7 @@ class UpdateHeader:
         """The line, and the part of the blob after it."""
         line, found, blob = payload[: LONGEST_LINE + 1].partition(b"\n")
         if not found:
-            raise RejectedUpdateError(MALFORMED, "an update begins with a line of JSON", where="up")
+            raise RejectedUpdateError(MALFORMED, "an update starts with a line of JSON", where="up")
         fields = read_object(line, LONGEST_LINE, "up")
         made = read_dataclass(cls, fields)
         if made.part >= made.parts:

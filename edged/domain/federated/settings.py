@@ -41,11 +41,27 @@ class Encoding:
 
 @dataclass(frozen=True)
 class LastLayer:
-    """Parameters of the layer of which devices send sums; `weight` is `(outputs, inputs)`, or transposed."""
+    """Parameters of a layer of which devices send sums; `weight` is `(outputs, inputs)`, or transposed.
+
+    So many of its inputs count, spread evenly over all; see `head_statistics.spread`.
+    """
 
     weight: ShortText
     bias: ShortText
     outputs: AtLeastOne
+    units: AtLeastOne
+
+
+def _layers(values: JsonFields, name: str) -> tuple[LastLayer, ...]:
+    return tuple(read_dataclass(LastLayer, one) for one in values.each(name))
+
+
+@dataclass(frozen=True)
+class StatisticsSettings:
+    """The layers of which devices send sums: the last one, or that of each expert of a mixture."""
+
+    layers: Annotated[tuple[LastLayer, ...], _layers]
+    targets: Literal["classes", "values"] = "classes"  # what the network answers
 
 
 @dataclass(frozen=True)
@@ -71,7 +87,7 @@ class RoundSettings:
     evaluate: bool = True  # whether devices report what they make of the base
     dynamic: NotNegative = 0.0  # alpha of FedDyn, see `feddyn`; 0 is off
     own_noise: NotNegative | None = None  # the most that devices may add that insist on more than `noise`
-    statistics: LastLayer | None = None  # devices do not train, but send the sums from which it is solved
+    statistics: StatisticsSettings | None = None  # devices do not train, but send the sums to solve from
     masks: MaskSettings | None = None  # updates come under masks, so that only their sum is known
 
     @property

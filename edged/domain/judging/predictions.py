@@ -14,6 +14,7 @@ import numpy as np
 
 from edged.domain.judging.outputs import errors
 from edged.domain.judging.prediction_sets import Promise
+from edged.domain.lazy_zeros import lazy_zeros
 from edged.domain.stream.open_classes import OpenClasses
 
 if TYPE_CHECKING:
@@ -89,13 +90,13 @@ class RecentAnswers:
         width = 1 if schema.task == "classify" else schema.targets
         self._schema = schema
         self._size = size
-        # Offsets are kept plus 1, as those of none are 0: pages that nobody has written to take no memory.
-        self._offsets = np.zeros(size, np.int64)
-        self._versions = np.zeros(size, np.int64)
-        self._answers, self._shadows, self._repeated = np.zeros((3, size, width), np.float32)
-        self._shadow_of = np.zeros(size, np.int64)
+        # Offsets are kept plus 1, as those of none are 0.
+        self._offsets = lazy_zeros(size, np.int64)
+        self._versions = lazy_zeros(size, np.int64)
+        self._answers, self._shadows, self._repeated = lazy_zeros((3, size, width), np.float32)
+        self._shadow_of = lazy_zeros(size, np.int64)
         self._experts: NDArray[np.float32] | None = None
-        self._experts_of = np.zeros(size, np.int64)
+        self._experts_of = lazy_zeros(size, np.int64)
         self._promise: Promise | None = None
 
     def remember(self, made: Predictions, repeated: NDArray[np.float32] | float = np.nan) -> None:
@@ -109,7 +110,7 @@ class RecentAnswers:
         if made.experts is not None:
             shape = (self._size, *made.experts.shape[1:])
             if self._experts is None or self._experts.shape != shape:
-                self._experts = np.zeros(shape, np.float32)
+                self._experts = lazy_zeros(shape, np.float32)
                 self._experts_of.fill(0)
             self._experts[place] = made.experts
             self._experts_of[place] = made.offsets + 1
@@ -178,7 +179,7 @@ class LiveQuality:
     """
 
     def __init__(self, window: int = 1000) -> None:
-        self._ring = np.zeros(window, np.float64)
+        self._ring = lazy_zeros(window, np.float64)
         self.count = 0
 
     def add(self, wrong: NDArray[np.float64]) -> None:

@@ -19,6 +19,8 @@ from edged.engines.portable.optimizer import OptimizerInputs
 from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edged.domain.bundle_contents import BundleContents
 
 # In the first one scalars had no axis, and a large parameter had no other tensor than the state's. In the
@@ -221,7 +223,12 @@ def base_model(bundle: BundleContents, description: Description) -> BaseModel:
     served = BaseModel.of_form(bundle, FLOAT32)
     if served is not None:
         return served
-    path, shapes, offsets = bundle.inference_model, description.shapes, description.offsets
+    return stored_model(bundle, description, bundle.inference_model)
+
+
+def stored_model(bundle: BundleContents, description: Description, path: Path) -> BaseModel:
+    """The inference model in this file of the bundle, whose parameters lie where the description says."""
+    shapes, offsets = description.shapes, description.offsets
     slots = [Slot(name, offsets[name], shape) for name, shape in shapes.items() if name in offsets]
     # The file beside it that holds its values, where it holds none.
     beside = (name for name in (PARAMETERS, CHECKPOINT_DATA) if name in bundle.files)

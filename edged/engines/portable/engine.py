@@ -111,7 +111,7 @@ class PortableEngine:
         try:
             if plain and isinstance(y, np.ndarray):
                 # Most steps are like this, and each further call would cost a small one 1 % of its time.
-                self._graphs.step.run(memory.side, scale / (len(x) or 1), x, y)
+                self._graphs.step.run_pair(memory.side, scale / (len(x) or 1), x, y)
             else:
                 self._run_other(x, y, apply, weights, teacher, scale)
         except STEP_ERRORS as problem:

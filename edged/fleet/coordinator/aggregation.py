@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edged.fleet.coordinator.updates import StoredUpdate
     from edged.fleet.rules.aggregation import Reducer
     from edged.fleet.rules.layout import Layout
-    from edged.fleet.rules.statistics import SolvedLayer
+    from edged.fleet.rules.statistics import SolvedHead
 
     ReducerOf = Callable[[CoordinatorConfig, Weights, int, Mapping[str, NDArray[Any]]], Reducer]
 
@@ -116,18 +116,22 @@ def reduced(
 
 
 def solved(
-    head: SolvedLayer,
+    head: SolvedHead,
     config: CoordinatorConfig,
     base: Weights,
     records: Callable[[], Iterable[tuple[StoredUpdate, bytes]]],
 ) -> tuple[Weights, Aggregate]:
-    """The base with the last layer that the sums of all devices give, and what came into it.
+    """The base with the last layers that the sums of all devices give, and what came into them.
 
-    Devices whose inputs are far larger than those of the others are left out. `records` gives all sums anew
-    each time. Raises NoDataError when they are of fewer than two classes.
+    Devices whose inputs or numbers to predict are far larger than those of the others are left out. `records`
+    gives all sums anew each time. Raises NoDataError as `HeadStatistics.solved`.
     """
-    energies = {told.device: head.read(np.frombuffer(data)).energy for told, data in records()}
-    apart = outliers(energies, config.admit.max_norm)
+    energies, targets = {}, {}
+    for told, data in records():
+        sums = head.read(np.frombuffer(data))
+        energies[told.device], targets[told.device] = sums.energy, sums.target_energy
+    most = config.admit.max_norm
+    apart = sorted({*outliers(energies, most), *outliers(targets, most)})
     rest = ((told, data) for told, data in records() if told.device not in apart)
     total = total_of(head, ((told.factor, np.frombuffer(data)) for told, data in rest))
     weights = head.model(base, total, config.statistics)
@@ -136,7 +140,7 @@ def solved(
 
 
 def summed(
-    head: SolvedLayer | None,
+    head: SolvedHead | None,
     config: CoordinatorConfig,
     base: Weights,
     layout: Layout,

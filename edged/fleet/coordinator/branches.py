@@ -35,7 +35,7 @@ def folder_of(config: CoordinatorConfig, group: str) -> Path:
         return config.dir
     if group not in own_groups(config):
         raise ConfigError(
-            f"{group} is no group with a model of its own",
+            f"{group} is no group with its own model",
             where="--group",
             remedy=f"one of {', '.join(own_groups(config)) or 'none: set groups.NAME.own_model'}",
         )

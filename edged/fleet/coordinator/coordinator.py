@@ -95,7 +95,7 @@ class Coordinator:
     `channel` carries messages as soon as it is started; it is a session at the broker when absent. With
     `group` it coordinates that group, which has a model of its own.
 
-    Raises StorageError when its directory cannot be used; ConfigError when there is no model to begin with;
+    Raises StorageError when its directory cannot be used; ConfigError when there is no initial model;
     UnavailableError when its reducer needs a package that is not there.
     """
 
@@ -128,7 +128,7 @@ class Coordinator:
         self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
-        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course)
+        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course, self._head)
         self.admission = UpdateAdmission(
             config, self.journal, self.layout, self.course, self._reader, self._head, self._masks
         )
@@ -171,7 +171,7 @@ class Coordinator:
         """Refuse a fleet in which no device would take part."""
         if not bundle:
             raise ConfigError(
-                f"{self._config.model.name} is no bundle, so nobody knows which bundle devices need",
+                f"{self._config.model.name} is no bundle: the bundle that devices need is unknown",
                 where="bundle",
                 remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
             )
@@ -319,10 +319,10 @@ class Coordinator:
 
     @property
     def _stranded(self) -> bool:
-        """Whether the round that is open asks for sums of another layer than the configuration."""
+        """Whether the round that is open asks for sums of other layers than the configuration."""
         told = self.course.round
         wanted = None if told is None else told.config.statistics
-        return wanted is not None and (self._head is None or wanted != self._head.layer)
+        return wanted is not None and (self._head is None or wanted != self._head.told)
 
     def _carry_out(self, order: Order, now: float) -> None:
         """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
@@ -420,7 +420,7 @@ class Coordinator:
     def _settings(self) -> RoundSettings:
         """What devices do in a round."""
         head = self._head
-        return replace(self._config.settings, statistics=None if head is None else head.layer)
+        return replace(self._config.settings, statistics=None if head is None else head.told)
 
     @property
     def _update_bytes(self) -> int:
@@ -648,6 +648,9 @@ class Coordinator:
             return f"{self._pace.least} devices that are ready"
         if not self._config.choose.everyone and len(self._within_budget(ready, now)) < self._pace.least:
             return "the budget of bytes of the fleet for today is used"
+        if not self._config.choose.everyone and self._since is not None:
+            left = self._since + self._config.choose.patience - now
+            return f"more devices that are ready, for another {left:.0f} s" if left > 0 else ""
         return ""
 
     def _rollout_status(self) -> RolloutStatus | None:

@@ -27,6 +27,7 @@ def export(
     """
     from edged.engines.portable.description import Description, base_model
     from edged.storage.models.bundles import Bundle
+    from edged.storage.models.model_metadata import ModelMetadata
 
     folder = folder_of(config, group)
     if not (folder / COURSE).exists():
@@ -46,5 +47,6 @@ def export(
     with disk_errors("reading", stored):
         weights = unpack((stored / FILE).read_bytes())[0]
     base = base_model(opened, Description.of(opened))
-    publish_file(out, bytes(base.with_parameters({**base.parameters(), **weights})))
+    made = bytes(base.with_parameters({**base.parameters(), **weights}))
+    publish_file(out, ModelMetadata.of_bundle(opened).stamp(made, base.suffix))
     return course

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from edged.domain.federated.personal_layers import is_personal
-from edged.errors import ConfigError, CorruptError, RefusedError
+from edged.domain.model_files import TARGET_MEAN
+from edged.errors import ConfigError, CorruptError, RefusedError, UnavailableError
 from edged.fleet.rules.layout import Layout
-from edged.fleet.rules.statistics import SolvedLayer
+from edged.fleet.rules.statistics import SolvedHead
 from edged.mqtt.weight_encoding import unpack
 from edged.storage.files.atomic import disk_errors
 
@@ -35,31 +35,34 @@ def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
     return shared, config.bundle or bundle
 
 
-def head_of(config: CoordinatorConfig, weights: Weights) -> SolvedLayer | None:
-    """The layer that rounds of statistics solve for, in the fleet's model; None in rounds of training.
+def head_of(config: CoordinatorConfig, weights: Weights) -> SolvedHead | None:
+    """The layers that rounds of statistics solve for, in the fleet's model; None in rounds of training.
 
-    Raises ConfigError when there is no such layer, or the network of `model` does not end with it.
+    Raises ConfigError when there are no such layers, or the network of `model` does not end with them.
     """
     if config.round.kind == "training":
         return None
-    head = SolvedLayer.of(Layout.of(weights).by_name, config.statistics)
-    if (config.model / "bundle.json").is_file():
-        from edged.storage.models.bundles import Bundle
-        from edged.trainer.head_inputs import HeadInputs
+    shapes = Layout.of(weights).by_name
+    if not (config.model / "bundle.json").is_file():
+        values = TARGET_MEAN in shapes  # a file does not tell what its network answers
+        return SolvedHead.of(shapes, config.statistics, "values" if values else "classes")
+    from edged.storage.models.bundles import MEASURING, Bundle
+    from edged.trainer.head_inputs import HeadInputs
 
-        bundle = Bundle.open(config.model)
-        try:
-            rows = np.ones((2, bundle.input.width), np.float32)
-            HeadInputs(bundle, weights, head.layer).check(rows)
-        except RefusedError as problem:
-            raise ConfigError(problem.what, where=str(config.model), remedy=problem.remedy) from None
+    bundle = Bundle.open(config.model)
+    head = SolvedHead.of(shapes, config.statistics, "values" if bundle.loss in MEASURING else "classes")
+    try:
+        for number, layer in enumerate(head.told.layers):
+            HeadInputs(bundle, weights, layer, number).check()
+    except (RefusedError, UnavailableError) as problem:
+        raise ConfigError(problem.what, where=str(config.model), remedy=problem.remedy) from None
     return head
 
 
 def _read(config: CoordinatorConfig) -> tuple[Weights, str]:
     if not config.model.exists():
         raise ConfigError(
-            "there is no model to begin with", where=str(config.model), remedy="name a bundle or safetensors"
+            "there is no initial model", where=str(config.model), remedy="name a bundle or safetensors"
         )
     if not (config.model / "bundle.json").is_file():
         return _read_file(config.model), ""

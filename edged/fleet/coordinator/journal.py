@@ -4,7 +4,7 @@ fleet.json          the course of rounds, sealed
 lineage.json        every round with its numbers, sealed; the newest thousand
 models/<hash>/      weights and their manifest, with parent and round; what a strategy remembers with them
 rounds/<n>          updates that count in round n; reports/<n> what devices made of its model
-masks/<n>           what devices have said of its masks
+masks/<n>           what devices have said of its masks; what they add up to lies beside it, see `masked_sum`
 """
 
 from __future__ import annotations

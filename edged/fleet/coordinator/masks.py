@@ -11,6 +11,7 @@ import numpy as np
 from edged.domain.federated.mask_messages import ROSTER, SHARES, STEPS, UNMASK
 from edged.domain.federated.masking import FEWEST
 from edged.errors import CorruptError, RejectedUpdateError, TrainingError
+from edged.fleet.coordinator.masked_sum import MaskedSum
 from edged.fleet.rules.masks import Masks
 from edged.logs import get_logger
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.coordinator.updates import StoredUpdate
     from edged.fleet.rules.rounds import FleetState
+    from edged.fleet.rules.statistics import SolvedHead
     from edged.storage.files.append_log import AppendLog
 
 AT_ONCE = 64  # messages to devices between two looks at what has come
@@ -48,9 +50,15 @@ class MaskKeeper:
     """Leads the masks of a round from step to step; every step is durable before a device is told of it."""
 
     def __init__(
-        self, config: CoordinatorConfig, journal: CoordinatorJournal, announcer: Announcer, course: FleetState
+        self,
+        config: CoordinatorConfig,
+        journal: CoordinatorJournal,
+        announcer: Announcer,
+        course: FleetState,
+        head: SolvedHead | None = None,
     ) -> None:
         self._config, self._journal, self._announcer = config, journal, announcer
+        self._earlier = MaskedSum(journal, head)
         self._log: AppendLog | None = None
         self._masks: Masks | None = None
         self._outgoing: deque[tuple[str, str]] = deque()
@@ -99,7 +107,7 @@ class MaskKeeper:
             return
         masks.since = head["at"]
         if what == ROSTER:
-            masks.make_roster()
+            masks.make_roster(carried=head.get("carried", ""), members=head.get("members"))
         elif what == SHARED:
             masks.end_sharing()
         else:
@@ -192,8 +200,10 @@ class MaskKeeper:
         asked = None if told is None or told.devices is None else set(told.devices).difference(excluded)
         whole = count >= self._config.round.devices if asked is None else asked <= masks.joined.keys()
         if count >= self._least and (whole or waited):
-            masks.make_roster()
-            self._step(masks, {"what": ROSTER}, now)
+            sums = None if told is None else self._earlier.carried(told, masks.kept, excluded)
+            carried, members = ("", {}) if sums is None else (sums.id, dict(sums.members))
+            masks.make_roster(carried=carried, members=members)
+            self._step(masks, {"what": ROSTER, "carried": carried, "members": members}, now)
             self._outgoing.extend((name, ROSTER) for name in sorted(masks.joined))
             return WAIT
         return Due("abandon", f"too few have joined: {count} of {self._least}") if over else WAIT
@@ -259,15 +269,20 @@ class MaskKeeper:
     def total(self, records: Iterable[tuple[StoredUpdate, bytes]], size: int) -> NDArray[np.float64]:
         """The sum `(size,)` of the vectors in `records`, which are all of the devices that `survivors` names.
 
-        Raises TrainingError when the answers do not fit together.
+        With statistics those of earlier rounds are in it. Raises TrainingError when the answers do not fit
+        together.
         """
-        if self._masks is None:
+        masks, told = self._masks, self._course.round
+        if masks is None or told is None:
             raise ValueError("no round under masks is open")
         try:
-            return self._masks.unmasked((np.frombuffer(data, "<u8") for _, data in records), size)
+            total = masks.unmasked((np.frombuffer(data, "<u8") for _, data in records), size)
         except (CorruptError, ValueError) as problem:  # ValueError: a device has sent no key
             what = problem.what if isinstance(problem, CorruptError) else str(problem)
             raise TrainingError(f"the masks cannot be taken off: {what}", where="masks") from problem
+        if told.config.statistics is None:
+            return total
+        return self._earlier.add(told, masks.carried, self.survivors, total)
 
     @property
     def survivors(self) -> frozenset[str]:

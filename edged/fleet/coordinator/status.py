@@ -67,6 +67,7 @@ def lines_of(report: FleetReport) -> list[str]:
     lines = [
         f"fleet {status.fleet}{group}: {runs}, {broker}",
         f"round {status.round} {status.phase}" + (f", {left:.0f} s left" if left > 0 else ""),
+        *([f"  waits for {status.waits_for}"] if status.waits_for else []),
         f"updates {status.updates} of {status.wanted}, refused: {refused}",
         *([] if status.masks is None else [f"masks {status.masks}"]),
         f"devices {status.devices}, ready {status.ready}" + (", paused" if status.paused else ""),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edged.fleet.coordinator.masks import MaskKeeper
     from edged.fleet.rules.layout import Layout
     from edged.fleet.rules.rounds import FleetState
-    from edged.fleet.rules.statistics import SolvedLayer
+    from edged.fleet.rules.statistics import SolvedHead
     from edged.storage.files.append_log import AppendLog, LogRecord
 
 HELD_BYTES = 64 * 1024**2
@@ -75,7 +75,7 @@ class UpdateAdmission:
         layout: Layout,
         course: FleetState,
         control: ControlReader,
-        head: SolvedLayer | None = None,
+        head: SolvedHead | None = None,
         masks: MaskKeeper | None = None,
     ) -> None:
         self._config, self._journal, self._layout, self._control = config, journal, layout, control
@@ -224,7 +224,7 @@ class UpdateAdmission:
         return self._parts.add(update, piece)
 
     @property
-    def _sums(self) -> SolvedLayer | None:
+    def _sums(self) -> SolvedHead | None:
         """The layer whose sums devices send now; None in rounds of training."""
         told = self.course.round
         return None if told is None or told.config.statistics is None else self._head
@@ -243,7 +243,7 @@ class UpdateAdmission:
         self._keep(stored, vector.astype("<u8").tobytes())
         self._answers[update.round, update.id].accepted.append(update.device)
 
-    def _accept_sums(self, update: UpdateHeader, blob: bytes, head: SolvedLayer) -> None:
+    def _accept_sums(self, update: UpdateHeader, blob: bytes, head: SolvedHead) -> None:
         vector = admit_sums(update, blob, head, update_encoding.unpack_sums)
         body, told, most = self._body(update.base), self.course.round, self._limits.max_samples
         if self.course.phase == "open" and told is not None and body != self._body(told.base.hash):

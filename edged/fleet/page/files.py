@@ -40,7 +40,7 @@ class PageSettings:
                 remedy="write ws://host:port/path, or wss://; user and password are asked in the page",
             )
         if not self.root or any(sign in self.root for sign in "+#\0"):
-            raise ConfigError("topics cannot begin with this", where=self.root or "--root")
+            raise ConfigError("topics cannot start with this", where=self.root or "--root")
 
     @property
     def policy(self) -> str:

@@ -50,7 +50,7 @@ def loopback(listen: str) -> tuple[str, int]:
         inside = False
     if not inside:
         raise ConfigError(
-            "other machines could steer devices through this",
+            "other machines could control devices through this",
             where=f"--listen {listen}",
             remedy="listen on 127.0.0.1; --out DIR writes the page for a broker or web server with TLS",
         )

@@ -90,7 +90,7 @@ def check_round(
 def check_claims(update: UpdateHeader, layout: Layout) -> None:
     """Refuse what is out of bounds before any of it is held: samples and size."""
     if update.samples < 1:
-        raise RejectedUpdateError("samples", f"{update.samples} samples, 1 at least")
+        raise RejectedUpdateError("samples", f"{update.samples} samples, expected at least 1")
     if update.bytes > largest(layout):
         raise RejectedUpdateError("size", f"{update.bytes} bytes, at most {largest(layout)} are taken")
 

@@ -24,7 +24,7 @@ from edged.trainer.task import EngineFactory, LearningTask
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.federated.head_statistics import HeadStatistics
+    from edged.domain.federated.head_statistics import NetworkStatistics
     from edged.domain.protocols import Engine
     from edged.domain.stream.schema import Schema
     from edged.storage.models.bundles import Bundle
@@ -115,8 +115,10 @@ class SharedSetup:
         made = alone.train_round({}, free, CarriedState(), rng=np.random.default_rng(seed))
         return {**weights, **made.carried.personal}
 
-    def statistics(self, rows: NDArray[np.int64], config: RoundSettings, weights: Weights) -> HeadStatistics:
-        """The sums of rows for the last layer of the network with these weights."""
+    def statistics(
+        self, rows: NDArray[np.int64], config: RoundSettings, weights: Weights
+    ) -> NetworkStatistics:
+        """The sums of rows for the last layers of the network with these weights."""
         data = self.data(rows, np.empty(0, np.int64), weights)
         alone = RoundTrainer(self.task, self.engines, data, Unthrottled())
         return alone.head_statistics(weights, config)

@@ -22,7 +22,7 @@ from edged.fleet.config import CoordinatorConfig, StatisticsSection, TrainSectio
 from edged.fleet.coordinator.branches import GROUPS, FleetWithGroups
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.rules.statistics import SolvedLayer
+from edged.fleet.rules.statistics import SolvedHead
 from edged.fleet.simulation.figures import ClosedFormFigures, ComparedFigures, SimulationReport, measured
 from edged.fleet.simulation.partition import by_key, dirichlet
 from edged.fleet.simulation.shared import SharedSetup
@@ -351,9 +351,9 @@ def _closed_form(
     """The last layer solved for from the rows of all devices together, and how far the fleet's is from it."""
     initial = bench.initial()
     section = StatisticsSection()
-    head = SolvedLayer.of({name: value.shape for name, value in initial.items()}, section)
+    head = SolvedHead.of({name: value.shape for name, value in initial.items()}, section)
     rows = np.concatenate([device.learned for device in devices])
-    sums = bench.statistics(rows, RoundSettings(statistics=head.layer), initial)
+    sums = bench.statistics(rows, RoundSettings(statistics=head.told), initial)
     expected = head.model(initial, sums, section)
     apart = max(float(np.abs(expected[name] - made[name]).max()) for name in expected)
     return ClosedFormFigures(bench.evaluate(expected, folder / "asked.onnx", unseen)[0].metric, apart)

@@ -74,6 +74,11 @@ class Session(NetworkThread):
         self._subscriptions.remove(filters, sink)
         self._waker.wake()
 
+    def end(self, filters: Sequence[str]) -> None:
+        """Have the broker send nothing new on these filters; what it has kept still goes to their sinks."""
+        self._subscriptions.end(filters)
+        self._waker.wake()
+
     def wait_ready(self, timeout: float) -> bool:
         """Wait until the broker has confirmed the subscriptions; False when that took too long."""
         return self._online.wait(timeout) and self._subscriptions.confirmed.wait(timeout)

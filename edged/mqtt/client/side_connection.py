@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from edged.mqtt.client.subscriptions import Sink
 
 CONFIRM_SECONDS = 5.0
+DRAIN_SECONDS, QUIET_SECONDS = 10.0, 0.3  # for what the broker still has for a connection that ends
 WAITING = 20
 SIDE = 1 << 32  # added to the numbers of connections of the second session
 
@@ -48,6 +50,8 @@ class SideConnection:
         self._filters = filters
         self._client_id = client_id
         self._session: Session | None = None
+        self._ending: Session | None = None
+        self._came = self._owed = 0  # messages over the second session, and those not acknowledged
 
     def open(self, sink: Sink) -> None:
         """Receive commands on a connection of their own and deliver them to `sink`. Safe to call twice."""
@@ -69,13 +73,26 @@ class SideConnection:
         session, self._session = self._session, None
         if session is None:
             return
+        self._ending = session
         if sink is not None:
             self._main.subscribe(self._filters, 1, sink, as_published=self._as_published)
             self._main.wait_ready(CONFIRM_SECONDS)
-            session.unsubscribe(self._filters)
+            session.end(self._filters)
+            if not self._as_published:
+                self._drain(session)
         session.stop()
+        self._ending, self._owed = None, 0
+
+    def _drain(self, session: Session) -> None:
+        """Let the broker send what it has kept for `session`: nobody else would get it."""
+        until, seen = time.monotonic() + DRAIN_SECONDS, -1
+        while session.connected and time.monotonic() < until and (self._owed or seen != self._came):
+            seen = self._came
+            time.sleep(QUIET_SECONDS)
 
     def _receive(self, sink: Sink, delivery: ReceivedMessage) -> None:
+        self._came += 1
+        self._owed += delivery.qos > 0
         delivery.epoch += SIDE  # so that it cannot be mistaken for one of the main session
         sink(delivery)
 
@@ -129,7 +146,8 @@ class SideConnection:
         """Acknowledge each message on the connection that it came over."""
         here = [delivery for delivery in deliveries if delivery.epoch >= SIDE]
         self._main.ack([delivery for delivery in deliveries if delivery.epoch < SIDE])
-        if here and (session := self._session) is not None:
+        if here and (session := self._session or self._ending) is not None:
             for delivery in here:
                 delivery.epoch -= SIDE
             session.ack(here)
+            self._owed -= sum(delivery.qos > 0 for delivery in here)

@@ -84,6 +84,11 @@ class Subscriptions:
             self._gone += [pattern for pattern in filters if pattern not in left]
             self._routes = {}
 
+    def end(self, filters: Sequence[str]) -> None:
+        """Let the next `extend` tell the broker, and keep the sinks for what still comes."""
+        with self._lock:
+            self._gone += filters
+
     def session_present(self, *, present: bool) -> None:
         """A connection was made: forget what the broker has forgotten.
 

@@ -239,7 +239,7 @@ def restore(
         raise RefusedError(
             f"there is a state already: {there[0].name}",
             where=str(state),
-            remedy="--replace puts the backup in its place, for good",
+            remedy="--replace discards it permanently",
         )
     _refuse_folders_of_others(there)
     unpacked = state / RESTORING

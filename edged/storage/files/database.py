@@ -101,18 +101,23 @@ def migrate(db: sqlite3.Connection, path: Path, steps: Migrations) -> None:
     Raises NewerStateError when the file was written by a newer edged.
     """
     for number in range(schema_version(db, path, len(steps)), len(steps)):
-        with transaction(db, path):
-            for statement in steps[number]:
-                db.execute(statement)
-            _write_version(db, number + 1)
+        _run(db, path, [*steps[number], *_version_is(number + 1)])
     if db.execute("PRAGMA application_id").fetchone()[0] == 0 and steps:
-        with transaction(db, path):
-            _write_version(db, len(steps))  # an earlier edged wrote it once
+        _run(db, path, _version_is(len(steps)))  # an earlier edged wrote it once
 
 
-def _write_version(db: sqlite3.Connection, version: int) -> None:
-    db.execute(f"PRAGMA user_version = {version}")
-    db.execute(f"PRAGMA application_id = {_APPLICATION + version}")
+def _version_is(version: int) -> list[str]:
+    return [f"PRAGMA user_version = {version}", f"PRAGMA application_id = {_APPLICATION + version}"]
+
+
+def _run(db: sqlite3.Connection, path: Path, statements: Sequence[str]) -> None:
+    """Statements in one transaction; `execute` would keep each of them in memory for its next use."""
+    with translated(path):
+        try:
+            db.executescript(";\n".join(["BEGIN IMMEDIATE", *statements, "COMMIT"]))
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
 
 
 def schema_version(db: sqlite3.Connection, path: Path, known: int) -> int:
@@ -155,7 +160,7 @@ def translated(path: Path) -> Iterator[None]:
             raise CorruptError(
                 f"the database is damaged: {text}",
                 where=str(path),
-                remedy="restart `edged run`: it sets the file aside and begins a new one",
+                remedy="restart `edged run`: it sets the file aside and creates a new one",
             ) from problem
         remedy = next((remedy for part, remedy in _REMEDIES.items() if part in text), "")
         raise StorageError(f"the database refused: {text}", where=str(path), remedy=remedy) from problem

@@ -71,7 +71,7 @@ class TransferStaging:
                     raise RefusedError(
                         "another transfer is under way",
                         where=current.name,
-                        remedy=f"finish it, or wait: it is given up after {self._expire:g} s without a chunk",
+                        remedy=f"finish it; it is discarded after {self._expire:g} s without a chunk",
                     )
                 self.discard(current)
             if self.transfer is None:

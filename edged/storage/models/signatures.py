@@ -90,7 +90,7 @@ def open_signed(path: Path, keys: Sequence[Path]) -> tuple[Bundle, Path]:
         bundle.refuse_others()
     except (BundleError, StorageError) as problem:
         raise RefusedError(
-            f"not as it was signed: {problem.what}", where=problem.where, remedy="install the bundle anew"
+            f"not as it was signed: {problem.what}", where=problem.where, remedy="install the bundle again"
         ) from problem
     return bundle, signer
 
@@ -106,7 +106,7 @@ def refuse_stale(bundle: Bundle, least: int, now: float) -> None:
         raise RefusedError(
             f"the bundle has version {version}, and this device has taken version {least}",
             where=where,
-            remedy="sign it anew; to go back see docs/security.md, allow_downgrade",
+            remedy="sign it again; to go back see docs/security.md, allow_downgrade",
         )
     if bundle.expires is None:
         return
@@ -116,7 +116,7 @@ def refuse_stale(bundle: Bundle, least: int, now: float) -> None:
         )
     if now >= bundle.expires:
         expired = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(bundle.expires))
-        raise RefusedError(f"the bundle expired on {expired}", where=where, remedy="sign it anew")
+        raise RefusedError(f"the bundle expired on {expired}", where=where, remedy="sign it again")
 
 
 def _manifest(path: Path) -> bytes:

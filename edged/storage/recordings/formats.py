@@ -6,12 +6,13 @@ import gzip
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.errors import ConfigError
 from edged.storage.recordings.csv_file import CsvSource
+from edged.storage.recordings.frame import Frame
 from edged.storage.recordings.home_assistant import RecorderSource
 from edged.storage.recordings.parquet import ParquetSource
 from edged.storage.recordings.records import JsonLinesSource, LineProtocolSource
@@ -39,8 +40,10 @@ _OPEN: dict[str, Callable[[Path], AbstractContextManager[Source]]] = {
 _DAMAGED = (zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError)
 
 
-def format_of(path: Path) -> str:
-    """The format that a file's name tells; ConfigError for none."""
+def format_of(path: Path | Frame) -> str:
+    """The format that a file's name tells, `frame` for columns in memory; ConfigError for none."""
+    if isinstance(path, Frame):
+        return "frame"
     name = path.name.lower().removesuffix(".gz")
     for known, endings in FORMATS.items():
         if name.endswith(endings):
@@ -51,16 +54,16 @@ def format_of(path: Path) -> str:
     )
 
 
-def open_source(path: Path, known: str) -> AbstractContextManager[Source]:
-    """Open a file of rows in one of the `FORMATS` but npz.
+def open_source(path: Path | Frame, known: str) -> AbstractContextManager[Source]:
+    """Open a file of rows in one of the `FORMATS` but npz, or columns in memory.
 
     Raises ConfigError when it is not in this format; UnavailableError without the package that reads it.
     """
-    return _OPEN[known](path)
+    return nullcontext(path) if isinstance(path, Frame) else _OPEN[known](path)
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def readable(path: Path | Frame) -> Iterator[None]:
     """Name the file in whatever goes wrong while it is read, and the place in it that an error names."""
     try:
         yield

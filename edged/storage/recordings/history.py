@@ -29,6 +29,7 @@ from edged.storage.recordings.rows import LeftOut, Roles, RowBlock, Wanted, find
 if TYPE_CHECKING:
     from edged.config import StreamConfig
     from edged.domain.stream.windowing import WindowRules
+    from edged.storage.recordings.frame import Frame
     from edged.storage.recordings.rows import Source
 
 LONGEST_KEY, LONGEST_ID = 256, 128  # as in messages
@@ -56,7 +57,7 @@ class FileReader:
         key = None if (stream.key_spec or "").startswith("topic:") else stream.key_spec
         return Wanted(tuple((name,) for name in stream.names), stream.label_path, key, stream.ts, stream.id)
 
-    def batches(self, path: Path, known: str) -> Iterator[Batch]:
+    def batches(self, path: Path | Frame, known: str) -> Iterator[Batch]:
         """The samples of a file in the format `known`, in its order; their offsets count from 0.
 
         Windows are cut, and what is forecast is the label, as in ingest; a window that is not whole at the
@@ -78,18 +79,26 @@ class FileReader:
 
     # ---- rows to readings ----------------------------------------------------------------------
 
-    def readings(self, path: Path, known: str) -> Iterator[Batch]:
+    def readings(self, path: Path | Frame, known: str) -> Iterator[Batch]:
         """The readings of a file, joined where samples are; windows are not cut yet."""
         if self._stream.joined:
             return self._joined_batches(path, known)
-        return self._npz_batches(path) if known == "npz" else self._row_batches(path, known)
+        return (
+            self._npz_batches(path)
+            if known == "npz" and isinstance(path, Path)
+            else self._row_batches(path, known)
+        )
 
-    def _joined_batches(self, path: Path, known: str) -> Iterator[Batch]:
+    def _joined_batches(self, path: Path | Frame, known: str) -> Iterator[Batch]:
         joined = JoinedRows(
             self._stream, self._labels, self.left_out,
             default_key=self._default_key(), start=self._now, spacing=self._spacing,
         )  # fmt: skip
-        with self._npz_source(path) if known == "npz" else open_source(path, known) as source:
+        with (
+            self._npz_source(path)
+            if known == "npz" and isinstance(path, Path)
+            else open_source(path, known) as source
+        ):
             self.unit = source.unit
             readings = joined.readings(source, self.wanted())
             while part := list(islice(readings, _ROWS)):
@@ -101,7 +110,7 @@ class FileReader:
             self._check(recorded.x.shape[1], len(names), times=True)
         return nullcontext(NpzSource(recorded, recorded.names or names))
 
-    def _row_batches(self, path: Path, known: str) -> Iterator[Batch]:
+    def _row_batches(self, path: Path | Frame, known: str) -> Iterator[Batch]:
         with open_source(path, known) as source:
             roles, self.unit = find_roles(source, self.wanted()), source.unit
             self._check(len(roles.features), self._stream.width, times="time" in roles.others)
@@ -213,7 +222,7 @@ def _kept(batch: Batch, keep: Sequence[bool]) -> Batch:
     )
 
 
-def read_recording(path: Path, stream: StreamConfig) -> Recording:
+def read_recording(path: Path | Frame, stream: StreamConfig) -> Recording:
     """Read a recorded stream for its configuration; where samples are joined, they are joined already.
 
     Raises as `read_stream`.

@@ -18,13 +18,14 @@ from edged.storage.recordings.rows import RowBlock, Wanted, find_roles, number, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.storage.recordings.frame import Frame
     from edged.storage.recordings.rows import Source
 
 
 def read_stream(
-    path: Path, *, features: Sequence[str] = (), label: str | None = None, key: str = "key"
+    path: Path | Frame, *, features: Sequence[str] = (), label: str | None = None, key: str = "key"
 ) -> Recording:
-    """Read a recorded stream from its file; docs/import.md describes the formats.
+    """Read a recorded stream from its file or from columns in memory; docs/import.md describes the formats.
 
     An `X` of an npz with more than two dimensions (windows of several channels) is flattened to one row of
     features a sample, last dimension fastest. Without column names `names` is empty.
@@ -41,7 +42,8 @@ def read_stream(
     right; UnavailableError without the package that reads its format.
     """
     with readable(path):
-        if (known := format_of(path)) == "npz":
+        known = format_of(path)
+        if known == "npz" and isinstance(path, Path):
             return read_npz(path, key)
         with open_source(path, known) as source:
             return _read_rows(source, Wanted(tuple((name,) for name in features), label, key))

@@ -356,7 +356,7 @@ class SampleLog(JoiningReader):
         """
         with self._writing() as (tally, _):
             if (tally.next_offset, tally.next_seq) != (1, 1):
-                raise StorageError("the log has a numbering of its own", where=str(self._path))
+                raise StorageError("the log has its own numbering", where=str(self._path))
             tally.next_offset, tally.next_seq = offset, seq
 
     def drop_damaged(self, seconds: float) -> int:

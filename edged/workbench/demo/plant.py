@@ -2,7 +2,7 @@
 
 The plant is a motor and a centrifugal pump on an endurance rig, with ageing sensors.
 The rig provokes faults in turns, so their labels are known. What the unit does, what its sensors
-make of it, and how both change over the stream is in `docs/plant.md`, with all constants.
+make of it, and how both change over the stream is in `docs/studies/plant.md`, with all constants.
 """
 
 from __future__ import annotations

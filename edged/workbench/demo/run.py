@@ -357,7 +357,7 @@ def run_demo(
 ) -> DemoSummary:
     """Run the demo and return its summary.
 
-    The plant has so many `machines`; each of several gets a model of its own once it has labels enough.
+    The plant has so many `machines`; each of several gets its own model once it has labels enough.
 
     `broker` is the first one installed when absent; `bundle` the standard network, built at the start. Of
     samples a second no more than `rate` are published, and a machine that needs fewer gets longer to answer.

@@ -28,6 +28,7 @@ from edged.workbench.recordings.stream import LabelOptions, shape_stream
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.storage.recordings import Frame
     from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
 
     Progress = Callable[[int, int, int], None]
@@ -41,7 +42,7 @@ WRITTEN = (
 
 def run(
     config: Config,
-    data: Path,
+    data: Path | Frame,
     options: LabelOptions,
     out: Path | None = None,
     on_progress: Progress = lambda *_: None,
@@ -55,7 +56,7 @@ def run(
 
 def run_several(
     configs: Sequence[tuple[str, Config]],
-    data: Path,
+    data: Path | Frame,
     options: LabelOptions,
     out: Path | None = None,
     on_progress: Progress = lambda *_: None,
@@ -76,7 +77,12 @@ def run_several(
 
 
 def _evaluate(
-    name: str, config: Config, data: Path, options: LabelOptions, out: Path | None, on_progress: Progress
+    name: str,
+    config: Config,
+    data: Path | Frame,
+    options: LabelOptions,
+    out: Path | None,
+    on_progress: Progress,
 ) -> EvaluationOutcome:
     started = time.monotonic()
     stream = shape_stream(read_recording(data, config.stream), config, options)

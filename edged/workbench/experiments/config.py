@@ -143,7 +143,7 @@ class SplitConfig(Section):
     @model_validator(mode="after")
     def _within_the_whole(self) -> SplitConfig:
         if self.train + self.validation + self.test > 1 + 1e-9:
-            raise ValueError("train, validation and test are shares of the whole: together 1 at most")
+            raise ValueError("train, validation and test are shares of the whole: together at most 1")
         return self
 
 

@@ -81,9 +81,13 @@ class Shown(SparseMessage):
 
 @dataclass(frozen=True)
 class TrialResult(Message):
-    """What a training has come to; figures are the task's metrics by name."""
+    """What a training has come to; figures are the task's metrics by name.
+
+    `errors` are the standard errors of those on the validation part, from the choice of its samples.
+    """
 
     validation: Mapping[str, float]
+    errors: Mapping[str, float]
     test: Mapping[str, float] | None
     curve: tuple[EpochDone, ...]
     best_epoch: int

@@ -1,17 +1,17 @@
-"""From single trainings to a ranking of recipes, with what is known of the spread over seeds."""
+"""From single trainings to a ranking of recipes, with what is known of the spread of their figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import atan, cos, isfinite, nan, pi, sqrt
-from statistics import fmean, median, stdev
+from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.domain.training.message import Message
 from edged.workbench.experiments.grid import Recipe
 from edged.workbench.experiments.job import EpochDone, Shown
-from edged.workbench.experiments.scoring import LOWER_IS_BETTER
+from edged.workbench.experiments.scoring import BLOCKS, LOWER_IS_BETTER
 
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
@@ -31,7 +31,7 @@ class MetricSpread(Message):
 
     @property
     def known(self) -> bool:
-        """Whether there is an interval: one seed has none."""
+        """Whether there is an interval: the test part and one seed have none."""
         return isfinite(self.low)
 
     def clear_of(self, other: MetricSpread) -> bool:
@@ -67,7 +67,8 @@ class FailedRecipe(Message):
 class RankedRecipe(Message):
     """A recipe with its rank, from 1, and its figures; `test` is None without a test part.
 
-    `clear` says that its interval does not meet that of the first; None for the first, and for one seed.
+    `clear` says that its interval does not meet that of the first; None for the first, and where there is no
+    interval.
     """
 
     recipe: Recipe
@@ -143,7 +144,7 @@ def _reasons(outcomes: Sequence[TrialOutcome], metric: str) -> tuple[FailureReas
 
 def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> RankedRecipe:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
-    validation = _spreads([result.validation for result in results])
+    validation = _spreads([result.validation for result in results], [result.errors for result in results])
     tests = [result.test for result in results if result.test is not None]
     peaks = [result.peak_bytes for result in results if result.peak_bytes is not None]
     return RankedRecipe(
@@ -164,38 +165,51 @@ def _row(recipe: Recipe, outcomes: Sequence[TrialOutcome], metric: str) -> Ranke
     )
 
 
-def _spreads(figures: Sequence[Mapping[str, float]]) -> Spreads:
-    return {name: _spread([found[name] for found in figures]) for name in figures[0]}
+def _spreads(figures: Sequence[Mapping[str, float]], errors: Sequence[Mapping[str, float]] = ()) -> Spreads:
+    return {
+        name: _spread([found[name] for found in figures], [found[name] for found in errors])
+        for name in figures[0]
+    }
 
 
-def _spread(values: Sequence[float]) -> MetricSpread:
-    return MetricSpread(*mean_interval(values), tuple(values))
+def _spread(values: Sequence[float], errors: Sequence[float]) -> MetricSpread:
+    return MetricSpread(*mean_interval(values, errors), tuple(values))
 
 
 HALVINGS = 100
 
 
 class Interval(NamedTuple):
-    """A mean and the ends of its interval; NaN with a single value, and all where one is not finite."""
+    """A mean and the ends of its interval; NaN where it has none, and all where a value is not finite."""
 
     mean: float
     low: float
     high: float
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """The mean of independent values, n > 0, with Student's t-interval (Student 1908).
+def mean_interval(values: Sequence[float], errors: Sequence[float] = (), level: float = 0.95) -> Interval:
+    """The mean of n > 0 values with Student's t-interval (Student 1908).
 
-    >>> interval = mean_interval([0.80, 0.82, 0.84])
-    >>> [round(value, 4) for value in interval]
+    `errors` are their standard errors, which have a common cause: they do not become smaller with n, and are
+    known from `BLOCKS` blocks. Degrees of freedom are those of Welch and Satterthwaite. Without them the
+    values are independent, and a single one has no interval.
+
+    >>> [round(value, 4) for value in mean_interval([0.80, 0.82, 0.84])]
     [0.82, 0.7703, 0.8697]
+    >>> [round(value, 4) for value in mean_interval([0.96, 0.96], [0.01, 0.01])]
+    [0.96, 0.9391, 0.9809]
     """
     if not all(map(isfinite, values)):
         return Interval(nan, nan, nan)
-    mean = fmean(values)
-    if len(values) < 2:
+    n, mean = len(values), fmean(values)
+    between = variance(values) / n if n > 1 else 0.0
+    common = fmean(error * error for error in errors) if errors else 0.0
+    if not isfinite(common) or (n < 2 and not errors):
         return Interval(mean, nan, nan)
-    reach = t_quantile(0.5 + level / 2, len(values) - 1) * stdev(values) / sqrt(len(values))
+    total = between + common
+    doubt = between**2 / max(1, n - 1) + common**2 / (BLOCKS - 1)
+    freedom = int(total**2 / doubt) if doubt > 0 else 1
+    reach = t_quantile(0.5 + level / 2, max(1, freedom)) * sqrt(total)
     return Interval(mean, mean - reach, mean + reach)
 
 

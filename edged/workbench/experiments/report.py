@@ -89,7 +89,8 @@ def _lead(report: RecipeReport, tell: Tell) -> str:
     rows, metric = report.ranking, report.metric
     first = rows[0]
     found, test = first.validation[metric], first.test
-    sure = f", 95 % interval {tell(found.low)} to {tell(found.high)} over {report.seeds} seeds"
+    seeds = f"{report.seeds} seed{'s' * (report.seeds > 1)}"
+    sure = f", 95 % interval {tell(found.low)} to {tell(found.high)} from {seeds} and the samples judged"
     text = (
         f"<b>{escape(first.recipe.name)}</b> is first of {len(rows)}: {_name(metric)} "
         f"<b>{tell(found.mean)}</b> on the validation part{sure if found.known else ''}"
@@ -117,8 +118,9 @@ def _intervals(report: RecipeReport, tell: Tell) -> str:
     ]
     direction = "higher is better" if report.higher_is_better else "lower is better"
     note = (
-        "A dot is the mean over seeds, a line its 95 % interval, the pale dots are the seeds; the open "
-        "diamond is the mean on the test part, for information."
+        "A dot is the mean over seeds, a line its 95 % interval: how far chance in training, and in which "
+        "samples are in the validation part, can move it. The pale dots are the seeds; the open diamond is "
+        "the mean on the test part, for information."
     )
     more = len(report.ranking) - len(rows)
     note += f" The best {LONGEST} of {len(report.ranking)}." if more else ""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ROWS = 1024  # predicted together
 BINS = 40
+BLOCKS = 20  # stretches of the validation part that are left out in turns
 TAILS = (0.5, 99.5)  # percentiles beyond which a residual counts in the outermost bin
 LOWER_IS_BETTER = frozenset({"mae", "rmse", "loss"})
 
@@ -53,7 +54,26 @@ class Judge:
 
     def figures(self, model: Model, rows: NDArray[np.int64]) -> dict[str, float]:
         """The task's metrics on these rows."""
+        return self._figures(*self._both(model, rows), rows)
+
+    def standard_errors(self, model: Model, rows: NDArray[np.int64]) -> dict[str, float]:
+        """Return how far the same model's metrics would vary with other rows of the same stream.
+
+        A jackknife over `BLOCKS` stretches of the rows, as neighbours are alike (Künsch 1989); NaN where a
+        metric needs all of them.
+        """
         y, answer = self._both(model, rows)
+        blocks = np.array_split(np.arange(len(rows)), min(BLOCKS, len(rows)))
+        found = []
+        for block in blocks:
+            kept = np.setdiff1d(np.arange(len(rows)), block)
+            found.append(self._figures(y[kept], answer[kept], rows[kept]))
+        spread = np.sqrt(len(blocks) - 1)
+        return {name: float(spread * np.std([one.get(name, np.nan) for one in found])) for name in found[0]}
+
+    def _figures(
+        self, y: NDArray[np.float32], answer: NDArray[np.float32], rows: NDArray[np.int64]
+    ) -> dict[str, float]:
         if self.scale is None:
             return score(self.schema, y.astype(np.float64), answer.astype(np.float64))
         found = score(self.schema, y.astype(np.float64) * self.scale, answer.astype(np.float64) * self.scale)

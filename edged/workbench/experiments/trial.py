@@ -137,6 +137,7 @@ class Trial:
         part, rows = ("test", split.test) if len(split.test) else ("validation", split.validation)
         return TrialResult(
             validation=judge.figures(model, split.validation),
+            errors=judge.standard_errors(model, split.validation),
             test=judge.figures(model, split.test) if len(split.test) else None,
             curve=tuple(self._progress.curve),
             best_epoch=self._progress.best,

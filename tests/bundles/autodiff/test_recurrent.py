@@ -86,6 +86,9 @@ CASES = [
     layer("LSTM", ends=("h",), direction="bidirectional"),
     layer("LSTM", fixed=("s", "t")),
     layer("LSTM", 'activations = ["Sigmoid", "Tanh", "Tanh"]', rows=(2,)),
+    # One row: the state in blocks of steps.
+    layer("LSTM", length=20, rows=(1, 2)),
+    layer("LSTM", length=16, rows=(1,), first=False, ends=("y",), direction="bidirectional"),
     # Two layers, with what exporters write between them.
     Case(
         """h1 = LSTM<hidden_size = 2>(x, w, r) f = Squeeze(h1, one)

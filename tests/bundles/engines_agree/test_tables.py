@@ -1,4 +1,4 @@
-"""The tables of docs/portable.md say what the rules and the zoo say."""
+"""The tables of docs/operators.md say what the rules and the zoo say."""
 
 from __future__ import annotations
 

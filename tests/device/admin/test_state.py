@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from edged import __version__
 from edged.config import loader
 from edged.device.admin.state import on_models, status_of, train_once
 from edged.device.learning.scheduler import BACKOFF
@@ -18,6 +21,7 @@ from edged.device.startup.bootstrap import open_samples
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.temporal_context import pad
 from edged.engines.inference import InferenceModel
+from edged.engines.runtime import ort
 from edged.errors import ConfigError, EdgedError, RefusedError, StorageError
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundles import Bundle
@@ -148,6 +152,18 @@ def test_models_are_listed_shown_and_exported(config: Config, tmp_path: Path) ->
     shown = models(config, "show", 2, None)
     assert {k: v for k, v in shown.items() if k != "path"} == listed[1]
     assert models(config, "export", 2, tmp_path / "out.onnx")["version"] == 2
+    told = ort.session(str(tmp_path / "out.onnx")).get_modelmeta().custom_metadata_map
+    record, created = listed[1], datetime.fromtimestamp(listed[1]["created"], timezone.utc)
+    context = {"edged.context": json.dumps(list(Bundle.open(config.storage.dir / "bundle").context))}
+    assert told == context | {
+        "edged.version": __version__, "edged.model_version": "2", "edged.parent": "1", "edged.run": "1",
+        "edged.source": "training", "edged.created": created.isoformat(timespec="seconds"),
+        **{f"edged.{name}": str(record["data"][name]) for name in ("samples", "first_offset", "last_offset")},
+        "edged.bundle": record["data"]["bundle"],
+    }  # fmt: skip
+    stored = config.storage.dir / "models" / "2"
+    assert edged("artifacts", "export", stored, "-o", tmp_path / "again.onnx").code == 0
+    assert ort.session(str(tmp_path / "again.onnx")).get_modelmeta().custom_metadata_map == told
     x, y = two_classes(200, seed=9)
     model = InferenceModel(tmp_path / "out.onnx")
     x = pad(x, model.input_width)

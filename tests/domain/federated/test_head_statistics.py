@@ -72,7 +72,7 @@ def test_the_numbers_on_the_line_are_the_sums_again() -> None:
     assert vector.shape == (length(WIDTH, CLASSES),)
     again = HeadStatistics.from_vector(vector, WIDTH, CLASSES)
     assert (again.gram == sums.gram).all()
-    assert (again.by_class == sums.by_class).all()
+    assert (again.by_target == sums.by_target).all()
     with pytest.raises(CorruptError, match="is not"):
         HeadStatistics.from_vector(vector[:-1], WIDTH, CLASSES)
 

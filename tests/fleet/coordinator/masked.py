@@ -38,6 +38,7 @@ class MaskedDevices:
         self._fleet, self._vector = fleet, vector
         self.silent: set[str] = set()
         self.sent: dict[str, np.ndarray] = {}
+        self.kept: dict[str, dict[str, np.ndarray]] = {}  # of each device, by the id of the round
         self._devices: dict[str, RoundMasks] = {}
         self._told: RoundAnnouncement | None = None
         self._line: Line | None = None
@@ -54,7 +55,7 @@ class MaskedDevices:
             if name not in self._devices and name not in self.silent:
                 self._devices[name] = RoundMasks(name, told.id)
             if name not in self.silent:
-                self._say(name, JOIN, self._devices[name].join())
+                self._say(name, JOIN, self._devices[name].join(list(self.kept.get(name, {}))))
 
     def again(self) -> None:
         """Say again what every device may be waited for."""
@@ -93,7 +94,10 @@ class MaskedDevices:
         if told is None:
             return
         if name not in self.sent:
-            self.sent[name] = self._devices[name].masked(self._vector(name, told))
+            vector, masks = self._vector(name, told), self._devices[name]
+            before = self.kept.setdefault(name, {}).get(masks.counted, np.zeros(1))
+            self.kept[name] = dict(list(self.kept[name].items())[-7:]) | {told.id: vector}
+            self.sent[name] = masks.masked(vector - before)
         blob = pack_masked(self.sent[name])
         line = UpdateHeader(name, told.round, told.id, told.base.hash, 1, None, 0.0, len(blob), "0" * 64)
         for topic, payload in line.messages(TOPICS, blob):

@@ -161,6 +161,16 @@ def test_status_says_why_devices_take_no_part(fleet: Fleet) -> None:
     assert "  not ready: d: has bundle other, the fleet f00" in lines
 
 
+def test_status_says_how_long_it_waits_for_more_devices(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, choose={"patience": "60s"}, round={"devices": 4, "window": 0})
+    for name in "abc":
+        fleet.state(name)
+    fleet.turns()
+    fleet.wait(20)
+    fleet.coordinator._publish_status(anew=True)  # noqa: SLF001
+    assert "  waits for more devices that are ready, for another 40 s" in lines_of(status_of(fleet.config))
+
+
 def test_a_report_that_comes_late_is_no_refusal(fleet: Fleet) -> None:
     assert fleet.told is not None
     assert fleet.told.devices is not None
@@ -229,7 +239,7 @@ def test_what_is_sealed_to_the_coordinator_counts_and_what_does_not_open_is_refu
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"bundle": ""}, "is no bundle, so nobody knows which bundle devices need"),
+        ({"bundle": ""}, "is no bundle, so the coordinator does not know which bundle devices need"),
         ({"round": {"deadline": "30s"}}, "devices send within 60 s, but the round closes after 30 s"),
     ],
 )

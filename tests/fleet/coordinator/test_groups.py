@@ -91,7 +91,7 @@ def test_each_group_has_rounds_and_a_model_of_its_own(site: Site, running: Runni
     assert [one.devices for one in about] == [4, 4]
     assert status_of(config, "north").status.group == "north"
     assert lines_of(status_of(config, "north"))[0].startswith("fleet plant, group north: stopped")
-    with pytest.raises(ConfigError, match="south is no group with a model of its own"):
+    with pytest.raises(ConfigError, match="south is no group with its own model"):
         folder_of(config, "south")
 
 

@@ -44,7 +44,7 @@ def test_a_file_gives_its_weights(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no model to begin with"):
+    with pytest.raises(ConfigError, match="no initial model"):
         first_model(config(tmp_path / "nothing"))
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"x")

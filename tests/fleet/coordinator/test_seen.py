@@ -126,9 +126,11 @@ def test_metrics_are_for_this_machine_alone(tmp_path: Path) -> None:
         Fleet(tmp_path, metrics={"listen": "0.0.0.0:9464"})
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_the_dashboard_and_the_alerts_ask_for_metrics_that_there_are() -> None:
     known = set(re.findall(r'"(edged_fleet_[a-z_]+)"', Path(metrics.__file__).read_text(encoding="utf-8")))
     text = (ROOT / "deploy" / "grafana" / "edged-fleet.json").read_text(encoding="utf-8")
     assert set(re.findall(r"\bedged_fleet_[a-z_]+", text)) == known
+    rules = (ROOT / "deploy" / "prometheus" / "edged-fleet.rules.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"\bedged_fleet_[a-z_]+", rules)) < known
     dashboard = json.loads(text)
     assert (dashboard["id"], dashboard["uid"]) == (None, "edged-fleet")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.domain.federated.head_statistics import HeadStatistics
+from edged.domain.federated.head_statistics import HeadStatistics, NetworkStatistics
 from edged.domain.federated.messages import Receipts, UpdateHeader
 from edged.errors import ConfigError
 from edged.fleet.coordinator.control import exclude
@@ -50,7 +50,7 @@ def sums(rows: Rows, name: str) -> HeadStatistics:
     return HeadStatistics.of(*rows[name], CLASSES)
 
 
-def send(made: Fleet, name: str, found: HeadStatistics, **changed: Any) -> None:
+def send(made: Fleet, name: str, found: HeadStatistics | NetworkStatistics, **changed: Any) -> None:
     told = made.told
     assert told is not None
     blob = pack_sums(found.vector())
@@ -188,7 +188,7 @@ def test_what_no_samples_can_give_is_refused(tmp_path: Path) -> None:
     send(
         made, "negative", replace(good, gram=np.where(np.eye(9, k=0) * (np.arange(9) == 4), -1.0, good.gram))
     )
-    send(made, "classes", replace(good, by_class=good.by_class * 2))
+    send(made, "classes", replace(good, by_target=good.by_target * 2))
     send(
         made,
         "correlated",
@@ -225,7 +225,7 @@ def test_a_device_counts_for_so_many_samples_at_most(tmp_path: Path) -> None:
     for name in "ab":
         send(made, name, sums(rows, name))
     made.turns(4)
-    quarter = HeadStatistics(*(part / 4 for part in (sums(rows, "b").gram, sums(rows, "b").by_class)))
+    quarter = HeadStatistics(*(part / 4 for part in (sums(rows, "b").gram, sums(rows, "b").by_target)))
     assert len(rows["a"][0]) <= 100
     weight, _ = (sums(rows, "a") + quarter).solved(10.0, 10.0)
     assert np.abs(standing(made)["w"] - weight).max() <= 1e-6
@@ -280,10 +280,11 @@ def test_what_cannot_work_is_an_error_at_once(tmp_path: Path, sections: dict[str
 
 def test_the_last_layer_is_found_by_its_name(tmp_path: Path) -> None:
     from edged.fleet.config import StatisticsSection
-    from edged.fleet.rules.statistics import SolvedLayer
+    from edged.fleet.rules.statistics import SolvedHead
 
     shapes = {
         f"layer{n}.{kind}": shape for n in (2, 9, 10) for kind, shape in (("weight", (4, 6)), ("bias", (4,)))
     }
-    assert SolvedLayer.of(shapes | {"scale": (7,)}, StatisticsSection()).layer.weight == "layer10.weight"
+    (found,) = SolvedHead.of(shapes | {"scale": (7,)}, StatisticsSection()).told.layers
+    assert found.weight == "layer10.weight"
     assert base_weights()["w"].shape == (CLASSES, WIDTH)

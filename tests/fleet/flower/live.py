@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
     from edged.workbench.demo.broker import Mosquitto
 
+ROOT = Path(__file__).parents[3]
 NAMES = ("a", "b", "c")
 STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
 QUIET: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "portable", "learning_rate": 0.01}
@@ -162,3 +165,23 @@ def test_three_supernodes_learn_and_a_dead_one_holds_up_one_round_alone(
         assert about["refused"].keys() == {"identity"}
         assert (fourth.model != fifth.model, about["devices"]) == (True, 2)
     assert flower.strangers() == []
+
+
+@pytest.mark.parametrize("unit", ["edged-superlink", "edged-supernode"])
+def test_options_of_the_units_are_the_programs(unit: str) -> None:
+    text = (ROOT / "deploy" / "flower" / f"{unit}.service").read_text(encoding="utf-8")
+    command = text.partition("ExecStart=")[2].partition("LoadCredential")[0]
+    given = re.findall(r"(--[a-z-]+)", command)
+    program = Path(os.environ["EDGED_FLOWER"]).parent / f"flower-{unit.removeprefix('edged-')}"
+    known = subprocess.run([program, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert given
+    assert [option for option in given if option not in known] == []
+
+
+def test_commands_of_the_tutorial_are_flowers() -> None:
+    page = (ROOT / "docs" / "tutorial-flower.md").read_text(encoding="utf-8")
+    flwr = Path(os.environ["EDGED_FLOWER"]).parent / "flwr"
+    given = {tuple(words.split()) for words in re.findall(r"\bflwr ((?:supernode )?[a-z]+)", page)}
+    assert given >= {("supernode", "register"), ("supernode", "list"), ("run",)}
+    for words in given:
+        subprocess.run([flwr, *words, "--help"], capture_output=True, check=True, timeout=60)

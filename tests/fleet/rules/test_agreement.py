@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from edged.domain.federated.participation import DeviceRules, MembershipRecord, disagreement, terms
 from edged.domain.federated.privacy import PrivacyLedger, clipped, cost_of, epsilon_of, noised, norm
-from edged.domain.federated.settings import LastLayer, MaskSettings, RoundSettings
+from edged.domain.federated.settings import LastLayer, MaskSettings, RoundSettings, StatisticsSettings
 from edged.domain.training.training_run import KeptUpdate
 from edged.fleet.rules.admission import bound
 
 SIZE = 400
+STATISTICS = StatisticsSettings((LastLayer("w", "b", 3, 8),))
 norms = st.floats(1e-3, 1e3)
 multipliers = st.sampled_from([0.0, 0.1, 0.5, 1.0, 4.0, 40.0])
 KEPT = KeptUpdate("press-7", 3, "0" * 32, "1" * 64, 100, 1.0, 4.0, None, {}, 500)
@@ -44,9 +45,9 @@ def test_an_update_by_agreed_terms_is_within_the_bound(
     [
         (RoundSettings(), DeviceRules(noise=4.0), "fleet.noise is 4 here, and the round takes at most 0"),
         (RoundSettings(noise=1.0, own_noise=3.0), DeviceRules(noise=4.0), "at most 3"),
-        (RoundSettings(statistics=LastLayer("w", "b", 3)), DeviceRules(noise=1.0), "add no noise"),
-        (RoundSettings(statistics=LastLayer("w", "b", 3)), DeviceRules(epsilon=1.0), "add no noise"),
-        (RoundSettings(statistics=LastLayer("w", "b", 3)), DeviceRules(personal=("b",)), "keeps layers here"),
+        (RoundSettings(statistics=STATISTICS), DeviceRules(noise=1.0), "add no noise"),
+        (RoundSettings(statistics=STATISTICS), DeviceRules(epsilon=1.0), "add no noise"),
+        (RoundSettings(statistics=STATISTICS), DeviceRules(personal=("b",)), "keeps layers here"),
         (RoundSettings(), DeviceRules(masked=True), "fleet.masked"),
     ],
 )

@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from edged.domain.training.batch_pool import LabelForm
 from edged.workbench.experiments.config import RecipeFile
 from edged.workbench.experiments.grid import Recipe, expand
-from edged.workbench.experiments.job import EpochDone, Shown, TrialOrder, TrialResult
+from edged.workbench.experiments.job import Data, EpochDone, Shown, TrialOrder, TrialResult
+from edged.workbench.experiments.loading import Split
 from edged.workbench.experiments.ranking import best_seed, mean_interval, ranking, t_quantile
 from edged.workbench.experiments.runner import TrialOutcome
+from edged.workbench.experiments.scoring import Judge
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FILE = RecipeFile.model_validate(
     {"stream": {"features": 2, "classes": 2}, "recipes": [{"batch": [1, 2, 3], "name": "r"}]}
@@ -21,10 +28,12 @@ FILE = RecipeFile.model_validate(
 RECIPES = expand(FILE, Path())
 
 
-def outcome(recipe: Recipe, seed: int, value: float, test: float = 0.5, size: int = 10) -> TrialOutcome:
+def outcome(
+    recipe: Recipe, seed: int, value: float, test: float = 0.5, size: int = 10, error: float = 0.0
+) -> TrialOutcome:
     order = TrialOrder(recipe, FILE.stream.to_schema(), seed, "auto", 1, "accuracy", *[Path()] * 3)
     result = TrialResult(
-        {"accuracy": value}, {"accuracy": test},
+        {"accuracy": value}, {"accuracy": error}, {"accuracy": test},
         curve=(EpochDone(1, 1, 0.5, 0.5, 0.5, 0.5),), best_epoch=1, shown=Shown("test", seed),
         step_us=1.0, peak_bytes=100 + seed, bundle_bytes=size, model_bytes=size, parameters=3,
         engine="portable", notes=(), seconds=1.0,
@@ -41,7 +50,44 @@ def test_the_test_part_decides_nothing_and_size_where_means_are_the_same() -> No
     )
     assert [(row.rank, row.recipe.name) for row in ranked] == [(1, c.name), (2, b.name), (3, a.name)]
     assert failed == ()
-    assert {row.clear for row in ranked} == {None}
+    assert [row.clear for row in ranked] == [None, False, True]
+
+
+def test_equal_seeds_are_no_certainty() -> None:
+    made = [
+        outcome(r, s, v, error=0.01)
+        for r, v in zip(RECIPES, (0.9608, 0.9596, 0.8), strict=True)
+        for s in (0, 1)
+    ]
+    ranked, _ = ranking(RECIPES, made, "accuracy")
+    found = ranked[0].validation["accuracy"]
+    assert found.seeds == (0.9608, 0.9608)
+    assert (found.low, found.high) == pytest.approx((0.9399, 0.9817), abs=1e-4)
+    assert [row.clear for row in ranked] == [None, False, True]
+
+
+def test_an_interval_holds_also_what_other_samples_would_change() -> None:
+    """Neighbours that are alike: the sampling error is that of stretches, not of single samples."""
+    rng, held = np.random.default_rng(1), []
+    schema = FILE.stream.to_schema()
+    rows = np.arange(600)
+    for _ in range(300):
+        right = np.repeat(rng.random(60) < 0.8, 10)
+        y = np.zeros((600, 1), np.float32)
+        data = Data(
+            np.where(right, -1.0, 1.0).astype(np.float32)[:, None], y, None, Split(rows, rows, rows, 0)
+        )
+        error = Judge(schema, data, LabelForm("cross_entropy", 2), None).standard_errors(_Sign(), rows)
+        low, high = mean_interval([float(right.mean())], [error["accuracy"]])[1:]
+        held.append(low <= 0.8 <= high)
+    assert np.mean(held) == pytest.approx(0.94, abs=0.03)
+
+
+class _Sign:
+    """Answers the second class for positive inputs."""
+
+    def predict(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.concatenate([-x, x], axis=1)
 
 
 def test_intervals_that_do_not_meet_are_clear() -> None:
@@ -63,7 +109,9 @@ def test_errors_rank_the_other_way_round() -> None:
         one = outcome(recipe, 0, value)
         assert one.result is not None
         figures = {"mae": value}
-        made.append(replace(one, result=replace(one.result, validation=figures, test=figures)))
+        made.append(
+            replace(one, result=replace(one.result, validation=figures, errors=figures, test=figures))
+        )
     ranked, _ = ranking(RECIPES, made, "mae")
     assert [row.recipe.name for row in ranked] == [RECIPES[i].name for i in (1, 2, 0)]
 

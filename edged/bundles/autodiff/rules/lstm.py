@@ -6,15 +6,17 @@ i, o, f = σ(W·xₜ + R·hₜ₋₁ + b), g = tanh(W·xₜ + R·hₜ₋₁ + b)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from edged.bundles.autodiff.control_flow import Body, ScanState, write_scan
+from edged.bundles.autodiff.control_flow import Body, ScanState, write_choice, write_scan
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.bptt import Loop, write_gradients
 from edged.bundles.autodiff.rules.recurrent import (
     RecurrentLayer,
+    are_fewer,
     before_each,
     lessened,
     read_layer,
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from edged.bundles.autodiff.registry import Adjoints
     from edged.bundles.autodiff.rules.bptt import Result
     from edged.bundles.autodiff.tape import Adjoint, Tape
+
+
+SHORT = 4  # steps that are not worth a block
 
 
 class LstmStates(NamedTuple):
@@ -111,6 +116,16 @@ def _gates(layer: RecurrentLayer, x: str, h: str, bias: str, to: Body) -> tuple[
 
 def _remembered(f: str, ig: str, layer: RecurrentLayer, to: Body) -> str:
     """f∘cₜ₋₁ of all steps."""
+    size = max(n for n in range(1, math.isqrt(layer.length) + 1) if layer.length % n == 0)
+    if size < SHORT:
+        return _one_by_one(f, ig, layer, to)
+    one, more, result = to.body(), to.body(), to.name("remembered")
+    results = [_in_blocks(f, ig, size, layer, one)], [_one_by_one(f, ig, layer, more)]
+    write_choice(are_fewer(2, layer, to), (one, more), results, [result], to)
+    return result
+
+
+def _one_by_one(f: str, ig: str, layer: RecurrentLayer, to: Body) -> str:
     step = to.body()
     before, forget, new = step.name("c"), step.name("f"), step.name("ig")
     fc = step.add("Mul", [forget, before])
@@ -118,6 +133,34 @@ def _remembered(f: str, ig: str, layer: RecurrentLayer, to: Body) -> str:
     result = to.name("remembered")
     write_scan(step, to, states=states, sequences={forget: f, new: ig}, collected={fc: result})
     return result
+
+
+def _in_blocks(f: str, ig: str, size: int, layer: RecurrentLayer, to: Body) -> str:
+    """The same for one row, blocks of `size` steps side by side: what a Scan costs is its rounds.
+
+    Behind the start s of a block cₜ = lₜ + pₜ∘cₛ, where l goes as c but from 0, and p = ∏ f: Blelloch 1990,
+    "Prefix sums and their applications".
+    """
+    shape = layer.length // size, layer.hidden
+    apart, step = to.sizes(shape[0], size, shape[1]), to.body()
+    rounds = [to.add("Transpose", [to.add("Reshape", [name, apart])], perm=[1, 0, 2]) for name in (f, ig)]
+    local, share, forget, new = (step.name(hint) for hint in ("l", "p", "f", "ig"))
+    fl, fp = (step.add("Mul", [forget, name]) for name in (local, share))
+    zeros = to.add("ConstantOfShape", [to.sizes(*shape)])
+    states = [
+        ScanState(zeros, local, step.add("Add", [fl, new])),
+        ScanState(to.add("Exp", [zeros]), share, fp),
+    ]
+    collected = {fl: to.name("local"), step.add("Identity", [fp]): to.name("share")}
+    ends = write_scan(
+        step, to, states=states, sequences=dict(zip((forget, new), rounds, strict=True)), collected=collected
+    )
+    last, through = (to.add("Unsqueeze", [end, to.sizes(1)]) for end in ends)
+    after = to.add("Add", [_one_by_one(through, last, layer, to), last])
+    starts = to.add("Squeeze", [before_each(layer.first[1], after, to), to.sizes(1)])
+    locals_, shares = collected.values()
+    whole = to.add("Add", [locals_, to.add("Mul", [shares, starts])])
+    return to.add("Reshape", [to.add("Transpose", [whole], perm=[1, 0, 2]), to.sizes(-1, 1, layer.hidden)])
 
 
 # ---- gradient ---------------------------------------------------------------------------------

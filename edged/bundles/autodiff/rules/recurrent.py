@@ -125,7 +125,7 @@ def readers_of(gradients: Sequence[Adjoint | None], node: onnx.NodeProto, to: Ta
     return [*whole, "", ""][: 1 + STATES[node.op_type]]
 
 
-def are_fewer(rows: int, layer: RecurrentLayer, to: Tape) -> str:
+def are_fewer(rows: int, layer: RecurrentLayer, to: Tape | Body) -> str:
     """Whether the batch has fewer rows than these."""
     return to.add("Less", [to.add("Shape", [layer.x], start=1, end=2), to.sizes(rows)])
 

@@ -86,9 +86,9 @@ class Metrics:
     def of_device(self, page: PrometheusText) -> None:
         """Add what the streams of a device share."""
         build = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
-        page.many("gauge", "edged_build_info", "What is running; always 1.", [(build, 1)])
+        page.many("gauge", "edged_build_info", "Version of edged and platform; always 1.", [(build, 1)])
         connected = int(self._status.session.connected)
-        page.gauge("edged_mqtt_connected", "Whether the broker is connected.", connected)
+        page.gauge("edged_mqtt_connected", "1 if the broker is connected.", connected)
         self._host(page)
 
     def of_stream(self, page: PrometheusText) -> PrometheusText:
@@ -107,107 +107,135 @@ class Metrics:
     # ---- one subject each --------------------------------------------------------------------
 
     def _about(self, page: PrometheusText) -> None:
-        page.gauge("edged_uptime_seconds", "Since the start of the daemon.", self._status.uptime)
+        page.gauge("edged_uptime_seconds", "Seconds since the daemon started.", self._status.uptime)
         healthy = self._status.problem is None
-        page.gauge("edged_healthy", "Whether nothing keeps the daemon from its work.", int(healthy))
+        page.gauge("edged_healthy", "1 if the daemon works, 0 if a problem prevents it.", int(healthy))
         names = self._status.paused.names
         paused = [({"part": part}, int(part in names)) for part in ("ingest", "serving", "training")]
-        page.many("gauge", "edged_paused", "Parts that rest by command.", paused)
+        page.many("gauge", "edged_paused", "1 for each part that a command has paused.", paused)
         counts = [({"outcome": name}, count) for name, count in sorted(self._status.running.counts.items())]
-        page.many("counter", "edged_commands_total", "Commands by what became of them.", counts)
+        page.many("counter", "edged_commands_total", "Commands by outcome.", counts)
 
     def _stream(self, page: PrometheusText, counters: Counters) -> None:
         ingest, committer = self._pipeline.ingestor, self._pipeline.committer
-        page.counter("edged_samples_total", "Samples ever accepted.", counters.samples)
-        page.counter(
-            "edged_quarantined_total", "Messages that could not become samples.", counters.quarantined
+        page.counter("edged_samples_total", "Accepted samples.", counters.samples)
+        page.counter("edged_quarantined_total", "Rejected messages.", counters.quarantined)
+        page.gauge(
+            "edged_ingest_lag_seconds",
+            "Time from the newest sample's timestamp to its arrival.",
+            committer.lag,
         )
-        page.gauge("edged_ingest_lag_seconds", "From the newest sample's time to its arrival.", committer.lag)
         page.gauge("edged_ingest_waiting_messages", "Messages not yet acknowledged.", ingest.waiting)
         page.counter(
-            "edged_ingest_redelivered_total", "Messages recognised as repeated.", committer.redelivered
+            "edged_ingest_redelivered_total", "Messages recognised as redelivered.", committer.redelivered
         )
-        page.counter("edged_ingest_overrun_total", "Messages of QoS 0 that found no room.", ingest.overrun)
         page.counter(
-            "edged_ingest_flooded_total", "Readings of keys that sent too many.", ingest.admission.flooded
+            "edged_ingest_overrun_total", "QoS 0 messages dropped because the queue was full.", ingest.overrun
         )
-        page.counter("edged_ingest_skewed_total", "Event times that could not be.", ingest.admission.skewed)
         page.counter(
-            "edged_ingest_failed_commits_total", "Commits the disk refused.", committer.failed_commits
+            "edged_ingest_flooded_total",
+            "Readings dropped because their key exceeded its rate limit.",
+            ingest.admission.flooded,
         )
-        page.gauge("edged_stuck_sensors", "Sensors that stand still.", ingest.admission.stuck)
+        page.counter("edged_ingest_skewed_total", "Impossible event times.", ingest.admission.skewed)
+        page.counter(
+            "edged_ingest_failed_commits_total", "Commits that the disk rejected.", committer.failed_commits
+        )
+        page.gauge("edged_stuck_sensors", "Stuck sensors.", ingest.admission.stuck)
 
     def _labels(self, page: PrometheusText, counters: Counters) -> None:
         predictor = self._pipeline.predictor
-        page.counter("edged_labels_total", "Labels that found their samples.", counters.labels)
+        page.counter("edged_labels_total", "Labels that matched a sample.", counters.labels)
         share = counters.labels / counters.samples if counters.samples else None
         page.gauge("edged_label_ratio", "Share of all samples that got a label.", share)
-        page.counter("edged_label_contradictions_total", "Labels changed afterwards.", counters.contradicted)
-        page.gauge("edged_label_delay_samples", "Samples between one and its label.", predictor.label_delay)
+        page.counter(
+            "edged_label_contradictions_total", "Labels that were changed later.", counters.contradicted
+        )
+        page.gauge(
+            "edged_label_delay_samples",
+            "Samples that arrive between a sample and its label.",
+            predictor.label_delay,
+        )
         asked = self._pipeline.requester.requested
-        page.counter("edged_label_requests_total", "Labels people were asked for.", asked)
+        page.counter("edged_label_requests_total", "Label requests.", asked)
 
     def _model(self, page: PrometheusText) -> None:
         predictor, models = self._pipeline.predictor, self._pipeline.models
         version = predictor.champion.version
         record, reign = self._pipeline.registry.get(version), self._pipeline.registry.reign()
         named = {"version": str(version), "source": record.source}
-        page.many("gauge", "edged_model_info", "The model that serves; always 1.", [(named, 1)])
+        page.many("gauge", "edged_model_info", "Current model; always 1.", [(named, 1)])
         since = None if reign is None else reign.ts
-        page.gauge("edged_model_since_timestamp_seconds", "When it began to serve.", since)
-        page.gauge("edged_model_pinned", "Whether it is pinned.", int(record.pinned))
-        page.counter("edged_promotions_total", "Candidates that took over.", models.promotions)
-        page.counter("edged_rejections_total", "Candidates the gate refused.", models.rejections)
-        page.counter("edged_rollbacks_total", "Models that were taken back.", models.rollbacks)
-        page.counter("edged_predictions_total", "Rows predicted.", predictor.predictions)
-        page.counter("edged_unanswerable_total", "Rows no model could answer.", predictor.unanswerable)
+        page.gauge(
+            "edged_model_since_timestamp_seconds", "Time at which the current model was promoted.", since
+        )
+        page.gauge("edged_model_pinned", "1 if the current model is pinned.", int(record.pinned))
+        page.counter("edged_promotions_total", "Promoted candidates.", models.promotions)
+        page.counter("edged_rejections_total", "Rejected candidates.", models.rejections)
+        page.counter("edged_rollbacks_total", "Rollbacks.", models.rollbacks)
+        page.counter("edged_predictions_total", "Predicted rows.", predictor.predictions)
+        page.counter("edged_unanswerable_total", "Rows without a prediction.", predictor.unanswerable)
         live = predictor.live_quality()
         accuracy, error = (live.mean, None) if live.of_classes else (None, live.mean)
-        page.gauge("edged_live_accuracy_ratio", "Of the newest labelled predictions.", accuracy)
-        about = "Of the newest sets that contained their label."
+        page.gauge("edged_live_accuracy_ratio", "Accuracy on the newest labelled predictions.", accuracy)
+        about = "Share of the newest prediction sets that contain their label."
         page.gauge("edged_live_coverage_ratio", about, live.coverage)
-        page.gauge("edged_live_error", "Mean error of the newest labelled ones.", error)
+        page.gauge("edged_live_error", "Mean error of the newest labelled predictions.", error)
         about = "The same figure of repeating the last known value, on the same predictions."
         page.gauge("edged_live_repeated", about, live.repeated)
-        page.counter("edged_live_labelled_total", "Predictions whose label came.", live.labelled)
-        about = "From the arrival of a row to its prediction."
+        page.counter("edged_live_labelled_total", "Predictions that got a label.", live.labelled)
+        about = "Time from the arrival of a row to its prediction."
         page.histograms("edged_prediction_duration_seconds", about, [({}, self._predictions)])
 
     def _drift(self, page: PrometheusText) -> None:
         drift = self._pipeline.predictor.drift
         found = [({"source": s, "level": level}, count) for (s, level), count in sorted(self._drifts.items())]
-        page.many("counter", "edged_drift_signals_total", "Warnings and drifts.", found)
+        page.many("counter", "edged_drift_signals_total", "Drift signals by source and level.", found)
         score = None
         if drift.last is not None and drift.last.threshold:
             score = drift.last.statistic / drift.last.threshold
-        page.gauge("edged_drift_score_ratio", "Newest signal: its statistic over its threshold.", score)
+        page.gauge(
+            "edged_drift_score_ratio",
+            "Statistic of the newest drift signal, divided by its threshold.",
+            score,
+        )
         anomalies = self._pipeline.predictor.anomalies
         if anomalies is not None:
             standing = len(anomalies.standing())
-            page.gauge("edged_anomaly_alarms", "Keys whose alarm stands.", standing)
+            page.gauge("edged_anomaly_alarms", "Keys with an active alarm.", standing)
 
     def _learning(self, page: PrometheusText) -> None:
         scheduler = self._pipeline.scheduler
         runs = [({"outcome": outcome}, count) for outcome, count in self._runs.items()]
-        page.many("counter", "edged_training_runs_total", "Training runs since the start.", runs)
-        page.histograms("edged_training_duration_seconds", "Of runs that ended well.", [({}, self._training)])
-        about = "End of the newest run that ended well."
+        page.many("counter", "edged_training_runs_total", "Training runs since the daemon started.", runs)
+        page.histograms(
+            "edged_training_duration_seconds", "Duration of successful training runs.", [({}, self._training)]
+        )
+        about = "End of the newest successful run."
         page.gauge("edged_training_last_success_timestamp_seconds", about, self._last_success)
         running = int(scheduler.progress is not None)
-        page.gauge("edged_training_running", "Whether a run is under way.", running)
-        page.gauge("edged_training_failures", "Runs failed since one ended well.", scheduler.backoff.failures)
+        page.gauge("edged_training_running", "1 while a run is in progress.", running)
+        page.gauge(
+            "edged_training_failures",
+            "Failed runs since the last successful one.",
+            scheduler.backoff.failures,
+        )
         new = self._status.new_labelled()
-        page.gauge("edged_training_new_labels", "Labels no run has learned from.", new)
+        page.gauge("edged_training_new_labels", "Labels that no run has used yet.", new)
 
     def _keeping(self, page: PrometheusText, counters: Counters) -> None:
         outbox = self._status.outbound.outbox()
-        page.gauge("edged_buffer_samples", "Samples in the log.", counters.rows)
-        page.gauge("edged_buffer_bytes", "Size of the log.", counters.bytes)
-        page.gauge("edged_buffer_limit_bytes", "Its bound.", self._pipeline.config.storage.max_bytes)
-        page.counter("edged_buffer_evicted_total", "Samples evicted.", counters.evicted)
-        page.gauge("edged_outbox_pending_messages", "Messages the broker has not got.", outbox.pending)
-        page.gauge("edged_outbox_bytes", "Their size on the disk.", outbox.bytes)
-        page.counter("edged_outbox_dropped_total", "Messages given up.", outbox.dropped)
+        page.gauge("edged_buffer_samples", "Stored samples.", counters.rows)
+        page.gauge("edged_buffer_bytes", "Size of the sample log.", counters.bytes)
+        page.gauge(
+            "edged_buffer_limit_bytes",
+            "Size limit of the sample log.",
+            self._pipeline.config.storage.max_bytes,
+        )
+        page.counter("edged_buffer_evicted_total", "Evicted samples.", counters.evicted)
+        page.gauge("edged_outbox_pending_messages", "Messages that wait for the broker.", outbox.pending)
+        page.gauge("edged_outbox_bytes", "Size of the outbox on disk.", outbox.bytes)
+        page.counter("edged_outbox_dropped_total", "Discarded messages.", outbox.dropped)
 
     def _http(self, page: PrometheusText) -> None:
         inference, loaded = self._inference, self._inference.loaded()
@@ -222,23 +250,27 @@ class Metrics:
             ({"model": model, "version": str(version)}, histogram)
             for version, histogram in sorted(inference.durations.items())
         ]
-        page.histograms("edged_inference_duration_seconds", "Of inference requests over HTTP.", times)
-        page.gauge("edged_inference_waiting_requests", "Without an answer yet.", self._bridge.waiting)
+        page.histograms(
+            "edged_inference_duration_seconds", "Duration of inference requests over HTTP.", times
+        )
+        page.gauge(
+            "edged_inference_waiting_requests", "Inference requests in progress.", self._bridge.waiting
+        )
         reasons = [({"reason": reason}, count) for reason, count in sorted(dict(self._refused).items())]
-        page.many("counter", "edged_http_refused_total", "Requests refused, by reason.", reasons)
+        page.many("counter", "edged_http_refused_total", "Rejected requests by reason.", reasons)
         page.gauge("edged_http_event_streams", "Open event streams.", self._feed.streams)
 
     def _host(self, page: PrometheusText) -> None:
         vitals = self._vitals.read()
-        page.gauge("edged_resident_memory_bytes", "Of the daemon.", vitals.rss_bytes)
-        page.counter("edged_cpu_seconds_total", "Processor time of the daemon.", self._vitals.cpu_seconds())
+        page.gauge("edged_resident_memory_bytes", "Resident memory of the daemon.", vitals.rss_bytes)
+        page.counter("edged_cpu_seconds_total", "CPU time of the daemon.", self._vitals.cpu_seconds())
         page.counter(
             "edged_flash_written_bytes_total",
-            "Written by the daemon and its trainers.",
+            "Bytes that the daemon and its trainers have written.",
             self._status.flash_bytes(),
         )
         page.gauge("edged_temperature_celsius", "Hottest thermal zone.", vitals.temperature_c)
         page.gauge("edged_load1", "Load average over one minute.", vitals.load1)
-        page.gauge("edged_disk_free_bytes", "Where the state is.", vitals.disk_free_bytes)
+        page.gauge("edged_disk_free_bytes", "Free disk space at the state directory.", vitals.disk_free_bytes)
         charge = vitals.battery_percent
         page.gauge("edged_battery_ratio", "Charge of the battery.", None if charge is None else charge / 100)

@@ -51,9 +51,8 @@ class GuardedRoute:
         *,
         json_only: bool = True,
     ) -> None:
+        self.method, self.endpoint, self.rights = method, endpoint, tuple(rights)
         self._methods = SAFE if method == "GET" else (method,)
-        self._endpoint = endpoint
-        self._rights = rights
         self._access = access
         self._json_only = json_only
 
@@ -69,7 +68,7 @@ class GuardedRoute:
             )
         scope["edged.pass"] = self._let_in(scope, headers)
         try:
-            response = await self._endpoint(Request(scope, receive, send))
+            response = await self.endpoint(Request(scope, receive, send))
         except ClientDisconnect:
             return
         except HttpError:
@@ -80,8 +79,8 @@ class GuardedRoute:
 
     def _let_in(self, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
         shown = identify(self._access, scope, headers)
-        if self._rights:
-            require(shown, self._rights)
+        if self.rights:
+            require(shown, self.rights)
         if shown.csrf is not None and scope["method"] not in SAFE:
             given = headers.get(CSRF_HEADER, b"")
             if not hmac.compare_digest(given, shown.csrf.encode()):

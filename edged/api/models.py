@@ -1,0 +1,163 @@
+"""Networks and bundles: what a device needs to train a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edged.api.inputs import config_of, data_of, empty_directory
+from edged.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edged.api.inputs import Configuration, PathOrText
+
+
+@dataclass(frozen=True)
+class BuiltBundle:
+    """A bundle that was built.
+
+    Attributes
+    ----------
+    path
+        Its directory, for `model.bundle`.
+    engines
+        Engines that can train it: `native`, `portable` or both.
+    refused
+        Why an engine cannot, by its name.
+    trainable, frozen
+        Number of values in parameters that are trained, and that are not.
+    bytes
+        Size of its files.
+    fingerprint
+        SHA-256 over its files, in hexadecimal.
+    notes
+        What was noticed on the way, one line each.
+    """
+
+    path: Path
+    engines: tuple[str, ...]
+    refused: Mapping[str, str]
+    trainable: int
+    frozen: int
+    bytes: int
+    fingerprint: str
+    notes: tuple[str, ...]
+
+
+def new_model(
+    kind: str,
+    out: PathOrText,
+    *,
+    inputs: int | Sequence[int],
+    outputs: int | None = None,
+    hidden: Sequence[int] | None = None,
+    seed: int = 0,
+) -> Path:
+    """Write a small untrained network as an ONNX file and return its path.
+
+    Parameters
+    ----------
+    kind
+        `mlp`, `autoencoder`, `cnn1d`, `cnn2d` or `gru`.
+    inputs
+        Number of features; `(readings, channels)` of a window; `(channels, height, width)` of an image.
+    outputs
+        Number of classes or targets; none for an autoencoder.
+    hidden
+        Layer sizes; None: those of the kind.
+    seed
+        Seed of the initial weights.
+
+    Raises
+    ------
+    EdgedError
+        ConfigError when kind and sizes do not fit, or `out` exists.
+    """
+    from edged import bundles
+    from edged.bundles import commands
+
+    bundles.require()
+    path = Path(out)
+    if path.exists():
+        raise ConfigError("exists already", where=str(path), remedy="name a new file")
+    sizes = (inputs,) if isinstance(inputs, int) else tuple(inputs)
+    layers = None if hidden is None else ",".join(map(str, hidden))
+    commands.new_model(
+        kind, inputs=commands.Inputs(sizes), outputs=outputs, hidden=layers, out=path, seed=seed
+    )
+    return path
+
+
+def build(
+    model: PathOrText,
+    out: PathOrText,
+    *,
+    loss: str | Sequence[str],
+    optimizer: str = "adamw",
+    optimizer_options: Mapping[str, float] | None = None,
+    train: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+    data: Any = None,
+    config: Configuration | None = None,
+    stream: str | None = None,
+    standardise: bool | None = None,
+    engine: str = "both",
+) -> BuiltBundle:
+    """Build a bundle from an ONNX model, as `edged artifacts build`.
+
+    Parameters
+    ----------
+    model
+        ONNX file.
+    out
+        New directory.
+    loss
+        Such as `cross_entropy` or `mse`, or a file: see [losses](losses.md).
+    optimizer, optimizer_options
+        Name, and options such as `{"weight_decay": 0.01}`.
+    train, freeze
+        Globs of parameter names that are trained, or not.
+    data
+        Recorded data, from which the standardisation of the inputs is computed; None: the first training run
+        computes it.
+    config, stream
+        Configuration that has the names of features and classes, and the name of its stream.
+    standardise
+        Whether to put a standardisation in front; None: for networks of `new_model` alone.
+    engine
+        `native`, `portable` or `both`.
+
+    Raises
+    ------
+    EdgedError
+        BundleError when the model cannot be trained, with the node; ConfigError for wrong arguments.
+    """
+    from edged import bundles, logs
+
+    bundles.require()
+    logs.configure_library()
+    from edged.bundles.commands import build_from_file
+    from edged.bundles.graph.naming import Naming
+    from edged.bundles.graph.optimizers import Optimizer
+
+    path = empty_directory(out)
+    assert path is not None  # noqa: S101
+    shape = None if config is None else config_of(config, stream).stream
+    told = build_from_file(
+        Path(model), path, loss=[loss] if isinstance(loss, str) else list(loss),
+        optimizer=Optimizer.of(optimizer, **(optimizer_options or {})), train=train, freeze=freeze,
+        data=None if data is None else data_of(data), standardise=standardise, engine=engine,
+        naming=Naming() if shape is None else Naming.of(shape.to_schema()), stream=shape,
+    )  # fmt: skip
+    return BuiltBundle(
+        path,
+        told.engines,
+        dict(told.refused),
+        told.trainable_size,
+        told.frozen_size,
+        told.bytes,
+        told.fingerprint,
+        told.notes or (),
+    )

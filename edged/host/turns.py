@@ -1,0 +1,236 @@
+"""Threads for loops: one of its own for a loop, or a few that the loops of many streams share.
+
+A loop is a `Stage` that takes turns. It sleeps until it is woken, or until its patience has ended.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.domain.protocols import Stage
+
+log = get_logger("edged.turns")
+
+NEVER = float("inf")
+
+
+class OwnTurns(threading.Event):
+    """Lets one stage take its turns on a thread of its own. `set` wakes it."""
+
+    crowded = False
+    """Whether others wait for this thread."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    def start(self, stage: Stage) -> None:
+        """Let `stage` take turns until it says that it is over."""
+        self._thread = threading.Thread(target=self._loop, args=(stage,), name=self._name, daemon=True)
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the last turn, at most `timeout` seconds."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    @property
+    def alive(self) -> bool:
+        """Whether turns are taken."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Wait for long within a turn: nobody else needs this thread."""
+        yield
+
+    def _loop(self, stage: Stage) -> None:
+        while stage.turn(woken=self.wait(stage.patience())):
+            pass
+
+
+class SharedTurns:
+    """The turns of one stage on the threads of `TurnThreads`; as `OwnTurns`."""
+
+    def __init__(self, threads: TurnThreads) -> None:
+        self._threads = threads
+        self._over = threading.Event()
+        self.stage: Stage | None = None
+        self.woken = self.busy = False
+        self.due = self.noted = NEVER  # its next turn without being woken, and when that is looked for
+
+    def start(self, stage: Stage) -> None:
+        """Let `stage` take turns until it says that it is over."""
+        self.stage = stage
+        self._threads.enter(self)
+
+    def set(self) -> None:
+        """Wake the stage; from any thread."""
+        if not self.woken:
+            self._threads.wake(self)
+
+    def is_set(self) -> bool:
+        """Whether it was woken since `clear`."""
+        return self.woken
+
+    def clear(self) -> None:
+        """Forget that it was woken, before it looks for work."""
+        self.woken = False
+
+    def end(self) -> None:
+        """Note the last turn."""
+        self._over.set()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the last turn, at most `timeout` seconds."""
+        if self.stage is not None:
+            self._over.wait(timeout)
+
+    @property
+    def alive(self) -> bool:
+        """Whether turns are taken."""
+        return self.stage is not None and not self._over.is_set()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether others wait for this thread."""
+        return self._threads.crowded
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Wait for long within a turn, while another thread takes the turns of others."""
+        with self._threads.apart():
+            yield
+
+
+class TurnThreads:
+    """At most `count` threads for the turns of all loops of one kind; those that wait apart do not count.
+
+    Who is woken first has the next turn, and waits behind all others for the one after it. Threads begin when
+    there is work, and end with the last loop.
+    """
+
+    def __init__(self, name: str, count: int) -> None:
+        self._name, self._count = name, count
+        self._changed = threading.Condition()
+        self._ready: deque[SharedTurns] = deque()
+        self._timed: list[tuple[float, int, SharedTurns]] = []
+        self._numbers = itertools.count()
+        self._loops = self._running = self._idle = 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a loop waits for a thread."""
+        return bool(self._ready)
+
+    def enter(self, turns: SharedTurns) -> None:
+        """Let a loop take its first turn, and from then on those that it is woken for."""
+        with self._changed:
+            self._loops += 1
+            self._put(turns)
+
+    def wake(self, turns: SharedTurns) -> None:
+        """Let a loop take a turn; from any thread."""
+        with self._changed:
+            waits = not (turns.woken or turns.busy) and turns.stage is not None
+            turns.woken = True
+            if waits:
+                self._put(turns)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Wait for long within a turn, while another thread takes the turns of others."""
+        with self._changed:
+            self._running -= 1
+            if self._ready:
+                self._provide()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running += 1  # one that is too many ends after its turn
+
+    # ---- under the lock --------------------------------------------------------------------
+
+    def _put(self, turns: SharedTurns) -> None:
+        turns.busy, turns.due = True, NEVER
+        self._ready.append(turns)
+        self._provide()
+
+    def _provide(self) -> None:
+        """A thread for what is ready, if there may be another."""
+        if self._idle < len(self._ready) and self._running < self._count:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._running += 1
+        else:
+            self._changed.notify()
+
+    def _wait(self, turns: SharedTurns, patience: float | None) -> None:
+        turns.busy = False
+        if turns.woken:
+            self._put(turns)
+        elif patience is not None:
+            turns.due = time.monotonic() + patience
+            self._note(turns)
+
+    def _note(self, turns: SharedTurns) -> None:
+        """Look for a loop when it is due; once for each, however often that is put off."""
+        if turns.due < turns.noted:
+            turns.noted = turns.due
+            heapq.heappush(self._timed, (turns.due, next(self._numbers), turns))
+            self._changed.notify()
+
+    def _collect(self, now: float) -> None:
+        while self._timed and self._timed[0][0] <= now:
+            noted, _, turns = heapq.heappop(self._timed)
+            if noted > turns.noted:
+                continue  # it was noted for an earlier time since
+            turns.noted = NEVER
+            if turns.due <= now:
+                self._put(turns)
+            else:
+                self._note(turns)
+
+    # ---- the threads -----------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (turns := self._next()) is not None:
+            stage, goes_on, patience = turns.stage, True, None
+            try:
+                if stage is not None:
+                    goes_on = stage.turn(woken=turns.woken)
+                    patience = stage.patience()
+            except Exception:
+                log.exception("turn_failed")
+            with self._changed:
+                if goes_on:
+                    self._wait(turns, patience)
+                    continue
+                self._loops -= 1
+                if not self._loops:
+                    self._changed.notify_all()
+            turns.end()
+
+    def _next(self) -> SharedTurns | None:
+        with self._changed:
+            while self._loops and self._running <= self._count:
+                now = time.monotonic()
+                self._collect(now)
+                if self._ready:
+                    return self._ready.popleft()
+                self._idle += 1
+                self._changed.wait(self._timed[0][0] - now if self._timed else None)
+                self._idle -= 1
+            self._running -= 1
+            return None

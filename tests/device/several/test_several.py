@@ -211,3 +211,18 @@ def test_kill_9_loses_and_doubles_nothing_in_any_stream(tmp_path: Path, broker: 
             )
         )
         wait_until(lambda: [asked(listener, "status", n)["data"]["samples"] for n in "abc"] == [420] * 3, 60)
+
+
+def test_streams_that_are_slowed_down_hold_up_no_other(tmp_path: Path, broker: Mosquitto) -> None:
+    plant = Plant(tmp_path, broker.port)
+    for name in "ac":  # as many as there are threads for ingest, and each is slow to acknowledge
+        plant.stream(name)["stream"]["max_rate"] = 1
+    plant.write()
+    with plant_running(plant, broker.port) as listener:
+        for name in "ac":
+            feed(listener, name, 120)
+        listener.wait(lambda: all(len(ids(listener, name)) >= 20 for name in "ac"))
+        feed(listener, "b", 5)
+        listener.wait(lambda: len(ids(listener, "b")) == 5)
+        wait_until(lambda: asked(listener, "status", "b")["data"]["samples"] == 5)
+        assert len(ids(listener, "a")) + len(ids(listener, "c")) < 240

@@ -87,7 +87,7 @@ def check(out: Path, versions: list[str]) -> None:
             sys.exit(f"there is no python{wanted}: install it, or name others with PYTHONS=")
         with tempfile.TemporaryDirectory() as folder:
             _try(python, Path(folder), wheel, version)
-        print(f"{wheel.name}: installs and learns with CPython {wanted}")
+        print(f"{wheel.name}: installs and learns with CPython {wanted}", flush=True)
 
 
 def _try(python: str, folder: Path, wheel: Path, version: str) -> None:

@@ -30,7 +30,7 @@ This page is generated from the code by `docs/make_signal_reference.py`.
 ## Events
 
 Topic `events`, and `/api/events` over HTTP. Each event also has `event` (its name), `ts` (Unix seconds),
-`seq` and `boot`. Fields with `?` can be absent. [MQTT](mqtt.md#events) says when they are sent.
+`seq` and `boot`. Fields with `?` can be absent.
 
 | event | fields |
 |---|---|

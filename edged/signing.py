@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+    from edged.domain.json_fields import JsonObject
+
 BYTES = 64
 _MAKE = "make a pair with `edged keys new -o FILE`"
 
@@ -72,7 +74,7 @@ def sign(message: bytes, key: Path) -> bytes:
 def sign_command(
     command: str,
     device: str,
-    request: dict[str, Any],
+    request: JsonObject,
     key: Path,
     *,
     now: float,
@@ -85,7 +87,7 @@ def sign_command(
     (`now`, Unix seconds) and `transaction` are added to the fields of the request where they are absent.
     ConfigError when the file `key` holds no private key of Ed25519.
     """
-    fields = {"ts": round(now, 3), "transaction": transaction} | request
+    fields = {"ts": round(now, 3), "transaction": transaction, **request}
     fields.pop(signatures.FIELD, None)
     # The last field is the empty one, also where a field within another has that name.
     payload = json.dumps({**fields, signatures.FIELD: ""}, separators=(",", ":")).encode()

@@ -153,11 +153,11 @@ def build(
     )  # fmt: skip
     return BuiltBundle(
         path,
-        tuple(told["engines"]),
-        dict(told["refused"]),
-        told["trainable_size"],
-        told["frozen_size"],
-        told["bytes"],
-        told["fingerprint"],
-        tuple(told["notes"]),
+        told.engines,
+        dict(told.refused),
+        told.trainable_size,
+        told.frozen_size,
+        told.bytes,
+        told.fingerprint,
+        told.notes or (),
     )

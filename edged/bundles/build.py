@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -301,7 +301,7 @@ def _portable(
     seed: int,
     refused: dict[str, str],
     note: Callable[[str], None],
-) -> dict[str, Any] | None:
+) -> Mapping[str, Any] | None:
     """The description of the step graph, once it is written; None where the bundle has none.
 
     Where the model is for the native engine alone, `refused` gets the reason.

@@ -6,7 +6,7 @@ import io
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,7 @@ from edged.bundles.export.parameters import get
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.network import UNTRAINED
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
-from edged.bundles.inspect import inspect
+from edged.bundles.inspect import BundleReport, inspect
 from edged.bundles.losses.objective import outputs_of
 from edged.bundles.losses.options import parse
 from edged.bundles.preflight import BOTH, Obstacle, engines_left, lacking, obstacles
@@ -27,6 +27,7 @@ from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics, is_standardised
 from edged.bundles.source.trainable import select
 from edged.domain.stream.running_statistics import RunningMoments
+from edged.domain.training.message import Message
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import publish_file
 from edged.storage.models.bundles import MEASURING
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.losses.objective import Given, LossHead
     from edged.config import StreamConfig
+    from edged.domain.json_fields import JsonObject
     from edged.storage.recordings import Frame, Recording
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
@@ -170,7 +172,7 @@ def build_from_file(
     stream: StreamConfig | None = None,
     checkpoint: str = "full",
     sequence: int | None = None,
-) -> dict[str, Any]:
+) -> BundleReport:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
     `loss` and what is for cross_entropy are written as `loss_options` has it. `library` is an ONNX file with
@@ -204,7 +206,7 @@ def build_from_file(
         engine=engine, forms=forms, checkpoint=checkpoint, naming=naming, note=notes.append, library=library,
         rows=None if recorded is None else np.asarray(recorded.x, np.float32),
     )  # fmt: skip
-    return inspect(built.path) | {"notes": notes}
+    return replace(inspect(built.path), notes=tuple(notes))
 
 
 def write_parameter(bundle: Path, name: str, out: Path | None) -> None:
@@ -286,6 +288,23 @@ def _moments(values: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[list[float]
 _TOLD = ("input", "output", "label", "parameters", "trainable_size", "frozen_size", "files", "bytes")
 
 
+@dataclass(frozen=True)
+class BuildCheck(Message):
+    """Whether a model can be trained, by which engines, what stands in the way, and the bundle made of it."""
+
+    model: Path
+    ok: bool
+    engines: tuple[str, ...]
+    findings: tuple[Obstacle, ...]
+    notes: tuple[str, ...]
+    bundle: BundleReport | None = None  # None where none could be made
+
+    def to_json(self) -> JsonObject:
+        """Return the fields, and beside them those of the bundle that are about its contents."""
+        made = {} if self.bundle is None else self.bundle.to_json()
+        return {**self.without("bundle"), **{name: made[name] for name in _TOLD if name in made}}
+
+
 def check(
     model: Path,
     *,
@@ -297,30 +316,21 @@ def check(
     standardise: bool | None = None,
     library: Path | None = None,
     sequence: int | None = None,
-) -> dict[str, Any]:
+) -> BuildCheck:
     """What `build_from_file` would make of a model file, or why it would not; `loss` is as for it.
 
     First the preflight, node by node; then, for what it lets through, a bundle is built in a temporary
     directory, so that what is said to be trainable was made into training graphs.
 
-    Returns
-    -------
-    `ok`, `engines` that can train it, `findings` (`node`, `operator`, `engines` that cannot because of it,
-    `what`, `remedy`) and `notes`; where it was built also `input`, `output`, `label`, the table of
-    `parameters`, and the `files` of the bundle with their sizes.
-
-    Raises
-    ------
-    ConfigError
-        When loss, optimizer or engine is unknown, or a glob matches nothing.
+    Raises ConfigError when loss, optimizer or engine is unknown, or a glob matches nothing.
     """
     notes: list[str] = []
     found = _preflight(model, outputs_of(parse(loss)), train, freeze, optimizer, library, sequence, notes)
-    engines, told = engines_left(found, engine), dict[str, Any]()
+    engines, made = engines_left(found, engine), None
     if engines:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                told = build_from_file(
+                made = build_from_file(
                     model, Path(folder) / "bundle", loss=loss, optimizer=optimizer, train=train,
                     freeze=freeze, data=None, standardise=standardise, engine=engine, library=library,
                     sequence=sequence,
@@ -328,19 +338,12 @@ def check(
             except BundleError as problem:
                 found.append(_of(problem, engines))
                 engines = ()
-        if told:
-            why = told["refused"].values()
-            notes = [note for note in told["notes"] if not any(reason in note for reason in why)]
-            found += [_of(told["refused"][name], (name,)) for name in engines if name in told["refused"]]
-            engines = tuple(told["engines"])
-    return {
-        "model": str(model),
-        "ok": bool(engines),
-        "engines": engines,
-        "findings": [finding.as_dict() for finding in found],
-        "notes": notes,
-        **{name: told[name] for name in _TOLD if name in told},
-    }
+        if made is not None:
+            why = made.refused.values()
+            notes = [note for note in made.notes or () if not any(reason in note for reason in why)]
+            found += [_of(made.refused[name], (name,)) for name in engines if name in made.refused]
+            engines = tuple(made.engines)
+    return BuildCheck(model, bool(engines), engines, tuple(found), tuple(notes), made)
 
 
 def _preflight(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from edged.bundles.source import foreign
 from edged.bundles.source.normalise import conform, read_model
 from edged.domain.model_files import FLOAT32, INT8
 from edged.domain.protocols import LearningRate
+from edged.domain.training.message import Message, SparseMessage
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.onnx.base_model import BaseModel
@@ -26,6 +29,8 @@ from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
+    from edged.domain.bundle_contents import Tensor
+    from edged.domain.json_fields import JsonObject
     from edged.domain.protocols import Engine, Labels
     from edged.storage.models.bundles import Standardisation
 
@@ -36,92 +41,137 @@ AGREEMENT = 1e-4
 Floats = NDArray[np.float32]
 
 
-def inspect(path: Path) -> dict[str, Any]:
-    """Everything a bundle says about itself, ready for JSON; hashes are not checked.
+@dataclass(frozen=True)
+class Parameter(Message):
+    """A parameter of a model; `size` is how many numbers it has."""
 
-    `parameters` is a table of `name`, `shape`, `size` (numbers) and `trainable`; `files` of `name` and
-    `bytes`. A directory made by upstream is read too; its `edged` is empty.
+    name: str
+    shape: tuple[int | str, ...]
+    size: int
+    trainable: bool
+
+
+@dataclass(frozen=True)
+class BundleFile(Message):
+    """A file of a bundle."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleReport(SparseMessage):
+    """What a bundle says about itself; the `edged` of upstream's is empty. `notes` are those of a build."""
+
+    path: Path
+    loss: str
+    loss_options: JsonObject
+    optimizer: str
+    opset: int
+    engines: tuple[str, ...]
+    refused: Mapping[str, str]
+    standardise: Standardisation | None
+    target_standardise: Standardisation | None
+    seed: int | None
+    edged: str
+    made_with: Mapping[str, str]
+    version: int | None
+    expires: float | None
+    input: Tensor
+    output: Tensor
+    label: Tensor
+    outputs: tuple[Tensor, ...]
+    labels: tuple[Tensor, ...]
+    losses: Sequence[JsonObject]
+    fingerprint: str
+    parameters: tuple[Parameter, ...]
+    trainable_size: int
+    frozen_size: int
+    files: tuple[BundleFile, ...]
+    bytes: int
+    notes: tuple[str, ...] | None = None
+
+
+_SAME = (
+    "loss", "loss_options", "optimizer", "opset", "engines", "refused", "standardise", "target_standardise",
+    "seed", "edged", "made_with", "version", "expires", "input", "output", "label", "labels", "losses",
+    "fingerprint",
+)  # fmt: skip
+
+
+def inspect(path: Path) -> BundleReport:
+    """Everything a bundle says about itself; hashes are not checked, and one of upstream's is read too.
 
     Raises BundleError or CorruptError when it cannot be read.
     """
     bundle = _open(path, verify=False)
     parameters = _parameters(bundle)
-    described = (
-        "loss",
-        "loss_options",
-        "optimizer",
-        "opset",
-        "engines",
-        "refused",
-        "standardise",
-        "target_standardise",
-        "seed",
-        "edged",
-        "made_with",
-        "version",
-        "expires",
+    return BundleReport(
+        path=path,
+        **{name: getattr(bundle, name) for name in _SAME},
+        outputs=(bundle.output, *bundle.more_outputs),
+        parameters=parameters,
+        trainable_size=sum(parameter.size for parameter in parameters if parameter.trainable),
+        frozen_size=sum(parameter.size for parameter in parameters if not parameter.trainable),
+        files=tuple(BundleFile(name, entry.bytes) for name, entry in sorted(bundle.files.items())),
+        bytes=sum(entry.bytes for entry in bundle.files.values()),
     )
-    return {
-        "path": str(path),
-        **{name: getattr(bundle, name) for name in described},
-        **{name: vars(getattr(bundle, name)) for name in ("input", "output", "label")},
-        "outputs": [vars(output) for output in (bundle.output, *bundle.more_outputs)],
-        "labels": [vars(label) for label in bundle.labels],
-        "losses": list(bundle.losses),
-        "fingerprint": bundle.fingerprint,
-        "parameters": parameters,
-        "trainable_size": sum(row["size"] for row in parameters if row["trainable"]),
-        "frozen_size": sum(row["size"] for row in parameters if not row["trainable"]),
-        "files": [{"name": name, "bytes": entry.bytes} for name, entry in sorted(bundle.files.items())],
-        "bytes": sum(entry.bytes for entry in bundle.files.values()),
-    }
 
 
-def verify(path: Path, *, threads: int = 1) -> dict[str, Any]:
+@dataclass(frozen=True)
+class VerifiedPart(Message):
+    """A check that a bundle has passed, and what was found."""
+
+    check: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class VerifiedBundle(SparseMessage):
+    """A bundle that has passed its checks; `loss` is before and after some steps."""
+
+    ok: bool
+    path: Path
+    fingerprint: str
+    loss: tuple[float, float]
+    checks: tuple[VerifiedPart, ...]
+    signed: bool | None = None  # by a key that was given; None where none was
+
+
+def verify(path: Path, *, threads: int = 1) -> VerifiedBundle:
     """Check hashes, load every graph, train a few steps, export; nothing in `path` is changed.
 
-    Every engine of the bundle that is installed here is tried. The result has `checks`, a list of
-    `check` and `detail`, and `loss` before and after the steps.
+    Every engine of the bundle that is installed here is tried.
 
     Raises BundleError, CorruptError, ModelError, TrainingError or UnavailableError at the first check that
     fails.
     """
     bundle = _open(path, verify=True)
     fingerprint = bundle.fingerprint
-    checks = [_check("files", f"{len(bundle.files)} files are there, {fingerprint[:12]}")]
+    checks = [VerifiedPart("files", f"{len(bundle.files)} files are there, {fingerprint[:12]}")]
     _check_description(bundle)
     with tempfile.TemporaryDirectory() as folder:
         if foreign.is_foreign(path):
             bundle, notes = foreign.adopt(path, Path(folder))
-            checks += [_check("note", note) for note in notes]
+            checks += [VerifiedPart("note", note) for note in notes]
         engine = open_engine("auto", bundle, threads=threads)
-        checks.append(_check("graphs", f"the graphs of the {engine.name} engine load"))
+        checks.append(VerifiedPart("graphs", f"the graphs of the {engine.name} engine load"))
         x, y = _rows(bundle, engine)
         exported = Path(folder) / "exported.onnx"
         engine.export(exported)
-        checks.append(_check("export", _compare(bundle, exported, x)))
+        checks.append(VerifiedPart("export", _compare(bundle, exported, x)))
         if foreign.is_foreign(path):
-            checks.append(_check("preflight", _preflight(bundle, exported)))
+            checks.append(VerifiedPart("preflight", _preflight(bundle, exported)))
         quantised = BaseModel.of_form(bundle, INT8)
         if quantised is not None:
             checks.append(
-                _check("int8", _compare_int8(quantised, engine, Path(folder) / "int8", exported, x))
+                VerifiedPart("int8", _compare_int8(quantised, engine, Path(folder) / "int8", exported, x))
             )
         before, after = _train(engine, x, y)
-        checks.append(_check("training", f"{STEPS} steps: loss {before:.4g} to {after:.4g}"))
+        checks.append(VerifiedPart("training", f"{STEPS} steps: loss {before:.4g} to {after:.4g}"))
         if engine.name == "native" and "portable" in bundle.engines:
-            checks.append(_check("portable", _compare_losses(bundle, (before, after), x, y, threads)))
-    return {
-        "ok": True,
-        "path": str(path),
-        "fingerprint": fingerprint,
-        "loss": [before, after],
-        "checks": checks,
-    }
-
-
-def _check(check: str, detail: str) -> dict[str, str]:
-    return {"check": check, "detail": detail}
+            checks.append(VerifiedPart("portable", _compare_losses(bundle, (before, after), x, y, threads)))
+    return VerifiedBundle(True, path, fingerprint, (before, after), tuple(checks))
 
 
 def _open(path: Path, *, verify: bool) -> Bundle:
@@ -152,12 +202,11 @@ def _check_description(bundle: Bundle) -> None:
             raise BundleError(what, where=str(bundle.path))
 
 
-def _parameters(bundle: Bundle) -> list[dict[str, Any]]:
-    shapes = _shapes(bundle)
-    return [
-        {"name": name, "shape": shape, "size": _size(shape), "trainable": name in bundle.trainable}
-        for name, shape in shapes.items()
-    ]
+def _parameters(bundle: Bundle) -> tuple[Parameter, ...]:
+    return tuple(
+        Parameter(name, tuple(shape), _size(shape), name in bundle.trainable)
+        for name, shape in _shapes(bundle).items()
+    )
 
 
 def _shapes(bundle: Bundle) -> dict[str, list[int | str]]:

@@ -8,7 +8,7 @@ without a word.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.bundles.autodiff.forms import plain_forms
@@ -21,6 +21,7 @@ from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.graph.writer import attributes_of
 from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.trainable import layers
+from edged.domain.training.message import Message
 from edged.engines.native import api
 from edged.errors import BundleError
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.graph.optimizers import Optimizer
-    from edged.domain.json_fields import JsonObject
 
 BOTH = ("native", "portable")
 NATIVE = ("native",)
@@ -56,7 +56,7 @@ _UNSAFE = {
 
 
 @dataclass(frozen=True)
-class Obstacle:
+class Obstacle(Message):
     """One thing that stands in the way of training, and what to do.
 
     Attributes
@@ -81,10 +81,6 @@ class Obstacle:
         """The finding as the error of a build."""
         what = f"operator {self.operator} {self.what}" if self.operator else self.what
         return BundleError(what, where=f"node {self.node}" if self.node else "", remedy=self.remedy)
-
-    def as_dict(self) -> JsonObject:
-        """Return the JSON values that `--json` prints."""
-        return asdict(self)
 
 
 def obstacles(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
@@ -124,7 +125,7 @@ def artifacts_build(
         naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
         stream=stream,
     )  # fmt: skip
-    print_json(values) if as_json else output.show_bundle(values)
+    print_json(values.to_json()) if as_json else output.show_bundle(values.to_json())
 
 
 @artifacts_app.command("check")
@@ -149,8 +150,8 @@ def artifacts_check(
         model, loss=loss or ["mse"], optimizer=Optimizer.of(optimizer), train=train or [],
         freeze=freeze or [], engine=engine, standardise=standardise, library=library, sequence=sequence,
     )  # fmt: skip
-    print_json(values) if as_json else output.show_check(values)
-    if not values["ok"]:
+    print_json(values.to_json()) if as_json else output.show_check(values.to_json())
+    if not values.ok:
         raise typer.Exit(1)
 
 
@@ -162,7 +163,7 @@ def artifacts_inspect(bundle: BundlePath, as_json: AsJson = False) -> None:
     from edged.storage.models.bundle_archive import as_folder
 
     with as_folder(bundle) as folder:
-        values = inspect(folder) | {"path": str(bundle)}
+        values = replace(inspect(folder), path=bundle).to_json()
     print_json(values) if as_json else output.show_bundle(values)
 
 
@@ -177,9 +178,11 @@ def artifacts_verify(bundle: BundlePath, key: PublicKeys = None, as_json: AsJson
     with as_folder(bundle) as folder:
         if key:
             open_bundle(folder, key)
-        values = verify(folder) | {"path": str(bundle)} | ({"signed": True} if key else {})
+        values = replace(verify(folder), path=bundle, signed=True if key else None)
     signed = "signed, " if key else ""
-    print_json(values) if as_json else sys.stdout.write(f"{bundle}: {signed}whole, loads and trains here\n")
+    print_json(values.to_json()) if as_json else sys.stdout.write(
+        f"{bundle}: {signed}whole, loads and trains here\n"
+    )
 
 
 @artifacts_app.command("sign")

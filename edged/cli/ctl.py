@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from edged.domain.json_fields import JsonObject
     from edged.mqtt.control_client import BrokerAddress
 
 FAILED, REFUSED = 1, 3
@@ -101,7 +102,7 @@ def _ask(
     address: BrokerAddress,
     device: str,
     command: str,
-    fields: dict[str, Any],
+    fields: Mapping[str, Any],
     timeout: float,
     *,
     key: Path | None,
@@ -114,7 +115,7 @@ def _ask(
         if not wait:
             operator.send(device, command, fields, key)
             return 0
-        answer: dict[str, Any] = {}
+        answer: Mapping[str, Any] = {}
         with output.err.status(f"{device}: {command}") as shown:
             for kind, told in operator.request(device, command, fields, timeout, key):
                 if kind == "answer":
@@ -132,7 +133,7 @@ def _ask(
     return REFUSED if answer.get("reason") == "refused" else FAILED
 
 
-def _brief(told: dict[str, Any]) -> str:
+def _brief(told: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in told.items())
 
 
@@ -223,7 +224,7 @@ class DeviceWatch:
         bases = [device] if device else ["/".join("+" * levels) for levels in range(1, DOTS + 2)]
         return [f"{self._root}/{base}/{name}" for base in bases for name in WATCHED]
 
-    def receive(self, topic: str, payload: bytes) -> dict[str, Any] | None:
+    def receive(self, topic: str, payload: bytes) -> JsonObject | None:
         """Take in one message; the device's summary, or None where it says nothing new."""
         # RabbitMQ turns dots into slashes: edged/press/7/status is of the device press.7.
         rest = topic.replace("/", ".").removeprefix(self._root.replace("/", ".") + ".")

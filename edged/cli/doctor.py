@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,6 +22,7 @@ from edged.domain.messages.requests import READS
 from edged.domain.model_files import INT8
 from edged.domain.nearest import one_of
 from edged.domain.stream.refusals import ENOUGH
+from edged.domain.training.message import SparseMessage
 from edged.engines import candidates, open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api
@@ -44,7 +45,6 @@ from edged.trainer.engine_selection import choose
 
 if TYPE_CHECKING:
     from edged.config import Config
-    from edged.domain.json_fields import JsonObject
     from edged.storage.models.bundles import Bundle
 
 Level = Literal["ok", "warning", "error"]
@@ -54,7 +54,7 @@ LISTEN_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class CheckResult(SparseMessage):
     """Result of one check: level, subject, finding and remedy."""
 
     what: str
@@ -62,11 +62,6 @@ class CheckResult:
     result: str
     remedy: str = ""
     figures: Mapping[str, float] | None = None
-
-    def as_dict(self) -> JsonObject:
-        """Return the JSON values that `--json` prints; `figures` only if something was measured."""
-        values = asdict(self)
-        return values if self.figures is not None else {k: v for k, v in values.items() if k != "figures"}
 
 
 def _ok(what: str, result: str) -> CheckResult:

@@ -341,7 +341,7 @@ def doctor(
 
     logs.configure("error", "auto")
     findings = examine(config, seconds, stream)
-    print_json([f.as_dict() for f in findings]) if as_json else output.show_findings(findings)
+    print_json([f.to_json() for f in findings]) if as_json else output.show_findings(findings)
     if any(f.level == "error" for f in findings):
         raise typer.Exit(1)
 

@@ -20,7 +20,7 @@ from edged.domain.text import when as _when
 
 if TYPE_CHECKING:
     from edged.cli.doctor import CheckResult
-    from edged.device.admin.results import JudgedRun, ListedModel
+    from edged.device.admin.results import ImportReport, JudgedRun, ListedModel
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
     from edged.workbench.evaluation.figures import DetectionFigures, EvaluationComparison, EvaluationReport
     from edged.workbench.experiments.job import EpochDone, TrialOrder
@@ -438,14 +438,9 @@ def show_recipes(report: RecipeReport, page: Path) -> None:
         say(f"written: {report.written.config}, {report.written.bundle}")
 
 
-def show_import(told: Mapping[str, Any]) -> None:
+def show_import(told: ImportReport) -> None:
     """Print the result of `edged import`."""
-    for file in told["files"]:
-        before = ": was imported before" if file["before"] else ""
-        out.print(
-            f"{file['file']}: {file['samples']:,} samples{before}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-        show_warnings(file["warnings"])
+    for file in told.files:
+        before = ": was imported before" if file.before else ""
+        say(f"{file.file}: {file.samples:,} samples{before}")
+        show_warnings(file.warnings)

@@ -54,7 +54,7 @@ def backup(
     if stream is None and len(configs) > 1:
         from edged.device.admin.backup_of_streams import back_up_streams
 
-        told = back_up_streams(configs, file, key)
+        told = back_up_streams(configs, file, key).to_json()
     else:
         told = back_up(loader.load(config, stream=stream), file, key)
     print_json(told) if as_json else output.show_pairs("backup", told)
@@ -76,7 +76,7 @@ def restore(
     from edged.device.admin.backup_of_streams import holds_streams, restore_streams
 
     if stream is None and holds_streams(file):
-        told = restore_streams(loader.load_all(config), file, replace=replace, keys=key or ())
+        told = restore_streams(loader.load_all(config), file, replace=replace, keys=key or ()).to_json()
     else:
         told = put_back(loader.load(config, stream=stream), file, replace=replace, keys=key or ())
     print_json(told) if as_json else output.show_pairs("restored", told)
@@ -105,7 +105,7 @@ def import_data(
 
     with output.ImportBar() as bar:
         told = import_files(loader.load(config, stream=stream), files, known, bar.update)
-    print_json(told) if as_json else output.show_import(told)
+    print_json(told.to_json()) if as_json else output.show_import(told)
 
 
 weights_app = typer.Typer(help="Updates of weights that were received over MQTT.", no_args_is_help=True)

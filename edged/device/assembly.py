@@ -24,10 +24,11 @@ from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.label_reviews import LabelReviews
 from edged.device.learning.trainer_client import TrainerClient
+from edged.device.live_pipeline import LivePipeline
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.reporter import Reporter, StreamReporter
 from edged.device.outbound.weight_updates import WeightUpdates
-from edged.device.pipeline import Host, LivePipeline
+from edged.device.pipeline import Host
 from edged.device.promotion.summary import LearningSummary
 from edged.device.reporting.audit import AuditTrail
 from edged.device.reporting.periodic import PeriodicReporter
@@ -172,10 +173,6 @@ class Assembly:
             latencies=latencies,
         )
         pipeline.resume(self._state.unfinished)
-        if config.model.per == "key":
-            from edged.device.keys import KeyModels
-
-            pipeline.serve_keys(KeyModels(pipeline, self._state.bundle, host, pipeline.worker))
         for version in pipeline.models.unusable:
             serves = pipeline.predictor.champion.version
             self.recovery.record(f"model {version} cannot be used: model {serves} serves")

@@ -10,8 +10,8 @@ from edged.host import heap
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.pipeline import LivePipeline
     from edged.host.scheduler import Scheduler
 
 AFTER = 10  # looks for which a stream counts as busy after it has last done something

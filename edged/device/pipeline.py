@@ -9,20 +9,15 @@ candidate and `models` store it, and brings it into service.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
-from edged.device.ingest.import_feed import ImportFeed
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
-from edged.device.learning.key_turns import KeyTurns
 from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
-from edged.device.learning.worker import CANCELLED, TrainingWorker
+from edged.device.learning.worker import CANCELLED
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
-from edged.device.serving import HeadTeacher, Predictor, ServingWorker
-from edged.device.serving.key_answers import KeyAnswers
-from edged.device.serving.label_requester import LabelRequester
+from edged.device.serving import HeadTeacher, Predictor
 from edged.device.startup.restore import (
     restore_anomalies,
     restore_drift,
@@ -33,28 +28,18 @@ from edged.device.startup.restore import (
 from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.labels.label_requests import LabelRequests
-from edged.domain.stream.admission import AdmissionControl
 from edged.host.turns import TurnThreads
-from edged.mqtt.codecs import sample_codec
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from edged.clock import Clock
     from edged.config import Config
     from edged.config.judging import LabelsConfig
     from edged.device.events import Events
     from edged.device.learning.conditions import ConditionsReader
     from edged.device.learning.trainer_client import TrainerClient
-    from edged.device.reports import KeyModelsReport
-    from edged.device.startup.open_state import OpenState
     from edged.device.startup.recovery import UnfinishedRun
-    from edged.domain.judging.latencies import Latencies
     from edged.domain.protocols import ModelReader
     from edged.domain.stream.schema import Schema
-    from edged.host.systemd import Watchdog
-    from edged.mqtt.client.session import Session
-    from edged.mqtt.client.side_connection import SideConnection
     from edged.storage.models.bundles import Bundle
     from edged.storage.models.registry import Registry
     from edged.storage.samples.log import SampleLog
@@ -157,110 +142,6 @@ class Pipeline:
         predecessor = self.models.unproven(champion)
         if predecessor is not None:
             self.predictor.resume(predecessor)
-
-
-class KeyPart(KeyAnswers, KeyTurns, Protocol):
-    """The models of keys beside the stream's; see `edged.device.keys`."""
-
-    def status(self) -> KeyModelsReport:
-        """How many keys have models of their own, and those that do worst."""
-
-    def held(self, key: str) -> AbstractContextManager[Pipeline]:
-        """The pipeline of a key, which stays loaded meanwhile; RefusedError where it has no model."""
-
-    def configure(self, config: Config) -> None:
-        """Go by another configuration."""
-
-    def forget(self, key: str | None = None) -> int:
-        """Remove the models of a key, or of all, between two runs; how many."""
-
-    def close(self) -> None:
-        """Store what every loaded model knows, and unload all."""
-
-
-class LivePipeline(Pipeline):
-    """One stream as the daemon runs it: with loops, none of which runs yet, and label requests.
-
-    Samples and labels arrive over `session` and are acknowledged there. `watchdog` watches the loops `ingest`
-    and `serve`. `latencies` collects seconds from the arrival of a sample to its prediction.
-    """
-
-    def __init__(
-        self,
-        state: OpenState,
-        host: Host,
-        *,
-        session: Session | SideConnection,
-        watchdog: Watchdog,
-        latencies: Latencies,
-    ) -> None:
-        config = state.config
-        super().__init__(config, state.bundle, state.registry, state.samples, state.reader, host)
-        self.worker = TrainingWorker(
-            scheduler=self.scheduler,
-            rollout=self.rollout,
-            recall=self.recall,
-            exclusion=self.exclusion,
-            disputes=self.disputes,
-            predictor=self.predictor,
-            samples=self.samples,
-            registry=self.registry,
-            events=host.events,
-        )
-        requests = label_requests(config.labels, config.gate.holdout, state.boot)
-        self.requester = LabelRequester(requests, self.schema, self.clock, host.events)
-        self.serving = ServingWorker(
-            self.predictor,
-            batch=config.serving.batch,
-            boot=state.boot,
-            supervisor=self.worker,
-            requester=self.requester,
-            events=host.events,
-            watchdog=watchdog,
-            latencies=latencies,
-        )
-        notices = IngestNotices(self.schema, host.events, self.clock)
-        admission = AdmissionControl(config.stream.admission_rules(), config.stream.watched)
-        decoder = SampleDecoder(
-            config.stream,
-            sample_codec(config.stream, clock=self.clock, publisher=session),
-            admission,
-            self.clock,
-            notices,
-        )
-        self.committer = GroupCommitter(
-            config,
-            self.samples,
-            broker=session,
-            serving=self.serving,
-            supervisor=self.worker,
-            decoder=decoder,
-            notices=notices,
-            clock=self.clock,
-            watchdog=watchdog,
-        )
-        self.ingestor = Ingestor(
-            config,
-            self.samples,
-            decoder=decoder,
-            joiner=Joiner(config.stream, admission, self.clock, notices),
-            serving=self.serving,
-            committer=self.committer,
-            clock=self.clock,
-            watchdog=watchdog,
-            imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
-        )
-        self.keys: KeyPart | None = None
-
-    def share(self, threads: SharedThreads) -> None:
-        """Run on threads that several streams share; call it before anything starts."""
-        self.ingestor.share(threads.ingest)
-        self.serving.share(threads.serve, threads.ingest)
-        self.worker.share(threads.background)
-
-    def serve_keys(self, keys: KeyPart) -> None:
-        """Let keys be answered and learned by models of their own, too; call it before the threads start."""
-        self.keys = self.serving.keys = self.worker.keys = keys
 
 
 def head_of(config: Config, bundle: Bundle, schema: Schema) -> RidgeHead | None:

@@ -11,7 +11,7 @@ from edged.domain.events import DriftDetected
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.latencies import LatencyPercentiles
 from edged.domain.judging.metrics import QualityFigures
-from edged.domain.stream.anomaly import AnomalyFigures
+from edged.domain.stream.anomaly import AlarmFigures
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.trainer_messages import RunProgress
@@ -365,7 +365,7 @@ class IngestMetrics(Message):
 
 @dataclass(frozen=True)
 class BufferMetrics(Message):
-    """The sample log."""
+    """What the sample log holds, and what it had to evict."""
 
     rows: int
     bytes: int
@@ -414,7 +414,7 @@ class StreamMetrics(Message):
     training: TrainingMetrics
     model: int
     live: QualityFigures
-    anomaly: AnomalyFigures | None
+    anomaly: AlarmFigures | None
     labels: LabelMetrics
     predictions: int
     latency: LatencyPercentiles

@@ -20,7 +20,7 @@ from edged.storage.files.atomic import publish_file
 if TYPE_CHECKING:
     from edged.config import Config
     from edged.config.web import WebConfig
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.storage.models.registry import Registry
 
 log = logs.get_logger("edged.settings")

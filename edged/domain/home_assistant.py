@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.domain.stream.schema import Task
 
 BIRTH = b"online"
@@ -141,7 +142,7 @@ def announcement(
     return _message(device, block, components, gone or {})
 
 
-def hub_announcement(device: AnnouncedDevice) -> dict[str, Any]:
+def hub_announcement(device: AnnouncedDevice) -> JsonObject:
     """Build the discovery message of a device with several streams, each of which is a device below it."""
     block = {
         "identifiers": [_identity(device)],

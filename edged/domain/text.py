@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edged.charts.figures import NONE, count, figure, percent, plain, size
 from edged.domain.commands.rules import CLOCK_SET
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 TROUBLES = {"throttled": "CPU throttled", "under_voltage": "undervoltage", "on_battery": "on battery"}
 FIGURES = ("accuracy", "error", "coverage")
@@ -217,7 +220,7 @@ def _wear(flash: Mapping[str, Any]) -> dict[str, str]:
     return {"flash": f"{size(flash['written'])} written{day}{each}"}
 
 
-def status_of(messages: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def status_of(messages: Mapping[str, Mapping[str, Any]]) -> JsonObject | None:
     """The status as far as a device's own messages tell it; None before they have told enough.
 
     `messages` are the newest of each topic below the device's own: `status`, `state/model`,

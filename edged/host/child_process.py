@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 log = get_logger("edged.child")
 
@@ -48,7 +51,7 @@ def run_module(module: str, order: Mapping[str, Any], seconds: float) -> ChildRe
     return ChildResult(done.returncode, done.stdout, problem)
 
 
-def message_in(line: bytes) -> dict[str, Any] | None:
+def message_in(line: bytes) -> JsonObject | None:
     """The message in a line of output; None when a library has printed something of its own."""
     try:
         message = json.loads(line)

@@ -7,7 +7,7 @@ import queue
 import secrets
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ from edged.mqtt.topics import Topics
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from edged.domain.json_fields import JsonObject
 
 CONNECT_SECONDS = 10.0
 OPEN = ("accepted", "executing")
@@ -196,7 +198,7 @@ class Operator:
             except queue.Empty:
                 return
 
-    def send(self, device: str, command: str, request: dict[str, Any], key: Path | None = None) -> None:
+    def send(self, device: str, command: str, request: JsonObject, key: Path | None = None) -> None:
         """Hand a command to the broker, signed with the private key in the file `key` where one is given.
 
         Raises BrokerError when it does not take it; ConfigError when the key cannot be used.
@@ -221,15 +223,15 @@ class Operator:
             raise BrokerError("the broker did not take the command", where=topic)
 
     def request(
-        self, device: str, command: str, fields: dict[str, Any], timeout: float, key: Path | None = None
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        self, device: str, command: str, fields: JsonObject, timeout: float, key: Path | None = None
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Send a command, signed if a key is set; yield `("progress", …)` and `("answer", …)`.
 
         Raises BrokerError when none has come in `timeout` seconds; each message of a command that takes long
         begins them anew.
         """
         topics = Topics(f"{self._address.root}/{device}")
-        request = {"transaction": secrets.token_hex(8)} | fields
+        request = {"transaction": secrets.token_hex(8), **fields}
         progress = topics.progress(str(request["transaction"]))
         self.subscribe([topics.response(command), progress])
         self.send(device, command, request, key)

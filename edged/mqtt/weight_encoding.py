@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
+
 FILE = "weights.safetensors.zst"
 ENCODING = "safetensors+zstd"
 CODED = "coded+safetensors+zstd"
@@ -89,7 +91,7 @@ def split(blob: bytes, chunk_bytes: int) -> list[bytes]:
     return [blob[at : at + chunk_bytes] for at in range(0, len(blob), chunk_bytes)]
 
 
-def manifest(version: int | str, blob: bytes, chunks: Sequence[bytes], **more: Any) -> dict[str, Any]:
+def manifest(version: int | str, blob: bytes, chunks: Sequence[bytes], **more: Any) -> JsonObject:
     """What a receiver needs to know and check; `more` is added as it is."""
     return {
         "encoding": ENCODING,

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from edged.errors import CorruptError, RefusedError, StorageError
+from edged.domain.training.message import Message
+from edged.errors import CorruptError, RefusedError, StorageError, TrainingError
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, make_directory, owner_only, publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal
@@ -60,21 +61,12 @@ class PairedSession:
 
 
 @dataclass(frozen=True)
-class WebAccess:
+class WebAccess(Message):
     """The content of the file; `last` is the number of the newest session there ever was."""
 
     codes: tuple[PairingCode, ...] = ()
     sessions: tuple[PairedSession, ...] = ()
     last: int = 0
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> WebAccess:
-        """Read the JSON values of `asdict`."""
-        codes = tuple(PairingCode(**{**code, "scopes": tuple(code["scopes"])}) for code in values["codes"])
-        sessions = tuple(
-            PairedSession(**{**one, "scopes": tuple(one["scopes"])}) for one in values["sessions"]
-        )
-        return cls(codes, sessions, values["last"])
 
     def at(self, now: float) -> WebAccess:
         """Return it without what has expired, and without codes of the future: the clock was set back."""
@@ -195,9 +187,9 @@ class Pairing:
     def _load(self) -> WebAccess:
         try:
             return WebAccess.from_json(read_sealed(self._path))
-        except (CorruptError, KeyError, TypeError) as problem:
-            line = problem.line() if isinstance(problem, CorruptError) else repr(problem)
-            log.error("web_access_damaged", problem=line, remedy="pair browsers again: edged web pair CONFIG")
+        except (CorruptError, TrainingError) as problem:
+            remedy = "pair browsers again: edged web pair CONFIG"
+            log.error("web_access_damaged", problem=problem.line(), remedy=remedy)
             return WebAccess()
 
     @contextmanager

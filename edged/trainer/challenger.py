@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
+    from edged.domain.json_fields import JsonObject
     from edged.domain.protocols import Engine, Samples, Throttle
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
@@ -95,7 +96,7 @@ class Challenger:
         self.state.total_steps += done
         return True
 
-    def save(self, staging: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    def save(self, staging: Path, arrays: dict[str, NDArray[Any]]) -> JsonObject:
         """Write the engine's files below `staging` and add arrays to `arrays`; return the JSON values."""
         folder = staging / FOLDER
         folder.mkdir()

@@ -63,6 +63,8 @@ class Root:
     def _trust(path: Path) -> None:
         """Downloads go the same way as on this machine: name servers, and who is trusted."""
         shutil.copy("/etc/resolv.conf", path / "etc/resolv.conf")
+        # An installer would write this one.
+        (path / "etc/hosts").write_text("127.0.0.1 localhost\n", encoding="ascii")
         certificates = os.environ.get("PIP_CERT") or ssl.get_default_verify_paths().cafile
         if certificates is not None:
             shutil.copy(certificates, path / CERTIFICATES)

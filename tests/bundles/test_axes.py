@@ -75,9 +75,9 @@ def test_an_open_length_is_fixed_by_the_option(
         file, tmp_path / "b", loss=["cross_entropy"], optimizer=ADAMW, train=[], freeze=[], data=None,
         standardise=None, engine="portable", sequence=LENGTH,
     )  # fmt: skip
-    assert f"the length of {fixed} is fixed: {LENGTH}" in told["notes"]
+    assert f"the length of {fixed} is fixed: {LENGTH}" in (told.notes or ())
     checked = check(file, loss=["cross_entropy"], optimizer=ADAMW, engine="portable", sequence=LENGTH)
-    assert (checked["ok"], checked["notes"]) == (True, told["notes"])
+    assert (checked.ok, checked.notes) == (True, told.notes)
     expected = outputs(recurrent("rows", LENGTH, FEATURES), X)
     assert_it_answers_and_learns(Bundle.open(tmp_path / "b"), expected)
 
@@ -98,8 +98,8 @@ def test_several_open_lengths_are_refused_by_name(tmp_path: Path) -> None:
         fix_sequence(given, LENGTH, pytest.fail)
     onnx.save(given, str(tmp_path / "m.onnx"))
     for sequence in (None, LENGTH):
-        found = check(tmp_path / "m.onnx", loss=["mse"], optimizer=ADAMW, sequence=sequence)["findings"]
-        assert [each["what"].startswith("several lengths") for each in found] == [True]
+        found = check(tmp_path / "m.onnx", loss=["mse"], optimizer=ADAMW, sequence=sequence).findings
+        assert [each.what.startswith("several lengths") for each in found] == [True]
 
 
 def test_inputs_of_one_open_length_get_it_together(tmp_path: Path) -> None:
@@ -147,5 +147,6 @@ def test_windows_are_not_standardised(tmp_path: Path) -> None:
         tmp_path / "m.onnx", tmp_path / "b", loss=["cross_entropy"], optimizer=ADAMW, train=[], freeze=[],
         data=tmp_path / "d.npz", standardise=True, engine="portable",
     )  # fmt: skip
-    assert told["standardise"] is None
-    assert told["notes"][0].startswith("inputs are taken as they are: standardisation is for (batch, n)")
+    assert told.standardise is None
+    assert told.notes is not None
+    assert told.notes[0].startswith("inputs are taken as they are: standardisation is for (batch, n)")

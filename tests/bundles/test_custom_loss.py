@@ -131,7 +131,7 @@ def test_the_bundle_fits_a_stream_and_passes_its_checks(tmp_path: Path) -> None:
     values.check_schema(Schema((), 5, "regress", targets=3))
     classes.check_schema(Schema((), 5, "classify", ("a", "b", "c")))
     for bundle in (values, classes):
-        assert verify(bundle.path)["ok"]
+        assert verify(bundle.path).ok
         assert Bundle.open(bundle.path) == bundle
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return build(cnn1d((32, 3), 4, (8, 8)), out, loss="cross_entropy", forms=RequestedForms(ort_format=True))
 
 
-def made(source: Path, out: Path, bundle: Path | None = None, **wish: Any) -> dict[str, Any]:
+def made(source: Path, out: Path, bundle: Path | None = None, **wish: Any) -> Mapping[str, Any]:
     return export(source, out, ExportRequest(**wish), unpack=lambda _: {}, bundle=bundle)
 
 

@@ -32,7 +32,7 @@ def test_it_becomes_a_bundle_that_predicts_as_before_and_trains(tmp_path: Path, 
     known = np.load(EXPORTED / f"{name}.npz")
     rows = known["x"].reshape(len(known["x"]), -1)
     np.testing.assert_allclose(InferenceModel(bundle.inference_model).predict(rows), known["y"], atol=1e-5)
-    before, after = verify(tmp_path / "b")["loss"]
+    before, after = verify(tmp_path / "b").loss
     assert after < before
 
 

@@ -139,8 +139,8 @@ def test_inspecting_verifying_and_changing_parameters_know_the_forms(
     bundle: Bundle, tmp_path: Path, engine: str
 ) -> None:
     step = "training_model.ort" if "native" in ENGINES else "inference_model.ort"
-    assert {"inference_int8.ort", step} <= {f["name"] for f in inspect(bundle.path)["files"]}
-    checks = {check["check"]: check["detail"] for check in verify(bundle.path)["checks"]}
+    assert {"inference_int8.ort", step} <= {f.name for f in inspect(bundle.path).files}
+    checks = {check.check: check.detail for check in verify(bundle.path).checks}
     assert "int8" in checks
     copied = tmp_path / "b"
     build(NETWORKS["mlp"][0], copied, loss="cross_entropy", forms=BOTH, engine=engine)
@@ -256,9 +256,9 @@ def test_what_is_no_plain_layer_is_left_as_it_is() -> None:
 def test_reconstructions_and_other_exports_have_the_forms_too(tmp_path: Path) -> None:
     statistics = Statistics.identity(6, reconstruct=True)
     coder = build(autoencoder(6, (5,), 3), tmp_path / "a", loss="mse", standardise=statistics, forms=BOTH)
-    assert verify(coder.path)["ok"]
+    assert verify(coder.path).ok
     other = build(chain("Tanh"), tmp_path / "c", loss="cross_entropy", forms=BOTH)
-    assert verify(other.path)["ok"]
+    assert verify(other.path).ok
 
 
 def test_the_command_builds_them_and_says_what_stays_float32(tmp_path: Path) -> None:

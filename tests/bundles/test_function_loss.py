@@ -94,7 +94,7 @@ def test_the_commands_of_the_page(examples: Path, capsys: pytest.CaptureFixture[
         app([*words, "--force", "--json"], standalone_mode=False)
         told = strict_json(capsys.readouterr().out)
         assert (told["loss"], told["notes"]) == ("custom", [])
-        assert verify(examples / "bundle")["ok"]
+        assert verify(examples / "bundle").ok
 
 
 def test_adamw_steps_and_rows_of_weight_0(examples: Path) -> None:

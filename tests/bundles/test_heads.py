@@ -91,8 +91,8 @@ def test_the_bundle_tells_outputs_labels_and_losses(bundle: Bundle) -> None:
     assert [(term["output"], term["weight"]) for term in bundle.losses] == [("state", 1.0), ("level", 0.3)]
     assert Bundle.open(bundle.path) == bundle
     told = inspect(bundle.path)
-    assert [label["dtype"] for label in told["labels"]] == ["int64", "float32"]
-    assert [output["name"] for output in told["outputs"]] == ["state", "level"]
+    assert [label.dtype for label in told.labels] == ["int64", "float32"]
+    assert [output.name for output in told.outputs] == ["state", "level"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -179,7 +179,7 @@ def test_upstreams_own_api_trains_it(bundle: Bundle) -> None:
 def test_it_verifies_and_inputs_are_standardised(tmp_path: Path) -> None:
     statistics = Statistics(np.full(4, 3, np.float32), np.full(4, 0.5, np.float32))
     bundle = build(two_headed(), tmp_path / "b", loss=BOTH, standardise=statistics)
-    assert [check["check"] for check in verify(bundle.path)["checks"]][3:] == ["training", *ENGINES[1:]]
+    assert [check.check for check in verify(bundle.path).checks][3:] == ["training", *ENGINES[1:]]
     plain = build(two_headed(), tmp_path / "p", loss=BOTH)
     y = [STATES, LEVELS]
     for name in ENGINES:
@@ -191,7 +191,7 @@ def test_outputs_that_are_not_named_are_left_out(tmp_path: Path) -> None:
     one = build(two_headed(spare=True), tmp_path / "b", loss=[LossHead("state", "cross_entropy")])
     assert (one.output_names, one.losses, one.label.name) == (("state",), (), "labels")
     assert set(one.trainable) == {"w", "state.w"}
-    assert verify(one.path)["ok"]
+    assert verify(one.path).ok
 
 
 def test_a_function_may_take_all_outputs_at_once(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_function_may_take_all_outputs_at_once(tmp_path: Path) -> None:
     for name in ENGINES:
         loss = open_engine(name, bundle).evaluate(X, [STATES, LEVELS])
         assert loss == pytest.approx(surprise.mean() + square.mean(), rel=1e-5)
-    assert verify(bundle.path)["ok"]
+    assert verify(bundle.path).ok
 
 
 @pytest.mark.parametrize(

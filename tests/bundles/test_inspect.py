@@ -52,13 +52,13 @@ def test_inspect_tells_what_is_inside(tmp_path: Path) -> None:
         model, tmp_path / "b", loss="cross_entropy", freeze=["layer1.*"], standardise=Statistics.identity(6)
     )
     told = inspect(tmp_path / "b")
-    rows = {row["name"]: (row["shape"], row["size"], row["trainable"]) for row in told["parameters"]}
-    assert rows["layer2.weight"] == ([3, 8], 24, True)
-    assert rows["layer1.weight"] == ([8, 6], 48, False)
-    assert rows["input.mean"] == ([6], 6, False)
-    assert (told["trainable_size"], told["frozen_size"]) == (27, 68)
-    assert told["bytes"] == sum(file["bytes"] for file in told["files"])
-    assert (told["loss"], told["optimizer"]) == ("cross_entropy", "adamw")
+    rows = {row.name: (row.shape, row.size, row.trainable) for row in told.parameters}
+    assert rows["layer2.weight"] == ((3, 8), 24, True)
+    assert rows["layer1.weight"] == ((8, 6), 48, False)
+    assert rows["input.mean"] == ((6,), 6, False)
+    assert (told.trainable_size, told.frozen_size) == (27, 68)
+    assert told.bytes == sum(file.bytes for file in told.files)
+    assert (told.loss, told.optimizer) == ("cross_entropy", "adamw")
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse", "bce_with_logits", "l1"])
@@ -66,9 +66,9 @@ def test_inspect_tells_what_is_inside(tmp_path: Path) -> None:
 def test_our_bundles_verify(tmp_path: Path, loss: str, optimizer: str) -> None:
     build(mlp(6, 2), tmp_path / "b", loss=loss, optimizer=optimizer)
     report = verify(tmp_path / "b")
-    assert report["ok"]
-    assert report["loss"][1] < report["loss"][0]
-    assert [check["check"] for check in report["checks"]] == [
+    assert report.ok
+    assert report.loss[1] < report.loss[0]
+    assert [check.check for check in report.checks] == [
         "files",
         "graphs",
         "export",
@@ -80,7 +80,7 @@ def test_our_bundles_verify(tmp_path: Path, loss: str, optimizer: str) -> None:
 def test_a_bundle_in_large_units_verifies(tmp_path: Path) -> None:
     statistics = Statistics.of({"mean": [1e5] * 4, "scale": [1e-3] * 4}, reconstruct=True)
     build(autoencoder(4, (8,), 2), tmp_path / "b", loss="mse", standardise=statistics)
-    assert verify(tmp_path / "b")["loss"][0] < 100
+    assert verify(tmp_path / "b").loss[0] < 100
 
 
 @needs_native
@@ -96,11 +96,11 @@ def test_a_bundle_in_large_units_verifies(tmp_path: Path) -> None:
 def test_a_directory_made_by_upstream_verifies(tmp_path: Path, upstream: str, ours: str) -> None:
     path = upstream_directory(tmp_path / "u", upstream)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    assert verify(path)["ok"]
+    assert verify(path).ok
     told = inspect(path)
-    assert (told["loss"], told["optimizer"]) == (ours, "adamw")
-    assert told["output"] == vars(Tensor("logits", ("batch", 3)))
-    assert [row["name"] for row in told["parameters"] if not row["trainable"]] == ["layer2.bias"]
+    assert (told.loss, told.optimizer) == (ours, "adamw")
+    assert told.output == Tensor("logits", ("batch", 3))
+    assert [row.name for row in told.parameters if not row.trainable] == ["layer2.bias"]
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
@@ -132,7 +132,7 @@ def test_what_upstream_made_to_crash_or_to_learn_wrongly_does_not_verify(
 
 @needs_native
 def test_upstreams_sgd_is_recognised(tmp_path: Path) -> None:
-    assert inspect(upstream_directory(tmp_path / "u", "MSELoss", optimizer="SGD"))["optimizer"] == "sgd"
+    assert inspect(upstream_directory(tmp_path / "u", "MSELoss", optimizer="SGD")).optimizer == "sgd"
 
 
 def test_a_damaged_bundle_does_not_verify(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_upstreams_directory_with_a_loss_that_reads_weights_verifies(tmp_path: P
 """
     path = upstream_block(tmp_path, mlp(6, 3, (8,)), loss)
     told = inspect(path)
-    assert (told["label"]["name"], told["output"]["name"]) == ("target", "logits")
-    assert verify(path)["ok"]
+    assert (told.label.name, told.output.name) == ("target", "logits")
+    assert verify(path).ok
 
 
 @needs_native
@@ -220,6 +220,6 @@ def test_upstreams_directory_with_several_labels_verifies(tmp_path: Path) -> Non
 """
     path = upstream_block(tmp_path, conform(two_headed(), ()), loss)
     told = inspect(path)
-    assert [label["name"] for label in told["labels"]] == ["class", "value"]
-    assert [output["name"] for output in told["outputs"]] == ["state", "level"]
-    assert verify(path)["ok"]
+    assert [label.name for label in told.labels] == ["class", "value"]
+    assert [output.name for output in told.outputs] == ["state", "level"]
+    assert verify(path).ok

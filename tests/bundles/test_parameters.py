@@ -68,7 +68,7 @@ def test_what_is_put_in_is_where_every_engine_begins(bundle: Bundle, tmp_path: P
         np.testing.assert_array_equal(after["layer1.weight"], before["layer1.weight"] + 1)
         np.testing.assert_array_equal(after["layer2.weight"], before["layer2.weight"])
     # It is verified that checkpoint, inference model and both engines agree.
-    assert verify(new.path)["ok"]
+    assert verify(new.path).ok
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_properties_are_set_and_read_wherever_they_are_kept(bundle: Bundle) -> N
     assert parameters.get_property(bundle.path, "rate") == 0.5
     with pytest.raises(ConfigError, match=r"there is no such property .*rate, steps, who"):
         parameters.get_property(bundle.path, "absent")
-    assert verify(bundle.path)["ok"]
+    assert verify(bundle.path).ok
     if "native" in changed.engines:
         api = training_api.load("api")
         state = api.CheckpointState.load_checkpoint(str(changed.checkpoint))
@@ -215,7 +215,7 @@ def test_what_upstream_has_made_is_read_and_changed(tmp_path: Path) -> None:
     assert rows == {"layer1.weight": True, "layer1.bias": False, "layer2.weight": False, "layer2.bias": False}
     parameters.put(tmp_path, {"layer2.bias": np.array([3.0, 4.0])}, {"n": 1})
     np.testing.assert_array_equal(parameters.get(tmp_path, "layer2.bias"), [3, 4])
-    assert verify(tmp_path)["ok"]
+    assert verify(tmp_path).ok
     with pytest.raises(BundleError, match="nominal, its parameters are elsewhere"):
         parameters.describe(tmp_path / "nominal_checkpoint")
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.build import build
-from edged.bundles.commands import check
+from edged.bundles.commands import BuildCheck, check
 from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.preflight import DERIVED, NATIVE, obstacles
 from edged.bundles.source.normalise import conform
@@ -235,61 +235,63 @@ def test_the_builder_derives_what_the_table_says_for_pairs(operator: str) -> Non
 # ---- the command's function --------------------------------------------------------------------
 
 
-def checked(folder: Path, given: onnx.ModelProto, **options: Any) -> dict[str, Any]:
+def checked(folder: Path, given: onnx.ModelProto, **options: Any) -> BuildCheck:
     onnx.save(given, str(folder / "m.onnx"))
-    return check(folder / "m.onnx", **{"loss": ["mse"], "optimizer": Optimizer.of("adamw"), **options})
+    usual = {"loss": ["mse"], "optimizer": Optimizer.of("adamw")}
+    return check(folder / "m.onnx", **{**usual, **options})
 
 
 def test_a_check_tells_what_a_build_would_make(tmp_path: Path) -> None:
     told = checked(tmp_path, chain(opset=11, ir_version=6, batch=1))
-    assert (told["ok"], told["engines"], told["findings"]) == (True, ENGINES, [])
-    assert "brought from opset 11 and IR version 6 to opset 17 and IR version 8" in told["notes"]
-    assert "the batch was fixed at 1: it may be of any size now" in told["notes"]
-    assert {row["name"] for row in told["parameters"] if row["trainable"]} == {
+    assert (told.ok, told.engines, told.findings) == (True, ENGINES, ())
+    assert "brought from opset 11 and IR version 6 to opset 17 and IR version 8" in told.notes
+    assert "the batch was fixed at 1: it may be of any size now" in told.notes
+    assert told.bundle is not None
+    assert {row.name for row in told.bundle.parameters if row.trainable} == {
         "fc1.weight",
         "fc2.weight",
         "fc2.bias",
     }
-    assert told["bytes"] == sum(file["bytes"] for file in told["files"])
+    assert told.bundle.bytes == sum(file.bytes for file in told.bundle.files)
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
 def test_a_check_of_a_model_for_one_engine(tmp_path: Path) -> None:
     told = checked(tmp_path, ZOO["cnn_average"].make(True))
-    assert (told["ok"], told["engines"]) == (True, ("portable",))
-    assert [(f["node"], f["engines"]) for f in told["findings"]] == [
+    assert (told.ok, told.engines) == (True, ("portable",))
+    assert [(f.node, f.engines) for f in told.findings] == [
         ("averagepool.2", NATIVE), ("averagepool.5", NATIVE)
     ]  # fmt: skip
-    assert not [note for note in told["notes"] if "engine alone" in note], "it is among the findings"
-    assert not checked(tmp_path, ZOO["cnn_average"].make(True), engine="native")["ok"]
+    assert not [note for note in told.notes if "engine alone" in note], "it is among the findings"
+    assert not checked(tmp_path, ZOO["cnn_average"].make(True), engine="native").ok
 
 
 def test_a_form_that_the_portable_engine_does_not_have_is_found_by_trying(tmp_path: Path) -> None:
     given = convolved("Resize", mode="cubic")
     told = checked(tmp_path, given, engine="portable")
-    assert (told["ok"], told["engines"]) == (False, ())
-    assert "its mode is cubic" in told["findings"][-1]["what"]
-    assert told["findings"][-1]["node"].startswith("resize")
+    assert (told.ok, told.engines) == (False, ())
+    assert "its mode is cubic" in told.findings[-1].what
+    assert told.findings[-1].node.startswith("resize")
 
 
 def test_without_the_training_build_of_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "available", lambda: False)
     told = checked(tmp_path, chain())
-    assert (told["ok"], told["engines"]) == (True, ("portable",))
-    assert not [note for note in told["notes"] if "engine" in note]
-    assert "parameters" in told
-    assert not checked(tmp_path, chain("Sinh"))["ok"]
+    assert (told.ok, told.engines) == (True, ("portable",))
+    assert not [note for note in told.notes if "engine" in note]
+    assert told.bundle is not None
+    assert not checked(tmp_path, chain("Sinh")).ok
 
 
 def test_a_check_of_what_is_no_network_for_training(tmp_path: Path) -> None:
     told = checked(tmp_path, chain(batch="n", opset=5))
-    assert (told["ok"], told["findings"][0]["engines"]) == (False, BOTH)
-    assert "opset 5" in told["findings"][0]["what"]
+    assert (told.ok, told.findings[0].engines) == (False, BOTH)
+    assert "opset 5" in told.findings[0].what
     with pytest.raises(ConfigError, match="matches no parameter"):
         checked(tmp_path, chain(), train=["head.*"])
 
 
 def test_an_optimizer_that_the_native_engine_has_not(tmp_path: Path) -> None:
     told = checked(tmp_path, chain(), optimizer=Optimizer.of("sgd_momentum"))
-    assert told["engines"] == ("portable",)
-    assert told["findings"][0]["what"].startswith("optimizer: the native engine has no ")
+    assert told.engines == ("portable",)
+    assert told.findings[0].what.startswith("optimizer: the native engine has no ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -22,6 +22,9 @@ from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
 from tests.zoo import ZOO
 
+if TYPE_CHECKING:
+    from edged.bundles.inspect import BundleReport
+
 RNG = np.random.default_rng(0)
 # Raw units of very different sizes, far beyond the limits of standardised inputs.
 X = (RNG.standard_normal((200, 3)) * [1, 40, 900] + [5, 400, -3000]).astype(np.float32)
@@ -39,7 +42,7 @@ def trained() -> onnx.ModelProto:
     return made
 
 
-def built(folder: Path, model: onnx.ModelProto, **options: Any) -> dict[str, Any]:
+def built(folder: Path, model: onnx.ModelProto, **options: Any) -> BundleReport:
     onnx.save(model, str(folder / "m.onnx"))
     np.savez(folder / "d.npz", X=X, y=np.zeros(len(X), np.int64))
     return build_from_file(
@@ -57,20 +60,20 @@ def test_a_network_of_raw_units_says_the_same_afterwards(tmp_path: Path) -> None
     np.testing.assert_allclose(
         says(tmp_path / "b" / "inference_model.onnx"), says(tmp_path / "m.onnx"), rtol=1e-5
     )
-    assert told["standardise"] is None
-    assert "inputs are taken as they are" in told["notes"][0]
+    assert told.standardise is None
+    assert "inputs are taken as they are" in (told.notes or ("",))[0]
 
 
 def test_it_is_standardised_where_that_is_asked_for(tmp_path: Path) -> None:
     told = built(tmp_path, trained(), standardise=True)
-    assert told["standardise"] is not None
-    assert not [note for note in told["notes"] if "as they are" in note]
+    assert told.standardise is not None
+    assert not [note for note in told.notes or () if "as they are" in note]
 
 
 def test_a_new_network_is_standardised_as_before(tmp_path: Path) -> None:
     told = built(tmp_path, mlp(3, 2, (4,)))
-    assert told["standardise"] is not None
-    assert told["notes"] == []
+    assert told.standardise is not None
+    assert told.notes == ()
 
 
 @pytest.mark.parametrize("standardise", [None, False])
@@ -87,10 +90,10 @@ def test_what_a_bundle_was_trained_to_is_not_standardised_again(
     np.testing.assert_allclose(
         says(tmp_path / "b" / "inference_model.onnx"), says(tmp_path / "trained.onnx"), rtol=1e-6
     )
-    for same in ("standardise", "parameters"):
-        assert second[same] == first[same]
+    assert (second.standardise, second.parameters) == (first.standardise, first.parameters)
     kept = "the standardisation in front of the network stays as it is"
-    assert second["notes"][0].startswith(kept if standardise is None else "inputs are taken as they are")
+    assert second.notes is not None
+    assert second.notes[0].startswith(kept if standardise is None else "inputs are taken as they are")
 
 
 def test_a_form_that_says_something_else_is_refused() -> None:

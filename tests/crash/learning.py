@@ -19,7 +19,7 @@ from edged.config import CommandsConfig
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.events import Events
-from edged.device.learning.worker import TrainingWorker
+from edged.device.learning.worker import ChangeQueue, TrainingWorker
 from edged.device.pipeline import Host, Pipeline
 from edged.domain.commands.running import RunningCommands
 from edged.domain.commands.tasks import Handler
@@ -126,8 +126,8 @@ class Desk:
         pipeline.resume(state.unfinished)
         self.worker = TrainingWorker(
             scheduler=pipeline.scheduler, rollout=pipeline.rollout, recall=pipeline.recall,
-            exclusion=pipeline.exclusion, predictor=pipeline.predictor, samples=state.samples,
-            registry=state.registry, events=events, disputes=pipeline.disputes,
+            exclusion=pipeline.exclusion, samples=state.samples, registry=state.registry,
+            changes=ChangeQueue(), disputes=pipeline.disputes,
         )  # fmt: skip
         running = RunningCommands()
         self.dispatcher = CommandDispatcher(

@@ -20,7 +20,7 @@ WORDS_BEFORE = 61_645
 LONGEST = 1_500
 REFERENCE = {
     "codecs.md", "commands.md", "config.md", "design.md", "fleet-reference.md", "http.md", "mqtt.md",
-    "operators.md", "python-api.md", "troubleshooting.md",
+    "operators.md", "python-api.md", "signals.md", "troubleshooting.md",
 }  # fmt: skip
 """Pages to look things up in, which may be longer."""
 

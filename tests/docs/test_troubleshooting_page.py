@@ -92,8 +92,8 @@ def test_every_event_of_the_code_is_in_the_contract() -> None:
     assert names | set(events.TransferInstalled.NAMES.values()) == set(EVENTS)
 
 
-def test_every_event_is_on_the_page_of_topics() -> None:
-    text = (ROOT / "docs" / "mqtt.md").read_text(encoding="utf-8")
+def test_every_event_is_on_the_page_of_events() -> None:
+    text = (ROOT / "docs" / "signals.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([a-z_]+)`", text, re.MULTILINE)) >= set(EVENTS)
 
 

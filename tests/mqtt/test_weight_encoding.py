@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +50,9 @@ def test_split_and_join(blob: bytes, size: int) -> None:
 
 def test_the_manifest_says_what_it_is_about() -> None:
     blob = b"x" * 250
-    manifest = weight_encoding.manifest(3, blob, weight_encoding.split(blob, 100), device="press-7")
+    manifest: Mapping[str, Any] = weight_encoding.manifest(
+        3, blob, weight_encoding.split(blob, 100), device="press-7"
+    )
     assert manifest["version"] == 3
     assert manifest["device"] == "press-7"
     assert manifest["bytes"] == 250

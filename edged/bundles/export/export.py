@@ -32,6 +32,8 @@ from edged.storage.recordings import read_stream
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
+
     Unpack = Callable[[bytes], dict[str, NDArray[np.float32]]]
 
 ROWS, RUNS = 256, 200
@@ -68,7 +70,7 @@ def export(
     unpack: Unpack,
     bundle: Path | None = None,
     data: Path | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write a model to `out`, as ONNX or in ORT format as its name ends; what came of it, ready for JSON.
 
     Parameters

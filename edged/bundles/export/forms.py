@@ -27,6 +27,8 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
+
 BASE: dict[Form, str] = {FLOAT32: "inference_model.onnx", INT8: "inference_int8.onnx"}
 GRAPHS = (onnxruntime_generator.TRAINING, onnxruntime_generator.EVALUATION, onnxruntime_generator.OPTIMIZER)
 # The more of the work is done beforehand the better, as long as weights can still be replaced.
@@ -53,7 +55,7 @@ def add_forms(
     wanted: RequestedForms,
     files: Sequence[str],
     note: Callable[[str], None] | None = None,
-) -> tuple[dict[str, Any] | None, list[str]]:
+) -> tuple[JsonObject | None, list[str]]:
     """Write the wanted forms into the bundle being made.
 
     Parameters

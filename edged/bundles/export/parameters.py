@@ -32,7 +32,7 @@ Floats = NDArray[np.float32]
 _NUMBER = re.compile(r"[+-]?\d+")
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> Mapping[str, Any]:
     """Describe the parameters of a bundle or checkpoint.
 
     `parameters` is a table: of each `name`, `shape`, `size`, `trainable`, and `min`, `max`, `mean`, `std` of

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.autodiff.tape import Tape
+    from edged.domain.json_fields import JsonObject
     from edged.storage.models.bundles import Tensor
 
 WEIGHTS, TARGETS = "loss.class_weights", "loss.targets"
@@ -74,7 +75,7 @@ class CrossEntropy:
             )
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> JsonObject:
         """What makes it differ from the plain one, by the names of the command's options.
 
         >>> CrossEntropy(smoothing=0.1).options

@@ -22,6 +22,7 @@ from edged.errors import ConfigError
 
 if TYPE_CHECKING:
     from edged.bundles.losses.builtin import Loss, Nodes
+    from edged.domain.json_fields import JsonObject
     from edged.storage.models.bundles import Tensor
 
 Given: TypeAlias = "str | Path | onnx.ModelProto | CrossEntropy | FunctionLoss"
@@ -88,7 +89,7 @@ class Objective:
         """Whether it is more than one mean over the rows."""
         return len(self.terms) > 1 or self.terms[0].general or self.terms[0].weight != 1
 
-    def describe(self) -> tuple[dict[str, Any], ...]:
+    def describe(self) -> tuple[JsonObject, ...]:
         """The terms as the bundle tells them; nothing where there is only one."""
         if len(self.terms) == 1:
             return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edged.bundles.autodiff.tape import Tape
     from edged.bundles.graph.parameter_groups import Part
     from edged.bundles.step_graph.training_graph import TrainingGraph
+    from edged.domain.json_fields import JsonObject
     from edged.storage.models.bundles import Standardisation
 
 # Raw outputs of the teacher, a row for every sample.
@@ -24,7 +25,7 @@ PULL, COLD, TERM, SLOPE = "step.pull", "step.cold", "step.term", "step.slope"
 SCALARS = {"pull": PULL, "cold": COLD, "term": TERM, "slope": SLOPE}
 
 
-def describe(loss: str) -> dict[str, Any]:
+def describe(loss: str) -> JsonObject:
     """What `bundle.json` says; `soft` is whether the term has a temperature."""
     return {"teacher": TEACHER, "scalars": SCALARS, "soft": loss in CLASSIFYING}
 

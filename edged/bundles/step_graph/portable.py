@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import numpy_helper
@@ -19,6 +19,7 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from edged.bundles.step_graph.builder import StepGraph
     from edged.bundles.step_graph.training_graph import TrainingGraph
+    from edged.domain.json_fields import JsonObject
 
     Shapes = Mapping[str, Sequence[int | str]]
 
@@ -33,7 +34,7 @@ MODELS = {
 
 def add_step_graph(
     staged: Path, made: StepGraph, source: TrainingGraph, *, base: Path, seed: int
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write the step graphs into the bundle being made; their description for `bundle.json`.
 
     `base` is the inference model; `seed` is what the engine draws the noise of the steps from.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged import __version__
 from edged.clock import SystemClock
@@ -21,13 +21,14 @@ from edged.storage.samples.tables import check_stream
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.domain.json_fields import JsonObject
 
 
-def back_up(config: Config, out: Path, key: Path | None = None) -> dict[str, Any]:
+def back_up(config: Config, out: Path, key: Path | None = None) -> JsonObject:
     """Write the state of the device to the file `out`, also while its daemon runs; sign it with `key`.
 
-    Raises ConfigError when the key cannot be used; StorageError when there is no state or it is damaged, or a
-    disk refuses.
+    Return what its manifest says. Raises ConfigError when the key cannot be used; StorageError when there is
+    no state or it is damaged, or a disk refuses.
     """
     about = {"edged": __version__, "device": config.device.id, "created": SystemClock().now()}
     signer = None if key is None else lambda message: sign(message, key)
@@ -35,9 +36,7 @@ def back_up(config: Config, out: Path, key: Path | None = None) -> dict[str, Any
     return {"file": str(out), **{k: v for k, v in told.items() if k != "format"}}
 
 
-def restore(
-    config: Config, source: Path, *, replace: bool = False, keys: Sequence[Path] = ()
-) -> dict[str, Any]:
+def restore(config: Config, source: Path, *, replace: bool = False, keys: Sequence[Path] = ()) -> JsonObject:
     """Replace the state of this device by a backup; if `keys` are given, one of them must have signed it.
 
     Raises RefusedError when a daemon runs, there is a state and `replace` is false, the backup is of another

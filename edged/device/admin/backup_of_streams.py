@@ -8,25 +8,27 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.admin.backup import back_up, restore
+from edged.device.admin.results import RestoredStreams, StreamsBackup
 from edged.errors import RefusedError, StorageError
 from edged.storage.files.atomic import disk_errors, fsync_directory, staging_path
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.domain.json_fields import JsonObject
 
 FOLDER = "streams"
 """In the file: one backup a stream, as `edged backup --stream` writes it."""
 
 
-def back_up_streams(configs: Sequence[Config], out: Path, key: Path | None = None) -> dict[str, Any]:
+def back_up_streams(configs: Sequence[Config], out: Path, key: Path | None = None) -> StreamsBackup:
     """Write the state of every stream to the file `out`, each signed with `key`.
 
     Each is as of one moment, not all of the same. Raises as `back_up`.
     """
-    told: dict[str, Any] = {}
+    told: dict[str, JsonObject] = {}
     with _scratch(out) as folder, disk_errors("writing the backup", out):
         unfinished = folder / "whole"
         with open(unfinished, "xb", opener=_for_us_alone) as target:
@@ -41,7 +43,7 @@ def back_up_streams(configs: Sequence[Config], out: Path, key: Path | None = Non
         size = unfinished.stat().st_size
         unfinished.replace(out)
         fsync_directory(out.parent)
-    return {"file": str(out), "bytes": size, "streams": told}
+    return StreamsBackup(out, size, told)
 
 
 def holds_streams(source: Path) -> bool:
@@ -53,14 +55,14 @@ def holds_streams(source: Path) -> bool:
 
 def restore_streams(
     configs: Sequence[Config], source: Path, *, replace: bool = False, keys: Sequence[Path] = ()
-) -> dict[str, Any]:
+) -> RestoredStreams:
     """Replace the state of every stream that is in the file; each is restored whole, or not at all.
 
     Raises RefusedError when one of them is not in the configuration, and as `restore`; the same call again
     goes on where it ended.
     """
     known = {config.name: config for config in configs}
-    told: dict[str, Any] = {}
+    told: dict[str, JsonObject] = {}
     with _scratch(source) as folder:
         try:
             with tarfile.open(source) as tar:
@@ -82,7 +84,7 @@ def restore_streams(
                     one.unlink()
         except tarfile.TarError as problem:
             raise StorageError(f"the backup is damaged: {problem}", where=str(source)) from problem
-    return {"streams": told}
+    return RestoredStreams(told)
 
 
 @contextmanager

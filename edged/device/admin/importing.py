@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
 from edged.device.admin.audit import local_entry
+from edged.device.admin.results import ImportedFile, ImportReport
 from edged.device.admin.state import lock_state
 from edged.device.ingest.import_feed import finish, store_part
 from edged.device.startup.bootstrap import open_samples, with_context
@@ -27,6 +28,7 @@ from edged.storage.samples.import_chunks import ImportChunks
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.domain.json_fields import JsonObject
     from edged.domain.stream.sample import Batch
     from edged.storage.samples.log import SampleLog
 
@@ -53,15 +55,10 @@ class DaemonEndedError(Exception):
 
 def import_files(
     config: Config, files: Sequence[Path], given: str | None = None, on_progress: Progress = lambda *_: None
-) -> dict[str, Any]:
+) -> ImportReport:
     """Store the samples of files, one after the other; of a file that was imported before, nothing.
 
     `given` is the format of all files; by their names when absent. After a kill the same call continues.
-
-    Returns
-    -------
-    `files`: for each its `file`, how many `samples` of it are stored, whether it was there `before`, and
-    `warnings` on what was left out; `samples` in all.
 
     Raises
     ------
@@ -78,8 +75,8 @@ def import_files(
         )
     found = [_described(path, given, config) for path in files]
     config = with_context(config)
-    told = [_imported(config, file, on_progress) for file in found]
-    return {"files": told, "samples": sum(one["samples"] for one in told)}
+    told = tuple(_imported(config, file, on_progress) for file in found)
+    return ImportReport(told, sum(one.samples for one in told))
 
 
 def _described(path: Path, given: str | None, config: Config) -> ImportFile:
@@ -94,7 +91,7 @@ def _described(path: Path, given: str | None, config: Config) -> ImportFile:
     return ImportFile(path, known, ImportProgress(content.hexdigest(), digest, path.name))
 
 
-def _imported(config: Config, file: ImportFile, on_progress: Progress) -> dict[str, Any]:
+def _imported(config: Config, file: ImportFile, on_progress: Progress) -> ImportedFile:
     history = FileReader(config.stream, SystemClock().now())
     while True:
         try:
@@ -108,12 +105,7 @@ def _imported(config: Config, file: ImportFile, on_progress: Progress) -> dict[s
             continue
         break
     warnings = [history.left_out.line(history.unit), history.refused.line(history.unit, "labels")]
-    return {
-        "file": str(file.path),
-        "samples": stored,
-        "before": before,
-        "warnings": [warning for warning in warnings if warning],
-    }
+    return ImportedFile(file.path, stored, before, tuple(filter(None, warnings)))
 
 
 def _await_restart(state: Path) -> None:
@@ -145,7 +137,7 @@ def _batches(file: ImportFile, history: FileReader, stored: int) -> Iterator[Bat
             yield batch.part(skipped, len(batch))
 
 
-def _entry(file: ImportFile, samples: int) -> dict[str, Any]:
+def _entry(file: ImportFile, samples: int) -> JsonObject:
     about = local_entry("import", {"file": file.progress.file, "name": file.progress.name})
     return {**about, "result": {"samples": samples}}
 

@@ -138,18 +138,6 @@ class Pinned(Message):
 
 
 @dataclass(frozen=True)
-class RolledBack(Message):
-    """The version that served, and the one that serves now."""
-
-    before: int
-    to: int
-
-    def to_json(self) -> JsonObject:
-        """Return the fields of the contract."""
-        return {"from": self.before, "to": self.to}
-
-
-@dataclass(frozen=True)
 class StreamsBackup(Message):
     """A backup of several streams: the file, its size, and what the manifest of each stream says."""
 

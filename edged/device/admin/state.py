@@ -20,13 +20,13 @@ from edged.device.admin.results import (
     LocalStatus,
     LocalTraining,
     Pinned,
-    RolledBack,
 )
 from edged.device.events import Events
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.promotion import ModelStore
+from edged.device.promotion.rollout import ChampionChange
 from edged.device.promotion.summary import SUMMARY, stored_summary
 from edged.device.reports import Health, StoredStatus
 from edged.device.startup.bootstrap import open_samples, with_bundle, with_context
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from edged.domain.protocols import RunObserver
 
 UNFINISHED = ("interrupted", "stopped")
-ModelsAnswer = list[ListedModel] | ListedModel | ExportedModel | Pinned | RolledBack
+ModelsAnswer = list[ListedModel] | ListedModel | ExportedModel | Pinned | ChampionChange
 
 
 # Everything that a stream leaves in a state directory; other files in it are not touched.
@@ -389,7 +389,7 @@ def _change_models(config: Config, registry: Registry, action: str, version: int
     if failing is None:
         raise RefusedError("there is no champion to roll back from", where="models")
     served = _model_store(config, registry).roll_back(failing, "command", version)
-    return RolledBack(failing, served.version)
+    return ChampionChange(failing, served.version)
 
 
 def _pin(registry: Registry, version: int) -> Pinned:

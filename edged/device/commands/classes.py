@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
     from edged.domain.stream.open_classes import OpenClasses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edged.errors import RefusedError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from edged.storage.models.trust import Trust
 
 
-def counting(config: Config, trust: Trust) -> list[dict[str, Any]]:
+def counting(config: Config, trust: Trust) -> list[Mapping[str, Any]]:
     """Return the keys that count now: `id`, `file`, and what they sign in `for`: commands, bundles."""
     lists = {"commands": trust.current(config.commands.keys), "bundles": trust.current(config.model.keys)}
     uses: dict[str, dict[str, Any]] = {}
@@ -26,7 +27,7 @@ def counting(config: Config, trust: Trust) -> list[dict[str, Any]]:
     return list(uses.values())
 
 
-def _uses(keys: list[dict[str, Any]]) -> dict[str, list[str]]:
+def _uses(keys: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """What each key signs, by its id."""
     return {key["id"]: key["for"] for key in keys}
 

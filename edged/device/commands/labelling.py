@@ -21,7 +21,7 @@ from edged.storage.samples.label_actions import held_label
 from edged.storage.samples.label_history import LabelHistory
 
 if TYPE_CHECKING:
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
     from edged.domain.stream.sample import LabelValue

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.device.events import Events
-    from edged.device.pipeline import LivePipeline, Pipeline
+    from edged.device.live_pipeline import LivePipeline
+    from edged.device.pipeline import Pipeline
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
     from edged.domain.protocols import ServedModel

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
-    from edged.device.pipeline import LivePipeline, Pipeline
+    from edged.device.live_pipeline import LivePipeline
+    from edged.device.pipeline import Pipeline
     from edged.domain.commands.rules import Request
 
 

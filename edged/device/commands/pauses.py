@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from edged.device.commands.inbox import CommandInbox
     from edged.device.events import Events
     from edged.device.ingest import Ingestor
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.pipeline import LivePipeline
     from edged.device.settings import PausedParts
     from edged.domain.commands.rules import Answer, Request
     from edged.mqtt.client.side_connection import SideConnection

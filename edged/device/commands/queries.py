@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edged import __version__
 
 if TYPE_CHECKING:
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.domain.commands.rules import Answer, Request
     from edged.mqtt.client.session import Session

@@ -11,7 +11,7 @@ from edged.storage.models.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from edged.device.events import Events
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.running import RunningCommands

@@ -18,8 +18,8 @@ from edged.storage.samples.import_chunks import FOLDER as IMPORTS
 
 if TYPE_CHECKING:
     from edged.device.events import Events
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.pipeline import LivePipeline
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
 

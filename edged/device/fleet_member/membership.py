@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.fleet_member.protocols import FleetTransport
     from edged.device.learning.worker import TrainingWorker
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.domain.events import Event
     from edged.mqtt.client.session import Session
     from edged.storage.models.active_bundle import ActiveBundle

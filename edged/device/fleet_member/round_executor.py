@@ -15,7 +15,7 @@ from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     from edged.config.fleet import FleetConfig
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.training.message import Message
     from edged.domain.training.trainer_messages import TrainingOrder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.pipeline import LivePipeline
     from edged.domain.events import Event
     from edged.domain.home_assistant import Announcement
     from edged.domain.json_fields import JsonObject
@@ -66,7 +66,7 @@ class AnnouncedTopics:
     states: frozenset[str] = frozenset()
 
     @classmethod
-    def from_json(cls, stored: dict[str, Any] | None) -> AnnouncedTopics:
+    def from_json(cls, stored: Mapping[str, Any] | None) -> AnnouncedTopics:
         """Read what was stored, if anything was."""
         return cls() if stored is None else cls(stored["devices"], frozenset(stored["states"]))
 

@@ -18,14 +18,12 @@ from edged.logs import get_logger
 from edged.storage.samples.erasure import erase_files
 
 if TYPE_CHECKING:
-    from edged.device.events import Events
     from edged.device.learning.anomaly_exclusion import AnomalyExclusion
     from edged.device.learning.key_turns import KeyTurns
     from edged.device.learning.label_disputes import LabelDisputes
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.promotion.rollout import Rollout
-    from edged.device.serving.predictor import Predictor
     from edged.domain.commands.tasks import Task
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.protocols import ServedModel
@@ -48,13 +46,26 @@ KEEP_SECONDS = 300.0  # between two writings of the detectors' state: a hundred 
 SETTLE_SECONDS = 2.0
 
 
+class ChangeQueue:
+    """What threads must not wait for, such as a change of champion: `TrainingWorker` carries it out."""
+
+    def __init__(self) -> None:
+        self.actions: deque[Callable[[], None]] = deque()
+        self.turns: OwnTurns | SharedTurns = OwnTurns("change")
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """Call `action` soon on another thread; from any thread."""
+        self.actions.append(action)
+        self.turns.set()
+
+
 class TrainingWorker:
     """Where training runs are started, and the outcomes of probations carried out.
 
     A run may take hours: a champion that fails meanwhile is replaced by the other thread.
 
-    The detectors of `predictor` are stored for the next start. `events` hears of changed states, and of each
-    candidate that became champion. `keys` are models of keys that take turns with the stream's, if any.
+    The detectors of the predictor are stored for the next start; its events hear of changed states. `changes`
+    are carried out on a thread of their own. `keys` are models of keys that take turns with the stream's.
     """
 
     def __init__(
@@ -65,21 +76,21 @@ class TrainingWorker:
         recall: RegimeRecall,
         exclusion: AnomalyExclusion,
         disputes: LabelDisputes,
-        predictor: Predictor,
         samples: SampleLog,
         registry: Registry,
-        events: Events,
+        changes: ChangeQueue,
+        keys: KeyTurns | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._rollout = rollout
         self._recall = recall
         self._exclusion = exclusion
         self._disputes = disputes
-        self._predictor = predictor
+        self._predictor, self._events = rollout.predictor, rollout.events
         self._samples = samples
         self._registry = registry
-        self._events = events
-        self.keys: KeyTurns | None = None
+        self._queue = changes
+        self._keys = keys
         self._kept_at = float("-inf")
         self.idle: float | None = IDLE_SECONDS
         """Seconds between two looks whether a run is due; None where `look` is called while one may be."""
@@ -89,18 +100,18 @@ class TrainingWorker:
         self._orders = RunQueue(scheduler.triggers)
         self._running: QueuedRun | None = None
         self._between: deque[Callable[[], None]] = deque()
-        self._changes = Changes(self)
+        self._changes = ChangeLoop(self, changes)
 
     # ---- what other threads call -----------------------------------------------------------
 
     def start(self) -> None:
         """Start the training loop and the loop of changes."""
         self._wake.start(self)
-        self._changes.turns.start(self._changes)
+        self._queue.turns.start(self._changes)
 
     def share(self, threads: TurnThreads) -> None:
         """Take turns on threads that several streams share; call it before `start`."""
-        self._wake, self._changes.turns = SharedTurns(threads), SharedTurns(threads)
+        self._wake, self._queue.turns = SharedTurns(threads), SharedTurns(threads)
         self.idle = self._changes.idle = None
 
     def wake(self) -> None:
@@ -115,11 +126,11 @@ class TrainingWorker:
     def look(self) -> None:
         """Look whether a run is due, and make durable what a full disk has refused; from any thread."""
         self.wake()
-        self._changes.turns.set()
+        self._queue.turns.set()
 
     def defer(self, action: Callable[[], None]) -> None:
         """Call `action` soon on another thread: the serving thread must not wait for a change of champion."""
-        self._changes.add(action)
+        self._queue.defer(action)
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """Confirm a champion, or roll it back; from any thread."""
@@ -150,8 +161,8 @@ class TrainingWorker:
 
         Raises RefusedError when too many runs wait.
         """
-        if self.keys is not None and key is not None:
-            self.keys.command(key, options, task)
+        if self._keys is not None and key is not None:
+            self._keys.command(key, options, task)
         else:
             self._orders.add(options, task)
         self.wake()
@@ -203,8 +214,8 @@ class TrainingWorker:
             return None
         running, progress = self._running, self._scheduler.progress
         if progress is None or running is None or not (task is None or task in running.tasks):
-            if self.keys is not None:
-                return self.keys.cancel(task)
+            if self._keys is not None:
+                return self._keys.cancel(task)
             raise RefusedError("no run is under way", where="cancel")
         running.cancelled = True
         self._registry.set_value(CANCELLED, True)
@@ -269,7 +280,7 @@ class TrainingWorker:
     def join(self, timeout: float) -> None:
         """Wait for what is being done."""
         self._wake.join(timeout)
-        self._changes.turns.join(timeout)
+        self._queue.turns.join(timeout)
 
     # ---- the threads -----------------------------------------------------------------------
 
@@ -300,10 +311,10 @@ class TrainingWorker:
 
     def _take_turn(self) -> None:
         """Train whoever is due: the stream's model, or that of a key."""
-        key = None if self.keys is None else self.keys.next_key(self._scheduler.waiting())
-        if self.keys is not None and key is not None:
+        key = None if self._keys is None else self._keys.next_key(self._scheduler.waiting())
+        if self._keys is not None and key is not None:
             with self._wake.apart():
-                self.keys.train(key)
+                self._keys.train(key)
             self.wake()  # others may wait
             return
         trigger = self._scheduler.due()
@@ -354,8 +365,8 @@ class TrainingWorker:
         self._registry.set_value("budget", self._scheduler.budget.to_json())
         if self._predictor.anomalies is not None:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())
-        if self.keys is not None:
-            self.keys.store_state()
+        if self._keys is not None:
+            self._keys.store_state()
 
     def _run(self, trigger: str) -> None:
         """Train once and evaluate the result; publish the outcome to those who requested the run."""
@@ -429,26 +440,19 @@ class TrainingWorker:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")
 
 
-class Changes:
+class ChangeLoop:
     """The loop that carries out changes as they come, also while a run of `worker` goes on for hours."""
 
-    def __init__(self, worker: TrainingWorker) -> None:
-        self._worker = worker
-        self._actions: deque[Callable[[], None]] = deque()
+    def __init__(self, worker: TrainingWorker, queue: ChangeQueue) -> None:
+        self._worker, self._queue = worker, queue
         self._ending = False
-        self.turns: OwnTurns | SharedTurns = OwnTurns("change")
         self.idle: float | None = SETTLE_SECONDS
         """Seconds between two turns without a change."""
-
-    def add(self, action: Callable[[], None]) -> None:
-        """Call `action` soon; from any thread."""
-        self._actions.append(action)
-        self.turns.set()
 
     def stop(self) -> None:
         """Carry out what waits, then end."""
         self._ending = True
-        self.turns.set()
+        self._queue.turns.set()
 
     def patience(self) -> float | None:
         """See `Stage`."""
@@ -456,10 +460,10 @@ class Changes:
 
     def turn(self, *, woken: bool) -> bool:  # noqa: ARG002  what waits tells more
         """See `Stage`: what waits, or what a full disk has refused where nothing does."""
-        self.turns.clear()
-        over, waiting = self._ending, len(self._actions)
+        self._queue.turns.clear()
+        over, waiting = self._ending, len(self._queue.actions)
         for _ in range(waiting):
-            self._carry_out(self._actions.popleft())
+            self._carry_out(self._queue.actions.popleft())
         if not waiting and not over:
             self._catch_up()
         return not over

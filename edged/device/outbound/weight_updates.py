@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ class WeightUpdate:
     version: int
     blob: bytes
     chunks: list[bytes]
-    manifest: dict[str, Any]
+    manifest: Mapping[str, Any]
     number: int | None = None
 
 

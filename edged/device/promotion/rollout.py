@@ -83,8 +83,8 @@ class Rollout:
     ) -> None:
         self._evaluator = evaluator
         self._models = models
-        self._predictor = predictor
-        self._events = events
+        self.predictor = predictor
+        self.events = events
         self._triggers = triggers
         self._lock = threading.RLock()
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
@@ -95,7 +95,7 @@ class Rollout:
     @property
     def champion(self) -> int:
         """Version of the model that serves."""
-        return self._predictor.champion.version
+        return self.predictor.champion.version
 
     @property
     def problem(self) -> str | None:
@@ -119,7 +119,7 @@ class Rollout:
         return judged, served
 
     def _consider(self, candidate: Candidate) -> tuple[JudgedCandidate, ServedModel | None]:
-        champion = self._predictor.champion
+        champion = self.predictor.champion
         evaluation = self._evaluator.evaluate(candidate, champion)
         verdict, served = self._models.add(evaluation)
         if candidate.source == "training" and self._streak.record(verdict, failed=evaluation.failed):
@@ -144,32 +144,32 @@ class Rollout:
         scale: NDArray[np.float32] | None = None,
         promoted: int | None = None,
     ) -> JudgedCandidate:
-        summary = outcomes.judged(self._predictor.schema, candidate, verdict, promoted, scale)
+        summary = outcomes.judged(self.predictor.schema, candidate, verdict, promoted, scale)
         return JudgedCandidate(candidate, verdict, promoted, summary)
 
     def _rejected(self, judged: JudgedCandidate) -> JudgedCandidate:
-        self._events.event(CandidateRejected(judged))
+        self.events.event(CandidateRejected(judged))
         return judged
 
     def _publish_streak(self, verdict: Verdict) -> None:
         if self.problem is not None:
             count, cause = self._streak.count, self._streak.cause
             summary = outcomes.refused_again(count, cause)
-            self._events.event(CandidatesRefused(count, cause, verdict.reasons, summary))
-        self._events.problem_changed()
+            self.events.event(CandidatesRefused(count, cause, verdict.reasons, summary))
+        self.events.problem_changed()
 
     def _perhaps_rest(self) -> None:
         times = self._evaluator.recommended_pause()
         if times is not None:
             suspicious, labels = self._evaluator.trust.suspicious, self._triggers.hold_back(times)
             summary = outcomes.paused_for_labels(suspicious, labels)
-            self._events.event(
+            self.events.event(
                 TrainingPaused(reason="labels", verdicts=suspicious, new_labels=labels, summary=summary)
             )
 
     def rehearse(self, candidate: Candidate) -> JudgedCandidate:
         """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
-        evaluation = self._evaluator.evaluate(candidate, self._predictor.champion, rehearsal=True)
+        evaluation = self._evaluator.evaluate(candidate, self.predictor.champion, rehearsal=True)
         discard(candidate.folder)
         return self._judged(candidate, evaluation.verdict, evaluation.scale)
 
@@ -179,28 +179,28 @@ class Rollout:
         """Let no candidate take over from now on, not even one that is about to; the version that serves."""
         with self._lock:
             self._models.pin(version)
-            return self._predictor.champion.version
+            return self.predictor.champion.version
 
     def promote(self, to: int, *, watch: bool = True) -> ChampionChange:
         """Serve a stored model because somebody wants it, with `watch` on probation; what changed.
 
         Raises RefusedError when that version serves already; EdgedError when it cannot be loaded.
         """
-        champion = self._predictor.champion
+        champion = self.predictor.champion
         if to == champion.version:
             raise RefusedError("this version is serving already", where=f"version {to}")
         served = self._models.open(to)
         with self._lock:
-            if self._predictor.champion is not champion:
+            if self.predictor.champion is not champion:
                 raise RefusedError("another model took over meanwhile", where=f"version {to}")
             self._models.set_champion(to, outcomes.BY_COMMAND)
-            self._predictor.swap(served, watch=watch)
+            self.predictor.swap(served, watch=watch)
         self._publish_promotion(served, champion, outcomes.BY_COMMAND, outcomes.chosen(to))
         return ChampionChange(champion.version, to)
 
     def recall(self, versions: list[int], window: Window) -> ServedModel | None:
         """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""
-        champion = self._predictor.champion
+        champion = self.predictor.champion
         for served in self._models.recalled(versions):
             verdict = self._evaluator.evaluate_recalled(served, champion, window, len(versions))
             if verdict.accepted:
@@ -221,7 +221,7 @@ class Rollout:
     def _take_over(self, served: ServedModel, champion: ServedModel, reason: str) -> str | None:
         """Durable first, then serving; what stood against it."""
         with self._lock:
-            if self._predictor.champion is not champion:
+            if self.predictor.champion is not champion:
                 return "another model took over while it was judged"
             if self._models.pinned:
                 return f"version {self._models.pinned[0]} was pinned while it was judged"
@@ -229,7 +229,7 @@ class Rollout:
                 self._models.set_champion(served.version, reason)
             except StorageError as problem:
                 return problem.line()
-            self._predictor.swap(served)
+            self.predictor.swap(served)
         return None
 
     def _publish_promotion(
@@ -242,23 +242,23 @@ class Rollout:
         candidate: Candidate | None = None,
     ) -> None:
         self.origins[origin] = self.origins.get(origin, 0) + 1
-        self._events.event(ModelPromoted(served.version, before.version, origin, summary, verdict, candidate))
+        self.events.event(ModelPromoted(served.version, before.version, origin, summary, verdict, candidate))
 
     # ---- probation and rollback ------------------------------------------------------------
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """The probation of a version has an outcome; void if another serves by now."""
         with self._lock:
-            if self._predictor.champion.version != version:
+            if self.predictor.champion.version != version:
                 return
             if passed:
                 self._models.confirm(version)
                 return
-            previous = self._predictor.previous
+            previous = self.predictor.previous
             if previous is None:
                 self.roll_back(outcomes.DISAPPOINTED)
                 return
-            self._predictor.revert(previous)
+            self.predictor.revert(previous)
             self._fallen(version, outcomes.DISAPPOINTED)
 
     def champion_failed(self, failing: int, reason: str) -> None:
@@ -267,7 +267,7 @@ class Rollout:
             self._fallen(failing, reason)
 
     def _fallen(self, failing: int, reason: str) -> None:
-        self._publish_rollback(failing, self._predictor.champion, reason)
+        self._publish_rollback(failing, self.predictor.champion, reason)
         self._owed.append((failing, reason))
         self.persist()
 
@@ -288,26 +288,26 @@ class Rollout:
         return True
 
     def _stand_down(self, failing: int, reason: str) -> None:
-        serving = self._predictor.champion.version
+        serving = self.predictor.champion.version
         try:
             self._models.stand_down(failing, serving, reason)
         except CorruptError as problem:
             # What is served cannot be read back: find one that can, and serve that.
             served = self._models.roll_back(failing, reason)
-            self._predictor.revert(served)
+            self.predictor.revert(served)
             self._publish_rollback(serving, served, problem.line())
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         """Another model when what is served fails and has no predecessor; None when there is none."""
         with self._lock:
-            if self._predictor.champion is not failing:
-                return self._predictor.champion
+            if self.predictor.champion is not failing:
+                return self.predictor.champion
             try:
                 self.roll_back(reason)
             except EdgedError as problem:
                 log.error("no_model_left", problem=problem.line())
                 return None
-            return self._predictor.champion
+            return self.predictor.champion
 
     def roll_back(self, reason: str, to: int | None = None) -> ChampionChange:
         """Serve `to` again, or the model that served before; what changed.
@@ -317,19 +317,19 @@ class Rollout:
         if to == 0 and self.last_resort is not None:
             return self._share(reason)
         with self._lock:
-            failing, previous = self._predictor.champion.version, self._predictor.previous
+            failing, previous = self.predictor.champion.version, self.predictor.previous
             if to is None and previous is not None:
                 to = previous.version
             if to == failing:
                 raise RefusedError("this version is serving already", where=f"version {to}")
             served = self._models.roll_back(failing, reason, to=to)
-            self._predictor.revert(served)
+            self.predictor.revert(served)
         return self._publish_rollback(failing, served, reason)
 
     def _share(self, reason: str) -> ChampionChange:
         """Serve what a key shares with the whole stream."""
         with self._lock:
-            failing = self._predictor.champion.version
+            failing = self.predictor.champion.version
             served = None if self.last_resort is None else self.last_resort.share()
         if served is None:
             raise RefusedError("there is no version 0", where="version 0")
@@ -338,14 +338,14 @@ class Rollout:
     def begin_anew(self, reason: str) -> None:
         """Serve the bundle's own model, as on the first day."""
         with self._lock:
-            before = self._predictor.champion.version
+            before = self.predictor.champion.version
             served = self._models.reinstall_base(reason)
-            self._predictor.revert(served)
+            self.predictor.revert(served)
             self._owed.clear()
         self._publish_rollback(before, served, reason)
 
     def _publish_rollback(self, before: int, served: ServedModel, reason: str) -> ChampionChange:
         change = ChampionChange(before, served.version, reason)
         summary = outcomes.rolled_back(before, served.version, reason)
-        self._events.event(ModelRolledBack(before, served.version, reason, summary))
+        self.events.event(ModelRolledBack(before, served.version, reason, summary))
         return change

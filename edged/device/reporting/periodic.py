@@ -16,8 +16,8 @@ from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.device.events import Events
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.reporter import Reporter
-    from edged.device.pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.reports import StreamStatus
     from edged.device.settings import Settings

@@ -34,8 +34,8 @@ from edged.domain.events import DriftDetected
 
 if TYPE_CHECKING:
     from edged.device.events import Extension
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.device.pipeline import LivePipeline
     from edged.device.settings import PausedParts
     from edged.device.startup.recovery import Recovery
     from edged.domain.commands.running import RunningCommands

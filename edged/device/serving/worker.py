@@ -64,6 +64,7 @@ class ServingWorker:
         events: Events,
         watchdog: Watchdog,
         latencies: Latencies,
+        keys: KeyAnswers | None = None,
     ) -> None:
         self._predictor = predictor
         self._schema = predictor.schema
@@ -77,7 +78,7 @@ class ServingWorker:
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
             queue.Queue(MAX_WAITING)
         )
-        self.keys: KeyAnswers | None = None
+        self._keys = keys
         self._requests: InferenceRequests | None = None
         self._called = False
         self._on_asked: Callable[[list[InferenceRequest]], None] = lambda _: None
@@ -224,10 +225,10 @@ class ServingWorker:
             self._join([u.offset for u in item], [u.label for u in item], [u.source for u in item])
             return
         batch, received = item
-        if self.keys is None:
+        if self._keys is None:
             self._answer_all(batch, received)
             return
-        for share in self.keys.split(batch.keys):
+        for share in self._keys.split(batch.keys):
             self._answer_all(batch.take(share.rows), received[share.rows], share)
 
     def _answer_all(self, batch: Batch, received: NDArray[np.float64], share: Share | None = None) -> None:
@@ -243,11 +244,11 @@ class ServingWorker:
         self, offsets: NDArray[np.int64], x: NDArray[np.float32], keys: list[str], share: Share | None
     ) -> tuple[Predictor, Predictions]:
         """Who has answered, and what: the model of a key, or that of the stream."""
-        if self.keys is not None and share is not None and share.own:
+        if self._keys is not None and share is not None and share.own:
             try:
                 return share.predictor, share.predictor.predict(offsets, x, keys)
             except ModelError as problem:
-                self.keys.failed(share, problem)
+                self._keys.failed(share, problem)
         return self._predictor, self._rescued(lambda: self._predictor.predict(offsets, x, keys))
 
     def _answer(
@@ -264,8 +265,8 @@ class ServingWorker:
         self.latencies.add(time.monotonic() - received[part])
         self._requester.answered(batch, part, ids, made)
         self._events.answered(made, ids, keys, batch.ts[part])
-        if self.keys is not None and share is not None:
-            self.keys.compare(share, made, x, keys)
+        if self._keys is not None and share is not None:
+            self._keys.compare(share, made, x, keys)
         if batch.aside:
             aside = batch.is_aside()[part]
             predictor.ignore(offsets[aside])
@@ -331,8 +332,8 @@ class ServingWorker:
     ) -> None:
         y, at = np.asarray(labels, np.float32).reshape(len(labels), -1), np.asarray(offsets, np.int64)
         self._report(self._predictor.label(at, y, x, sources=sources))
-        if self.keys is not None:
-            self.keys.label(at, y, x, sources)
+        if self._keys is not None:
+            self._keys.label(at, y, x, sources)
 
     def _report(self, outcome: bool | None) -> None:
         if outcome is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.device.events import Events
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.startup.first_opening import FirstOpenings
     from edged.domain.training.training_run import Candidate
     from edged.storage.journal.transfer_staging import TransferStaging

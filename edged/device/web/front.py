@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edged.device.commands.inbox import CommandInbox
     from edged.device.fleet_member.local_transport import LocalTransport
     from edged.device.learning.label_reviews import LabelReviews
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.web.service import Site, Web
     from edged.domain.judging.predictions import Predictions

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edged.errors import ConfigError, CorruptError
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 
 class Level(IntEnum):
@@ -32,7 +35,7 @@ class FeatureShift:
     p_value: float
     psi: float
 
-    def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
+    def as_dict(self, names: Sequence[str] = ()) -> JsonObject:
         """Return the fields for logs and MQTT."""
         return {
             "feature": names[self.feature] if names else self.feature,
@@ -59,7 +62,7 @@ class DriftSignal:
     offset: int
     features: tuple[FeatureShift, ...] = ()
 
-    def as_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
+    def as_dict(self, names: Sequence[str] = ()) -> JsonObject:
         """For logs and MQTT; with `names` of the stream's features, where it has any."""
         return {
             "level": self.level.name.lower(),

@@ -113,7 +113,7 @@ class LabelTrust:
         return {"usual": list(self.usual), "suspicious": self.suspicious, "pauses": self.pauses}
 
     @classmethod
-    def load(cls, task: Task, values: dict[str, Any] | None) -> LabelTrust:
+    def load(cls, task: Task, values: Mapping[str, Any] | None) -> LabelTrust:
         """Restore the state that `dump` returned; None: begin without any."""
         if not values:
             return cls(task)

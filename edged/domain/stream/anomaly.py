@@ -81,7 +81,7 @@ class AnomalyVerdicts:
 
 
 @dataclass(frozen=True)
-class AnomalyFigures(Message):
+class AlarmFigures(Message):
     """Threshold (None while it is calibrated), samples and alarms so far, and keys whose alarm stands."""
 
     threshold: float | None
@@ -291,9 +291,9 @@ class Anomalies:
         with self._lock:
             return sorted(key for key, line in self._lines.items() if line.alarm)
 
-    def figures(self) -> AnomalyFigures:
+    def figures(self) -> AlarmFigures:
         """Return the values for metrics."""
-        return AnomalyFigures(self.threshold, self.flagged, self.alarms, tuple(self.standing()))
+        return AlarmFigures(self.threshold, self.flagged, self.alarms, tuple(self.standing()))
 
     # ---- over a restart --------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from edged.domain.training.weight_averaging import Average
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from edged.domain.json_fields import JsonObject
 
 
 SCARCE_SHARE = 0.3  # labels of fewer samples than that get more steps each
@@ -113,7 +116,7 @@ class LearnerState:
         """Offsets of all samples that are kept to be learned from again, each once, rising."""
         return np.union1d(self.memory.ids, self.recent.ids)
 
-    def dump(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def dump(self) -> tuple[JsonObject, dict[str, NDArray[Any]]]:
         """Return the state as JSON values and arrays."""
         average, averaged = self.average.dump()
         values = {
@@ -141,7 +144,7 @@ class LearnerState:
 
     @classmethod
     def load(
-        cls, values: dict[str, Any], arrays: dict[str, NDArray[Any]], rules: MemoryRules
+        cls, values: Mapping[str, Any], arrays: dict[str, NDArray[Any]], rules: MemoryRules
     ) -> LearnerState:
         """Restore the state that `dump` returned, under the present rules."""
         rng = np.random.default_rng()

@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
+
     Weights = Mapping[str, NDArray[np.float32]]
     Values = dict[str, NDArray[np.float32]]
 
@@ -78,7 +80,7 @@ class Average:
         """What is worth serving; None where only the weights themselves are known."""
         return self.values if self.better else self.short
 
-    def dump(self) -> tuple[dict[str, Any], Values]:
+    def dump(self) -> tuple[JsonObject, Values]:
         """Return JSON values and arrays for a checkpoint."""
         arrays = {f"{LONG}{name}": value for name, value in (self.values or {}).items()}
         arrays |= {f"{SHORT}{name}": value for name, value in (self.short or {}).items()}

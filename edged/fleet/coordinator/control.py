@@ -5,15 +5,14 @@ from __future__ import annotations
 import secrets
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Literal, cast
 
-from edged.errors import CorruptError, RefusedError, RejectedUpdateError, StorageError
+from edged.domain.training.message import Message
+from edged.errors import CorruptError, RefusedError, RejectedUpdateError, StorageError, TrainingError
+from edged.fleet.rules.rounds import Phase
 from edged.logs import get_logger
 from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
-
-if TYPE_CHECKING:
-    from edged.fleet.rules.rounds import Phase
 
 Action = Literal["pause", "resume", "abandon", "skip", "approve"]
 CONTROL = "control.json"
@@ -22,7 +21,7 @@ log = get_logger("edged.fleet")
 
 
 @dataclass(frozen=True)
-class Order:
+class Order(Message):
     """To end the present phase of round `round`: without a model, or with what there is (`skip`, `approve`).
 
     `by` is the user who gave it. `token` tells one order from the next: each is carried out once.
@@ -36,20 +35,12 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Control:
+class Control(Message):
     """No round is opened while `paused`; devices that are `excluded` take no part."""
 
     paused: bool = False
     excluded: tuple[str, ...] = ()
     order: Order | None = None
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Control:
-        """The instructions in a control file."""
-        order = values["order"]
-        return cls(
-            bool(values["paused"]), tuple(values["excluded"]), None if order is None else Order(**order)
-        )
 
 
 class ControlReader:
@@ -87,8 +78,8 @@ def read_control(folder: Path) -> Control:
         return Control()
     try:
         return Control.from_json(read_sealed(path))
-    except (LookupError, TypeError, ValueError) as problem:
-        raise CorruptError(f"no instructions in it: {problem}", where=str(path)) from None
+    except TrainingError as problem:
+        raise CorruptError(f"no instructions in it: {problem.line()}", where=str(path)) from None
 
 
 def instruct(folder: Path, action: Action, course: tuple[int, Phase], by: str = "") -> Control:

@@ -79,7 +79,7 @@ class MaskedSum:
         if on:
             if about is None or before is None or about.id != on:
                 raise TrainingError(
-                    "the sum of earlier rounds is lost: the next round starts over", where=FILE
+                    "the sum of earlier rounds is lost: the next round starts again", where=FILE
                 )
             sums, members = before + sums, dict(about.members)
         origin = SumOrigin(told.id, self._body(told), {**members, **dict.fromkeys(names, told.id)})
@@ -100,5 +100,5 @@ class MaskedSum:
                 arrays, about = decompress(self._path.read_bytes(), MAX_BYTES)
             return SumOrigin.from_json(json.loads(about[ABOUT])), arrays[SUM]
         except (CorruptError, KeyError, ValueError) as problem:
-            log.warning("masked_sum_unreadable", problem=str(problem), remedy="the next round starts over")
+            log.warning("masked_sum_unreadable", problem=str(problem), remedy="the next round starts again")
             return None, None

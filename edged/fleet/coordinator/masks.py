@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -98,7 +98,7 @@ class MaskKeeper:
         self._outgoing.clear()
 
     @staticmethod
-    def _apply(masks: Masks, head: dict[str, Any], payload: bytes) -> None:
+    def _apply(masks: Masks, head: Mapping[str, Any], payload: bytes) -> None:
         what = head["what"]
         if head.get("id") != masks.token:
             return  # of a round with the same number that was begun anew
@@ -139,7 +139,7 @@ class MaskKeeper:
         if masks.survivors is not None:
             raise RejectedUpdateError("late", "the sum is closed")
 
-    def _append(self, head: dict[str, Any], payload: bytes = b"") -> None:
+    def _append(self, head: Mapping[str, Any], payload: bytes = b"") -> None:
         if self._log is not None and self._masks is not None:
             self._log.append({**head, "id": self._masks.token}, payload)
 
@@ -240,7 +240,7 @@ class MaskKeeper:
         self._ask_again(masks, now)
         return WAIT
 
-    def _step(self, masks: Masks, head: dict[str, Any], now: float) -> None:
+    def _step(self, masks: Masks, head: Mapping[str, Any], now: float) -> None:
         masks.since = now
         log.info("masks_step", round=self._course.number, stage=masks.stage, devices=len(masks.joined))
         self._append({**head, "at": now})

@@ -104,8 +104,9 @@ class Archive:
         if first is None or first.name != MANIFEST or first.size > LONGEST_MANIFEST:
             raise self._archive.damaged("its beginning is damaged")
         self.manifest = b"".join(self._archive.blocks(first))
-        self.about = unseal(self.manifest, where)
-        self.entries = self._listed(self.about.pop("files", None))
+        whole = unseal(self.manifest, where)
+        self.about = {name: value for name, value in whole.items() if name != "files"}
+        self.entries = self._listed(whole.get("files"))
         self._ahead: ArchiveMember | None = self._archive.next()
         self.signature = b""
         if self._ahead is not None and (self._ahead.name, self._ahead.size) == (SIGNATURE, 64):

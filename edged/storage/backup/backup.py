@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.backup import archive
@@ -33,6 +33,9 @@ from edged.storage.models.key_folders import NOTE
 from edged.storage.models.registry import MODELS, POINTER, present_reign
 from edged.storage.outbox import queue, tables
 from edged.storage.samples.tables import MIGRATIONS as SAMPLE_STEPS
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 FORMAT = 1
 HEADER = b"edged-backup-1\n"
@@ -51,7 +54,7 @@ _CHECK_SECONDS = 60.0
 
 def back_up(
     state: Path, out: Path, about: Mapping[str, Any], sign: Callable[[bytes], bytes] | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write a backup of `state` as the file `out`, durably; what its manifest says.
 
     A daemon may run on `state`. `out` is replaced only when the backup is whole, and its owner alone may read
@@ -194,7 +197,7 @@ def _schemas(picture: Path) -> dict[str, int]:
     return found
 
 
-def _counts(picture: Path) -> dict[str, Any]:
+def _counts(picture: Path) -> JsonObject:
     """What people want to know of a backup."""
     reign = present_reign(picture)
     samples = 0
@@ -214,7 +217,7 @@ def restore(
     replace: bool,
     trusted: Callable[[bytes, bytes], bool] | None,
     check: Callable[[Path], None],
-) -> dict[str, Any]:
+) -> JsonObject:
     """Put a backup in the place of a state directory, whole or not at all; what its manifest says.
 
     To be called under the directory's lock and as its owner (`as_owner_of`): whoever owns a directory decides
@@ -275,7 +278,7 @@ def _refuse_folders_of_others(there: list[Path]) -> None:
                 )
 
 
-def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bool] | None) -> dict[str, Any]:
+def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bool] | None) -> JsonObject:
     with atomic.disk_errors("reading the backup", Path(source.name)):
         packed = archive.Archive(source, str(source.name))
         if trusted is not None and not (
@@ -299,7 +302,7 @@ def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bo
             folder.mkdir()
             for entry, pieces in packed.contents():
                 _write(folder / entry.name, pieces)
-    return packed.about | {"signed": bool(packed.signature)}
+    return {**packed.about, "signed": bool(packed.signature)}
 
 
 def _write(path: Path, pieces: Iterator[bytes]) -> None:

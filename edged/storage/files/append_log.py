@@ -35,7 +35,7 @@ class LogRecord:
     size: int
 
     @property
-    def head(self) -> dict[str, Any]:
+    def head(self) -> Mapping[str, Any]:
         """What the record begins with; read anew each time, for thousands of them are kept."""
         return dict(json.loads(self.text))
 

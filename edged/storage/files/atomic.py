@@ -180,7 +180,7 @@ def publish_file(path: Path, data: bytes, *, disk: Disk = DISK) -> None:
 
 def publish_directory(
     staging: Path, final: Path, *, extra: Mapping[str, Any] | None = None, disk: Disk = DISK
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Give a finished directory its final name, atomically and durably, with a manifest inside.
 
     `manifest.json` holds `{"files": {name: {"sha256", "bytes"}}}` and `extra`, and is sealed with
@@ -217,7 +217,7 @@ def _directories_within(directory: Path) -> list[Path]:
     return [*sorted(inner, key=lambda path: -len(path.parts)), directory]
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: Path) -> Mapping[str, Any]:
     """The manifest of a published directory, its own seal checked, the files not.
 
     Raises CorruptError when it is missing or is not what was written.
@@ -228,7 +228,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def verify_directory(directory: Path) -> dict[str, Any]:
+def verify_directory(directory: Path) -> Mapping[str, Any]:
     """Compare every file with the manifest and return the manifest.
 
     Files that the manifest does not name are not looked at.

@@ -25,7 +25,7 @@ def seal(values: Mapping[str, Any]) -> bytes:
     return _canonical(plain)
 
 
-def unseal(data: bytes, where: Path | str) -> dict[str, Any]:
+def unseal(data: bytes, where: Path | str) -> Mapping[str, Any]:
     """What was given to `seal`; CorruptError when a single bit is different."""
     try:
         values = json.loads(data)
@@ -40,7 +40,7 @@ def unseal(data: bytes, where: Path | str) -> dict[str, Any]:
     return dict(values)
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
+def read_sealed(path: Path) -> Mapping[str, Any]:
     """Read a sealed file; CorruptError when it is missing or damaged."""
     try:
         data = path.read_bytes()

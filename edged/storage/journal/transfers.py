@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -142,7 +143,7 @@ def chunk_file(number: int) -> str:
     return f"{number}.chunk"
 
 
-def read_transfer(folder: Path) -> tuple[dict[str, Any], list[bytes]]:
+def read_transfer(folder: Path) -> tuple[Mapping[str, Any], list[bytes]]:
     """Read manifest and chunks of a complete transfer; for a process that only reads.
 
     Raises StorageError when they cannot be read.

@@ -6,7 +6,7 @@ the tensors and parameters and holds the SHA-256 of every file. Only the standar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -261,7 +261,7 @@ def finish_interrupted(out: Path) -> bool:
     return False
 
 
-def _parse(data: dict[str, Any], path: Path) -> Bundle:
+def _parse(data: Mapping[str, Any], path: Path) -> Bundle:
     fields = bundle_fields(data, path / DESCRIPTION)
 
     def texts(key: str) -> dict[str, str]:

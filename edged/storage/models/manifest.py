@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def is_plain(name: str) -> bool:
     return usual and not name.startswith(".") and not set(name) & set('/\\:*?"<>|')
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> Mapping[str, Any]:
     """The values of the bundle in directory `path`.
 
     Raises BundleError or CorruptError when there are none, or they are of another format.
@@ -57,7 +58,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return checksummed_json.unseal(text, file)
 
 
-def bundle_fields(data: dict[str, Any], file: Path) -> JsonFields:
+def bundle_fields(data: Mapping[str, Any], file: Path) -> JsonFields:
     """The fields of the `bundle.json` that is `file`; whatever does not fit raises CorruptError."""
 
     def refuse(_: str, what: str, where: str) -> CorruptError:

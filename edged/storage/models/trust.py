@@ -54,7 +54,7 @@ class Trust:
         """Whether both files were damaged, and nobody has allowed older bundles since."""
         return bool(self._values.get("lost"))
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Mapping[str, Any]:
         problems = []
         for path in self._paths:
             try:

@@ -214,9 +214,9 @@ def erase_members(directory: Path, pattern: str) -> int:
         return 0
     manifest = atomic.read_manifest(directory)
     names = {path.name for path in doomed}
-    manifest["files"] = {name: file for name, file in manifest["files"].items() if name not in names}
+    left = {name: file for name, file in manifest["files"].items() if name not in names}
     # First the manifest: a file that it does not name is not missed when power fails in between.
-    atomic.publish_file(directory / atomic.MANIFEST, seal(manifest))
+    atomic.publish_file(directory / atomic.MANIFEST, seal({**manifest, "files": left}))
     return erase_files(doomed)
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from edged.domain.stream.sample import Batch
 from edged.errors import CorruptError
 from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
 
 FOLDER = "imports"
 END = "end.json"
@@ -70,7 +73,7 @@ class ImportChunks:
         )
         atomic.publish_file(self.folder / f"{batch.offsets[0]:012d}.npz", content.getvalue())
 
-    def write_end(self, samples: int, entry: dict[str, Any]) -> None:
+    def write_end(self, samples: int, entry: JsonObject) -> None:
         """Write how many samples there are in all; `entry` goes to the audit log once they are stored."""
         atomic.publish_file(self.folder / END, seal({"samples": samples, "entry": entry}))
 
@@ -85,7 +88,7 @@ class ImportChunks:
         about = read_sealed(self.folder / BEGIN)
         return ImportProgress(self.folder.name, str(about["options"]), str(about["name"]))
 
-    def read_end(self) -> tuple[int, dict[str, Any]] | None:
+    def read_end(self) -> tuple[int, JsonObject] | None:
         """Read what `write_end` wrote; None while more chunks are to come."""
         if not (self.folder / END).exists():
             return None

@@ -18,6 +18,7 @@ from edged.storage.models.bundles import Bundle, publish, refuse_foreign
 from edged.workbench.experiments.job import MODEL, WEIGHTS, load_data
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.workbench.experiments.config import DeployConfig, RecipeFile
     from edged.workbench.experiments.grid import Recipe
     from edged.workbench.experiments.job import TrialOrder
@@ -58,7 +59,7 @@ def refuse_taken(config: Path, *, force: bool) -> None:
 
 
 def deploy(
-    config: Path, file: RecipeFile, stream: dict[str, Any], order: TrialOrder, told: dict[str, str]
+    config: Path, file: RecipeFile, stream: JsonObject, order: TrialOrder, told: dict[str, str]
 ) -> None:
     """Write the bundle and the configuration of the training that `order` ordered, whose folder has weights.
 
@@ -100,7 +101,7 @@ def _answers_alike(order: TrialOrder, bundle: Path) -> None:
         raise BundleError("the bundle does not answer as the trained model does", where="the winner's bundle")
 
 
-def _sections(file: RecipeFile, stream: dict[str, Any], recipe: Recipe, bundle: Path) -> dict[str, Any]:
+def _sections(file: RecipeFile, stream: JsonObject, recipe: Recipe, bundle: Path) -> dict[str, Any]:
     training: dict[str, Any] = {
         "engine": file.engine,
         "batch": recipe.batch,

@@ -120,7 +120,7 @@ def test_an_import_that_was_begun_for_another_stream_is_refused(tmp_path: Path) 
     with pytest.raises(RefusedError, match=f"begun for another configuration, {begun:,} samples"):
         import_files(other, [data])
     told = import_files(loaded, [data])
-    assert told["samples"] == 9000
+    assert told.samples == 9000
     each_once(tmp_path, 9000)
 
 

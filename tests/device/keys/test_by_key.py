@@ -137,7 +137,7 @@ def _commands(listener: Listener) -> None:
     assert data(listener, "evaluate", key="b")["figures"]["accuracy"] >= 0.7
     refused = last_answer(listener, "evaluate", key="c")
     assert refused["status"] == "error"
-    assert "no model of its own" in refused["error"]
+    assert "no own model" in refused["error"]
     assert data(listener, "train", key="b", epochs=1, transaction="t1")["outcome"] == "done"
     pinned = data(listener, "pin", key="b")["pinned"]
     assert data(listener, "unpin", key="b")["unpinned"] == [pinned]

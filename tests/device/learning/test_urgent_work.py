@@ -16,7 +16,7 @@ from edged.device.events import Events
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
-from edged.device.learning.worker import TrainingWorker
+from edged.device.learning.worker import ChangeQueue, TrainingWorker
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import HeadTeacher, Predictor
 from edged.errors import StorageError
@@ -46,7 +46,7 @@ class House(Recorder):
         )
         self.learning = TrainingWorker(
             scheduler=scheduler, rollout=self.rollout, samples=self.plant.log,
-            registry=self.desk.registry, predictor=self.predictor, events=news,
+            registry=self.desk.registry, changes=ChangeQueue(),
             exclusion=AnomalyExclusion(None, self.plant.log),
             recall=RegimeRecall(SCHEMA, self.gate.regimes, self.gate.log),
             disputes=LabelDisputes(

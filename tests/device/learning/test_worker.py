@@ -16,7 +16,7 @@ from edged.device.events import Events, Listener
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
-from edged.device.learning.worker import TrainingWorker
+from edged.device.learning.worker import ChangeQueue, TrainingWorker
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import HeadTeacher, Predictor
 from edged.domain.judging.regimes import Regimes
@@ -51,7 +51,7 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
     rollout = Rollout(evaluator, models, predictor, Events(judged), desk.scheduler.triggers)
     learning = TrainingWorker(
         scheduler=desk.scheduler, rollout=rollout, samples=plant.log, registry=desk.registry,
-        predictor=predictor, events=Events(), exclusion=AnomalyExclusion(None, plant.log),
+        changes=ChangeQueue(), exclusion=AnomalyExclusion(None, plant.log),
         recall=RegimeRecall(schema, regimes, plant.log),
         disputes=LabelDisputes(
             predictor, HeadTeacher(None, plant.log, schema, 0.05), plant.log, desk.registry, Events()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def trained(listener: Listener) -> int:
     return int(listener.events("model_promoted")[-1]["version"])
 
 
-def fetched(listener: Listener, **wish: Any) -> tuple[dict[str, Any], list[bytes]]:
+def fetched(listener: Listener, **wish: Any) -> tuple[Mapping[str, Any], list[bytes]]:
     """Ask for an update and take what is published: manifest and chunks."""
     listener.raw.clear()
     answer = listener.request("weights.get", **wish)
@@ -51,13 +52,13 @@ def fetched(listener: Listener, **wish: Any) -> tuple[dict[str, Any], list[bytes
     return manifest, [listener.raw[f"weights/{version}/{n}"][-1] for n in range(len(manifest["chunks"]))]
 
 
-def decoded(manifest: dict[str, Any], chunks: list[bytes], *bases: Weights) -> Weights:
+def decoded(manifest: Mapping[str, Any], chunks: list[bytes], *bases: Weights) -> Weights:
     known = {fingerprint(base): base for base in bases}
     return update_encoding.received(manifest, weight_encoding.join(manifest, chunks), known.get)
 
 
 def sent(
-    listener: Listener, transfer: str, manifest: dict[str, Any], chunks: list[bytes], *, mix: bool = True
+    listener: Listener, transfer: str, manifest: Mapping[str, Any], chunks: list[bytes], *, mix: bool = True
 ) -> dict[str, Any]:
     """Announce an update, send what is missing, and wait for what becomes of it."""
     answer = listener.request("weights.apply", transfer=transfer, manifest=manifest, mix=mix)
@@ -75,7 +76,7 @@ def outcome(listener: Listener, transfer: str) -> dict[str, Any]:
     return told()[-1]
 
 
-def announced(values: Weights, chunk: int = 4096) -> tuple[dict[str, Any], list[bytes]]:
+def announced(values: Weights, chunk: int = 4096) -> tuple[Mapping[str, Any], list[bytes]]:
     """Whole weights as a server would send them."""
     blob = weight_encoding.pack(values)
     chunks = weight_encoding.split(blob, chunk)

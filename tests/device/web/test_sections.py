@@ -24,7 +24,7 @@ from edged.device.web.page.snapshot import Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.judging.metrics import QualityFigures
 from edged.domain.messages.sent import EVENTS
-from edged.domain.stream.anomaly import AnomalyFigures
+from edged.domain.stream.anomaly import AlarmFigures
 from edged.domain.stream.sample import StoredSample
 from edged.domain.stream.schema import Schema
 from edged.domain.text import TELLERS, happening
@@ -90,7 +90,7 @@ def view(schema: Schema, **more: Any) -> Snapshot:
 
 @pytest.mark.parametrize("schema", [CLASSIFY, MANY, REGRESS, PAIR, RECONSTRUCT])
 def test_every_section_of_every_kind_of_stream_is_correct(schema: Schema) -> None:
-    anomaly = AnomalyFigures(None, 3, 1, (HOSTILE,)) if schema is RECONSTRUCT else None
+    anomaly = AlarmFigures(None, 3, 1, (HOSTILE,)) if schema is RECONSTRUCT else None
     seen = view(schema, anomaly=anomaly)
     for name, (_, section) in SECTIONS.items():
         page = Checker(section(seen))

@@ -81,7 +81,8 @@ def test_inputs_are_watched_and_it_is_told_which_of_them_moved() -> None:
     live.inputs(x, offsets(x))
     (signal,) = live.pop_signals()
     assert (signal.level, signal.source) == (Level.DRIFT, "inputs")
-    assert signal.as_dict(("a", "b", "c"))["features"][0]["feature"] == "b"
+    said: Mapping[str, Any] = signal.as_dict(("a", "b", "c"))
+    assert said["features"][0]["feature"] == "b"
     assert live.last_inputs is signal
 
 

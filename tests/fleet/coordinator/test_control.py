@@ -239,7 +239,7 @@ def test_what_is_sealed_to_the_coordinator_counts_and_what_does_not_open_is_refu
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"bundle": ""}, "is no bundle, so the coordinator does not know which bundle devices need"),
+        ({"bundle": ""}, "is no bundle: the bundle that devices need is unknown"),
         ({"round": {"deadline": "30s"}}, "devices send within 60 s, but the round closes after 30 s"),
     ],
 )

@@ -7,7 +7,7 @@ import shutil
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def restored(
     replace: bool = False,
     trusted: Callable[[bytes, bytes], bool] | None = None,
     check: Callable[[Path], None] = anything,
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     with source.open("rb") as content:
         return backups.restore(content, state, replace=replace, trusted=trusted, check=check)
 

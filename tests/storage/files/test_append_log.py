@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,7 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def held(path: Path) -> list[tuple[dict[str, int], bytes]]:
+def held(path: Path) -> list[tuple[Mapping[str, Any], bytes]]:
     spool = AppendLog(path)
     found = [(record.head, spool.read(record)) for record in spool.records]
     spool.close()

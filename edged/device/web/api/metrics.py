@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.web.api.event_stream import EventStream
     from edged.device.web.api.inference import Inference

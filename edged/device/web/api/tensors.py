@@ -55,16 +55,16 @@ def wrong(what: str) -> HttpError:
 # ---- what the model takes and gives ----------------------------------------------------------
 
 
-def inputs_of(schema: Schema) -> list[dict[str, Any]]:
+def inputs_of(schema: Schema) -> list[Mapping[str, Any]]:
     """Return the metadata of the one input; -1 stands for any number of rows."""
     shape = [-1, schema.measured] if schema.steps == 1 else [-1, schema.steps, schema.channels]
     return [{"name": INPUT, "datatype": "FP32", "shape": shape}]
 
 
-def outputs_of(schema: Schema) -> list[dict[str, Any]]:
+def outputs_of(schema: Schema) -> list[Mapping[str, Any]]:
     """Return metadata of the outputs: probabilities with label and confidence, values, or anomaly score."""
     width = 1 if schema.labels_itself else schema.outputs
-    outputs = [{"name": "output", "datatype": "FP32", "shape": [-1, width]}]
+    outputs: list[Mapping[str, Any]] = [{"name": "output", "datatype": "FP32", "shape": [-1, width]}]
     if schema.classes:
         outputs.append({"name": "label", "datatype": "BYTES", "shape": [-1]})
         outputs.append({"name": "confidence", "datatype": "FP32", "shape": [-1]})

@@ -11,7 +11,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.device.web.api.timeline_picture import Stretch, TimelinePainter
 from edged.device.web.http.bodies import respond
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.web.page.history import PageState
+    from edged.domain.json_fields import JsonObject
 
 USUAL_FEATURES, MOST_FEATURES = 3, 8
 USUAL_WIDTH, MOST_WIDTH = 600, 2000  # pixels
@@ -58,7 +59,7 @@ class TimelineEndpoints:
         columns, width = self._columns(named), _width(request.query_params.get("width"))
         found = await self._on_thread(lambda: self._painter.paint(stretch, columns, width))
         if not named:
-            found["names"] = list(self._painter.names)
+            found = {**found, "names": list(self._painter.names)}
         body = json.dumps(found, separators=(",", ":")).encode()
         return respond(request.scope["edged.headers"], body, JSON, NO_STORE)
 
@@ -78,7 +79,7 @@ class TimelineEndpoints:
             await asyncio.wrap_future(self._thread.submit(self._painter.close))
             self._thread.shutdown(wait=False)
 
-    async def _on_thread(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    async def _on_thread(self, work: Callable[[], JsonObject]) -> JsonObject:
         if self._waiting >= WAITING:
             told, later = f"{WAITING} requests wait", {"retry-after": "1"}
             raise HttpError(503, told, kind="overloaded", remedy="try again", headers=later)

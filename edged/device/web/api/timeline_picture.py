@@ -23,8 +23,9 @@ from edged.storage.samples.timeline import TimelineReader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.web.page.history import PageState
+    from edged.domain.json_fields import JsonObject
     from edged.storage.samples.log import SampleLog
     from edged.storage.samples.timeline import PictureRows
 
@@ -68,7 +69,7 @@ class TimelinePainter:
         if self._log is not None:
             self._log.close()
 
-    def count(self, stretch: Stretch) -> dict[str, Any]:
+    def count(self, stretch: Stretch) -> JsonObject:
         """Return the answer of `/api/timeline/count`.
 
         Raises HttpError 404 for a key without a sample.
@@ -80,7 +81,7 @@ class TimelinePainter:
         key, ends = found
         return {"key": key, "samples": reader.count(key, *stretch.within(*ends))}
 
-    def paint(self, stretch: Stretch, columns: list[int], width: int) -> dict[str, Any]:
+    def paint(self, stretch: Stretch, columns: list[int], width: int) -> JsonObject:
         """Return the answer of `/api/timeline`; `columns` are places of features.
 
         Raises HttpError 404 for a key without a sample.

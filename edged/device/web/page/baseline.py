@@ -12,7 +12,7 @@ from edged.errors import EdgedError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.domain.protocols import Model
 
 MOST = 1000  # labelled samples per call: as many as live quality is the mean of

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from edged.device.learning.label_reviews import LabelReviews
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.web.http.authentication import Pass
     from edged.device.web.page.history import PageState

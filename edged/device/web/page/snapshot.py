@@ -11,12 +11,12 @@ from edged.domain.text import attention
 
 if TYPE_CHECKING:
     from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
     from edged.device.reports import StreamStatus
     from edged.device.web.http.authentication import Scope
     from edged.device.web.page.history import Mark, PageState, Point, Sensor
-    from edged.domain.stream.anomaly import AnomalyFigures
+    from edged.domain.stream.anomaly import AlarmFigures
     from edged.domain.stream.schema import Schema
     from edged.host.vitals import Vitals, VitalsReader
     from edged.storage.models.registry import ModelRecord, Reign
@@ -48,7 +48,7 @@ class Snapshot:
     new_labelled: int
     needed: float
     label_share: float | None
-    anomaly: AnomalyFigures | None
+    anomaly: AlarmFigures | None
     vitals: Vitals
     refused: Mapping[str, int]
     models: Sequence[ModelRecord]

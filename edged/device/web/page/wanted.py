@@ -13,7 +13,7 @@ from edged.domain.stream.sample import LabelReading
 from edged.errors import EdgedError
 
 if TYPE_CHECKING:
-    from edged.device.pipeline import LivePipeline
+    from edged.device.live_pipeline import LivePipeline
 
 Request = Mapping[str, Any]
 

@@ -1,0 +1,111 @@
+"""One stream as the daemon runs it: the pipeline with its threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
+from edged.device.ingest.import_feed import ImportFeed
+from edged.device.learning.worker import ChangeQueue, TrainingWorker
+from edged.device.pipeline import Pipeline, label_requests
+from edged.device.serving import ServingWorker
+from edged.device.serving.label_requester import LabelRequester
+from edged.domain.stream.admission import AdmissionControl
+from edged.mqtt.codecs import sample_codec
+
+if TYPE_CHECKING:
+    from edged.device.keys import KeyModels
+    from edged.device.pipeline import Host, SharedThreads
+    from edged.device.startup.open_state import OpenState
+    from edged.domain.judging.latencies import Latencies
+    from edged.host.systemd import Watchdog
+    from edged.mqtt.client.session import Session
+    from edged.mqtt.client.side_connection import SideConnection
+
+
+class LivePipeline(Pipeline):
+    """One stream as the daemon runs it: with loops, none of which runs yet, and label requests.
+
+    `keys` are the models of keys, where they have any. Samples and labels arrive over `session` and are
+    acknowledged there. `watchdog` watches the loops `ingest` and `serve`. `latencies` collects seconds from
+    the arrival of a sample to its prediction.
+    """
+
+    def __init__(
+        self,
+        state: OpenState,
+        host: Host,
+        *,
+        session: Session | SideConnection,
+        watchdog: Watchdog,
+        latencies: Latencies,
+    ) -> None:
+        config = state.config
+        super().__init__(config, state.bundle, state.registry, state.samples, state.reader, host)
+        changes = ChangeQueue()
+        self.keys: KeyModels | None = None
+        if config.model.per == "key":
+            from edged.device.keys import KeyModels
+
+            self.keys = KeyModels(self, state.bundle, host, changes)
+        self.worker = TrainingWorker(
+            scheduler=self.scheduler,
+            rollout=self.rollout,
+            recall=self.recall,
+            exclusion=self.exclusion,
+            disputes=self.disputes,
+            samples=self.samples,
+            registry=self.registry,
+            changes=changes,
+            keys=self.keys,
+        )
+        requests = label_requests(config.labels, config.gate.holdout, state.boot)
+        self.requester = LabelRequester(requests, self.schema, self.clock, host.events)
+        self.serving = ServingWorker(
+            self.predictor,
+            batch=config.serving.batch,
+            boot=state.boot,
+            supervisor=self.worker,
+            requester=self.requester,
+            events=host.events,
+            watchdog=watchdog,
+            latencies=latencies,
+            keys=self.keys,
+        )
+        notices = IngestNotices(self.schema, host.events, self.clock)
+        admission = AdmissionControl(config.stream.admission_rules(), config.stream.watched)
+        decoder = SampleDecoder(
+            config.stream,
+            sample_codec(config.stream, clock=self.clock, publisher=session),
+            admission,
+            self.clock,
+            notices,
+        )
+        self.committer = GroupCommitter(
+            config,
+            self.samples,
+            broker=session,
+            serving=self.serving,
+            supervisor=self.worker,
+            decoder=decoder,
+            notices=notices,
+            clock=self.clock,
+            watchdog=watchdog,
+        )
+        self.ingestor = Ingestor(
+            config,
+            self.samples,
+            decoder=decoder,
+            joiner=Joiner(config.stream, admission, self.clock, notices),
+            serving=self.serving,
+            committer=self.committer,
+            clock=self.clock,
+            watchdog=watchdog,
+            imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
+        )
+
+    def share(self, threads: SharedThreads) -> None:
+        """Run on threads that several streams share; call it before anything starts."""
+        self.ingestor.share(threads.ingest)
+        self.serving.share(threads.serve, threads.ingest)
+        self.worker.share(threads.background)

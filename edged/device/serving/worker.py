@@ -122,7 +122,8 @@ class ServingWorker:
                 self._queue.put(item)
         else:
             self._queue.put(item)
-        self._turns.set()
+        if not self._turns.is_set():
+            self._turns.set()
 
     def accept_requests(
         self, requests: InferenceRequests, on_asked: Callable[[list[InferenceRequest]], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import subprocess
 import sys
@@ -66,3 +67,15 @@ def test_the_manual_page_is_one_that_man_reads(tmp_path: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r'"([\w/-]+\.md)"', (ROOT / "docs" / "zensical.toml").read_text(encoding="utf-8"))
     assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("text", sorted((ROOT / "docs" / "images").glob("*.dot")), ids=lambda path: path.stem)
+def test_a_diagram_shows_what_its_text_says(text: Path) -> None:
+    """Graphviz need not be installed: a picture that was drawn before a change lacks its labels."""
+    source = text.read_text(encoding="utf-8")
+    drawn = html.unescape(text.with_suffix(".svg").read_text(encoding="utf-8"))
+    labels = [line for label in re.findall(r'label="([^"]+)"', source) for line in label.split("\\n")]
+    assert len(labels) > 5
+    assert [label for label in labels if f">{label}<" not in drawn] == []
+    arrows = sum(line.count("->") for line in source.splitlines() if not line.startswith("//"))
+    assert drawn.count('class="edge"') == arrows

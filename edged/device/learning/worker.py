@@ -100,7 +100,7 @@ class TrainingWorker:
         self._orders = RunQueue(scheduler.triggers)
         self._running: QueuedRun | None = None
         self._between: deque[Callable[[], None]] = deque()
-        self._changes = Changes(self, changes)
+        self._changes = ChangeLoop(self, changes)
 
     # ---- what other threads call -----------------------------------------------------------
 
@@ -440,7 +440,7 @@ class TrainingWorker:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")
 
 
-class Changes:
+class ChangeLoop:
     """The loop that carries out changes as they come, also while a run of `worker` goes on for hours."""
 
     def __init__(self, worker: TrainingWorker, queue: ChangeQueue) -> None:

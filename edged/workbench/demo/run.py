@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 LABEL_DELAY = 40
 WINDOWS = 40
 # How long steps may take at that rate; at a lower one the machine is a slow one, and gets longer.
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 STEP_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
 STOP_SECONDS = 15.0

@@ -326,7 +326,7 @@ def test_who_has_not_joined_is_refused_and_told_why(tmp_path: Path) -> None:
         ({"reduce": {"how": "median", "opposed": "leave_out"}}, "looks at each update"),
         ({"reduce": {"how": "flower", "strategy": "FedAvg"}}, "looks at each update"),
         ({"train": {"dynamic": 0.1}}, "train.dynamic does not go with masks"),
-        ({"round": {"devices": 3, "quorum": 0.5}}, "hides nobody"),
+        ({"round": {"devices": 3, "quorum": 0.5}}, "hides no device"),
     ],
 )
 def test_what_needs_each_update_is_an_error_at_once(

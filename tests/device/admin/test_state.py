@@ -292,7 +292,7 @@ def test_an_interrupted_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
     path = prepare(tmp_path, training=training)
     state = loader.load(path, {}).storage.dir
     with subprocess.Popen([*COMMAND, "train", str(path)], stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: len(list((state / "checkpoints").glob("[0-9]*"))) >= 2)
+        wait_until(lambda: len(list((state / "checkpoints").glob("[0-9]*"))) >= 2, 60.0)
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=30)
     assert process.returncode == 130, told
@@ -304,6 +304,6 @@ def test_an_interrupted_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
     assert newest is not None
     assert newest.state["learner"]["total_steps"] == 15_000, "and no step was done twice"
     status = edged("status", path, "--json").json
-    assert status.training.runs == 2
-    assert status.model.version == answer.json["version"]
+    assert status["training"]["runs"] == 2
+    assert status["model"]["version"] == answer.json["version"]
     assert edged("train", path, "--resume").code == 3

@@ -191,7 +191,7 @@ def test_keys_are_rotated_and_revoked_across_restarts(broker: Mosquitto, tmp_pat
         unsigned = listener.request("keys.rotate", old=key_id(tmp_path / "old.pub"), new=new)
         assert "must be signed" in unsigned["error"]
         last = site.command(listener, "keys.revoke", key=key_id(tmp_path / "old.pub"))
-        assert "nobody could sign commands" in last["error"]
+        assert "no key would be left to sign commands" in last["error"]
         site.key = tmp_path / "other"
         foreign = site.command(listener, "keys.rotate", old=key_id(tmp_path / "old.pub"), new=new)
         assert "the signature does not fit" in foreign["error"]

@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 # What a device has: edged's wheel on stock onnxruntime, the oldest and the newest that is supported.
 STOCK := $(VENV)-stock
 WHEEL := build/wheel/.made
-# Tests that only compute run beside those of devices, which keep to one worker (tests/conftest.py).
+# Each file keeps to one worker (tests/conftest.py).
 WORKERS ?= 2
 # The release of Debian that `make deb` builds for: bookworm (12) or trixie (13).
 SUITE ?= bookworm

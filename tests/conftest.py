@@ -30,31 +30,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
-# What computes and waits for nobody may run beside a test of a device. All else keeps to one worker: two
-# daemons at once on a small machine would be a test of the machine.
-COMPUTING = (
-    *("tests/bundles/", "tests/charts/", "tests/config/", "tests/crash/", "tests/deploy/test_constraints.py"),
-    *("tests/domain/", "tests/engines/", "tests/fleet/rules/", "tests/fleet/simulation/", "tests/stock/"),
-    *("tests/mqtt/codecs/test_codecs.py", "tests/mqtt/codecs/test_formats.py", "tests/storage/"),
-    *("tests/trainer/", "tests/workbench/evaluation/", "tests/workbench/experiments/"),
-    *("tests/workbench/proposal/", "tests/cli/test_data.py", "tests/cli/test_paths.py"),
-    *("tests/device/web/test_matrix.py", "tests/docs/test_docstrings.py"),
-    "tests/docs/test_personalisation_page.py",
-)
-# Their tests share nothing: they come last, one by one, to the worker that has nothing else to do.
+# A file stays on one worker, with the fixtures that its tests share. The tests of these share nothing: they
+# come last, one by one, to the worker that has nothing else to do.
 SINGLE = (
     *("tests/crash/test_machine.py", "tests/crash/test_states.py"),
-    "tests/workbench/evaluation/test_replay.py",
+    *("tests/docs/test_tutorials.py", "tests/workbench/evaluation/test_replay.py"),
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests share a worker where there are several (see `make test`), and which need an engine."""
     for item in items:
         file = item.nodeid.split("::")[0]
-        if not file.startswith(COMPUTING):
-            item.add_marker(pytest.mark.xdist_group("device"))
-        elif file not in SINGLE:
+        if file not in SINGLE:
             item.add_marker(pytest.mark.xdist_group(file))
         given = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if any(isinstance(value, str) and value == "native" for value in given):

@@ -246,7 +246,7 @@ def test_a_commit_that_fails_costs_no_sample_and_no_later_message(failure: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_running_daemon_stores_and_learns_what_is_imported(
     broker: Broker, kill: bool, tmp_path: Path
@@ -260,13 +260,13 @@ def test_a_running_daemon_stores_and_learns_what_is_imported(
     with running(device, broker.port) as listener:
         command = subprocess.Popen([*COMMAND, "import", str(device.path), str(data)])
         if kill:
-            wait_until(lambda: _count(tmp_path) > 4000, 60)
+            wait_until(lambda: _count(tmp_path) > 4000, 120)
             command.kill()
             command.wait()
             assert device.process is not None
             device.stop(signal.SIGKILL)
             device.start()
-            listener.wait(lambda: len(listener.events("started")) == 2, 60)
+            listener.wait(lambda: len(listener.events("started")) == 2, 120)
             command = subprocess.Popen([*COMMAND, "import", str(device.path), str(data)])
         listener.send("sensors/live", {"machine": "live", "a": -1, "b": 0})
         assert command.wait(120) == 0

@@ -38,7 +38,7 @@ demo: $(VENV)/.demo ## watch edged adapt to a simulated plant, in about a minute
 	@$(BIN)/edged demo
 
 test: setup system-packages stock ## run all tests against real mosquitto, SQLite and onnxruntime
-	@$(BIN)/python -m pytest -m "not faults" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not faults" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-stock: setup system-packages stock ## run the tests on stock onnxruntime alone
 	@$(BIN)/python -m pytest tests/stock $(PYTEST_ARGS)
@@ -107,7 +107,7 @@ lint: setup
 	@$(BIN)/lint-imports
 
 check: lint system-packages ## lint, types, import contracts and the fast tests
-	@$(BIN)/python -m pytest -m "not slow and not faults" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not faults" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 bench: setup system-packages ## run every benchmark; results go to benchmarks/results
 	@for program in benchmarks/{engines,flash,footprint,formats,idle,ingest,member,serving,update}.py; do echo "== $$program"; \

@@ -30,21 +30,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
-# A file stays on one worker, with the fixtures that its tests share. The tests of these share nothing: they
-# come last, one by one, to the worker that has nothing else to do.
+# Their tests share nothing: they are handed out one by one. Every other file stays on one worker, with the
+# fixtures that its tests share.
 SINGLE = (
     *("tests/crash/test_machine.py", "tests/crash/test_states.py"),
     *("tests/docs/test_tutorials.py", "tests/workbench/evaluation/test_replay.py"),
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for the marks
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out files, and the tests of `SINGLE` one by one, to several workers; see `make test`."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if file in SINGLE else file
+
+    return Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests share a worker where there are several (see `make test`), and which need an engine."""
+    """Say which tests need an engine."""
     for item in items:
-        file = item.nodeid.split("::")[0]
-        if file not in SINGLE:
-            item.add_marker(pytest.mark.xdist_group(file))
         given = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if any(isinstance(value, str) and value == "native" for value in given):
             item.add_marker(needs_native)

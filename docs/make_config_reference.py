@@ -6,13 +6,13 @@ Run from anywhere: `python docs/make_config_reference.py`.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
+from generated import write_or_check
 from pydantic import BaseModel, BeforeValidator
 
 from edged.config import Config
@@ -172,20 +172,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    """Write the page, or say that it is out of date."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument(
-        "--check", action="store_true", help="write nothing; fail when the page is out of date"
-    )
-    if not arguments.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    sys.stderr.write(f"{PAGE} is out of date: run python docs/make_config_reference.py\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page(), __file__))

@@ -7,12 +7,13 @@ a path without a description is an error. Run from anywhere: `python docs/make_o
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
+
+from generated import write_or_check
 
 from edged import __version__
 from edged.device.web.api.commands import ANYBODY_WHO_INFERS, COMMANDS, Commands
@@ -22,7 +23,7 @@ from edged.device.web.api.ingest import IngestEndpoints
 from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
-from edged.device.web.app import MODEL, VERSION, routes
+from edged.device.web.app import MODEL, VERSION, Endpoints, routes
 from edged.device.web.page.page import Page
 from edged.domain.messages.requests import whole
 from edged.domain.messages.sent import answer_to
@@ -238,7 +239,7 @@ def document() -> dict[str, Any]:
         "timeline": TimelineEndpoints,
     }
     paths: dict[str, Any] = {}
-    for route in routes(**parts):
+    for route in routes(Endpoints(**parts)):
         guarded: Any = route.app
         if route.path == "/api/commands/{name}":
             paths |= {f"/api/commands/{name}": {"post": command(name)} for name in COMMANDS}
@@ -265,21 +266,5 @@ def document() -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Write the file, or say that it is out of date."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument(
-        "--check", action="store_true", help="write nothing; fail when the file is out of date"
-    )
-    text = json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
-    if not arguments.parse_args().check:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(f"{PAGE} is out of date: run python docs/make_openapi.py\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, json.dumps(document(), indent=1, ensure_ascii=False) + "\n", __file__))

@@ -7,7 +7,6 @@ rules' docstrings and the reasons they refuse with, models from the zoo in `test
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import re
@@ -20,6 +19,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+from generated import write_or_check
 from onnx import TensorProto
 
 from edged.bundles.autodiff import rules
@@ -157,21 +157,5 @@ def page(text: str) -> str:
     return text
 
 
-def main() -> int:
-    """Write the tables, or say that they are out of date."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument(
-        "--check", action="store_true", help="write nothing; fail when the tables are out of date"
-    )
-    text = PAGE.read_text(encoding="utf-8")
-    if not arguments.parse_args().check:
-        PAGE.write_text(page(text), encoding="utf-8")
-        return 0
-    if page(text) == text:
-        return 0
-    sys.stderr.write(f"{PAGE} is out of date: run python docs/make_operator_table.py\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page(PAGE.read_text(encoding="utf-8")), __file__))

@@ -6,13 +6,14 @@ Run from anywhere: `python docs/make_signal_reference.py`.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from generated import write_or_check
 
 from edged.device.web.api import metrics
 from edged.domain.messages.sent import EVENTS
@@ -107,20 +108,5 @@ def page() -> str:
     return INTRODUCTION + "\n".join(event_rows()) + "\n" + METRICS + "\n".join(metric_rows()) + "\n"
 
 
-def main() -> int:
-    """Write the page, or say that it is out of date."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument(
-        "--check", action="store_true", help="write nothing; fail when the page is out of date"
-    )
-    if not arguments.parse_args().check:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    sys.stderr.write(f"{PAGE} is out of date: run python docs/make_signal_reference.py\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page(), __file__))

@@ -37,10 +37,8 @@ def data_of(given: Any) -> Path | Frame:
     return Path(given) if isinstance(given, str | PathLike) else Frame.of(given)
 
 
-def empty_directory(out: PathOrText | None) -> Path | None:
+def empty_directory(out: PathOrText) -> Path:
     """Return a directory to write; ConfigError when there is something in it."""
-    if out is None:
-        return None
     path = Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError("exists already", where=str(path), remedy="name a new or empty directory")

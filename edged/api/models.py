@@ -143,7 +143,6 @@ def build(
     from edged.bundles.graph.optimizers import Optimizer
 
     path = empty_directory(out)
-    assert path is not None  # noqa: S101
     shape = None if config is None else config_of(config, stream).stream
     told = build_from_file(
         Path(model), path, loss=[loss] if isinstance(loss, str) else list(loss),

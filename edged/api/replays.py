@@ -126,7 +126,7 @@ def evaluate(
     from edged.workbench import evaluation
 
     options = _options(labels_delay, label_rate, seed, pretrain, label_requests)
-    return evaluation.run(config_of(config, stream), data_of(data), options, empty_directory(out))
+    return evaluation.run(config_of(config, stream), data_of(data), options, _kept(out))
 
 
 def feed(
@@ -152,7 +152,7 @@ def feed(
     from edged.workbench.evaluation.score import report
     from edged.workbench.recordings.stream import shape_stream
 
-    loaded, folder = config_of(config, stream), empty_directory(out)
+    loaded, folder = config_of(config, stream), _kept(out)
     options = _options(labels_delay, label_rate, seed, pretrain, label_requests=False)
     shaped = shape_stream(read_recording(data_of(data), loaded.stream), loaded, options)
     with tempfile.TemporaryDirectory(prefix="edged-feed-") as temporary:
@@ -170,6 +170,10 @@ def feed(
         tuple(replay.schema.known_classes) if replay.schema.task == "classify" else (),
         figures,
     )
+
+
+def _kept(out: PathOrText | None) -> Path | None:
+    return None if out is None else empty_directory(out)
 
 
 def _options(delay: int, rate: float, seed: int, pretrain: int | None, label_requests: bool) -> Any:

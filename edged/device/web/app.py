@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.routing import Route, Router
@@ -32,65 +33,54 @@ MODEL = "/v2/models/{model}"
 VERSION = MODEL + "/versions/{version}"
 
 
+@dataclass(frozen=True)
+class Endpoints:
+    """What answers to the paths, and who may ask."""
+
+    access: Access
+    inference: Inference
+    metrics: Metrics
+    commands: Commands
+    ingest: IngestEndpoints
+    reviews: LabelEndpoints
+    feed: EventStream
+    page: Page
+    timeline: TimelineEndpoints
+
+
 def application(
+    endpoints: Endpoints,
     *,
-    access: Access,
     hosts: Iterable[str],
     addresses: bool,
     refused: Counter[str],
-    inference: Inference,
-    metrics: Metrics,
-    commands: Commands,
-    ingest: IngestEndpoints,
-    reviews: LabelEndpoints,
-    feed: EventStream,
-    page: Page,
-    timeline: TimelineEndpoints,
     more: Iterable[Route] = (),
 ) -> Guard:
     """Build the application: all routes, behind the guard; `refused` counts what they reject, by reason.
 
     `hosts` are names of this device; with `addresses` it answers under any address.
     """
-    own = routes(
-        access=access,
-        inference=inference,
-        metrics=metrics,
-        commands=commands,
-        ingest=ingest,
-        reviews=reviews,
-        feed=feed,
-        page=page,
-        timeline=timeline,
-    )
+    own = routes(endpoints)
     router = Router([*own, *more], redirect_slashes=False, default=nothing_here)
-    return Guard(_Shortcut(inference.model, own[0].app, router), hosts, refused, addresses=addresses)
+    shortcut = _Shortcut(endpoints.inference.model, own[0].app, router)
+    return Guard(shortcut, hosts, refused, addresses=addresses)
 
 
-def routes(
-    *,
-    access: Access,
-    inference: Inference,
-    metrics: Metrics,
-    commands: Commands,
-    ingest: IngestEndpoints,
-    reviews: LabelEndpoints,
-    feed: EventStream,
-    page: Page,
-    timeline: TimelineEndpoints,
-) -> list[Route]:
+def routes(endpoints: Endpoints) -> list[Route]:
     """Every path, that of inference first; docs/openapi.json is made from them."""
-    login = Login(access)
-    infer = GuardedRoute("POST", inference.infer, ("infer",), access, json_only=False)
-    samples = GuardedRoute("POST", ingest.samples, ("ingest",), access, json_only=False)
-    labels = GuardedRoute("POST", ingest.labels, ("ingest",), access, json_only=False)
-    index = GuardedRoute("POST", inference.repository_index, ("infer", "read"), access, json_only=False)
+    login = Login(endpoints.access)
+    infer = GuardedRoute("POST", endpoints.inference.infer, ("infer",), endpoints.access, json_only=False)
+    samples = GuardedRoute("POST", endpoints.ingest.samples, ("ingest",), endpoints.access, json_only=False)
+    labels = GuardedRoute("POST", endpoints.ingest.labels, ("ingest",), endpoints.access, json_only=False)
+    index = GuardedRoute(
+        "POST", endpoints.inference.repository_index, ("infer", "read"), endpoints.access, json_only=False
+    )
 
     def get(path: str, endpoint: Endpoint, *rights: Right) -> Route:
-        return Route(path, GuardedRoute("GET", endpoint, rights, access))
+        return Route(path, GuardedRoute("GET", endpoint, rights, endpoints.access))
 
     def post(path: str, endpoint: Endpoint, *rights: Right) -> Route:
-        return Route(path, GuardedRoute("POST", endpoint, rights, access))
+        return Route(path, GuardedRoute("POST", endpoint, rights, endpoints.access))
 
     return [
         Route(f"{MODEL}/infer", infer),
@@ -98,30 +88,30 @@ def routes(
         Route("/v2/repository/index", index),
         Route("/v1/samples", samples),
         Route("/v1/labels", labels),
-        get("/v2/health/live", inference.live),
-        get("/v2/health/ready", inference.server_ready),
-        get("/v2", inference.server_metadata, "infer", "read"),
-        get("/v2/", inference.server_metadata, "infer", "read"),
-        get(MODEL, inference.model_metadata, "infer", "read"),
-        get(VERSION, inference.model_metadata, "infer", "read"),
-        get(f"{MODEL}/ready", inference.model_ready, "infer", "read"),
-        get(f"{VERSION}/ready", inference.model_ready, "infer", "read"),
-        get("/metrics", metrics.scrape, "scrape"),
-        get("/", page.start),
-        get("/api/page", page.sections, "read"),
-        get("/api/report", page.report, "read"),
-        get("/api/timeline", timeline.picture, "read"),
-        get("/api/timeline/count", timeline.count, "read"),
+        get("/v2/health/live", endpoints.inference.live),
+        get("/v2/health/ready", endpoints.inference.server_ready),
+        get("/v2", endpoints.inference.server_metadata, "infer", "read"),
+        get("/v2/", endpoints.inference.server_metadata, "infer", "read"),
+        get(MODEL, endpoints.inference.model_metadata, "infer", "read"),
+        get(VERSION, endpoints.inference.model_metadata, "infer", "read"),
+        get(f"{MODEL}/ready", endpoints.inference.model_ready, "infer", "read"),
+        get(f"{VERSION}/ready", endpoints.inference.model_ready, "infer", "read"),
+        get("/metrics", endpoints.metrics.scrape, "scrape"),
+        get("/", endpoints.page.start),
+        get("/api/page", endpoints.page.sections, "read"),
+        get("/api/report", endpoints.page.report, "read"),
+        get("/api/timeline", endpoints.timeline.picture, "read"),
+        get("/api/timeline/count", endpoints.timeline.count, "read"),
         get("/static/{name}", Assets().file),
         get("/api/session", login.session),
         post("/api/login", login.begin),
         post("/api/logout", login.log_out),
-        get("/api/labels/suspects", reviews.suspects, "read"),
-        get("/api/labels/map", reviews.points, "read"),
-        get("/api/labels/samples/{offset}", reviews.sample, "read"),
-        get("/api/status", page.status, "read"),
-        get("/api/events", feed.stream, "read"),
-        post("/api/commands/{name}", commands.carry_out, "control", "infer"),
+        get("/api/labels/suspects", endpoints.reviews.suspects, "read"),
+        get("/api/labels/map", endpoints.reviews.points, "read"),
+        get("/api/labels/samples/{offset}", endpoints.reviews.sample, "read"),
+        get("/api/status", endpoints.page.status, "read"),
+        get("/api/events", endpoints.feed.stream, "read"),
+        post("/api/commands/{name}", endpoints.commands.carry_out, "control", "infer"),
     ]
 
 

@@ -15,7 +15,7 @@ from edged.device.web.api.ingest import IngestEndpoints
 from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
-from edged.device.web.app import application
+from edged.device.web.app import Endpoints, application
 from edged.device.web.bridge import ServingBridge, soon
 from edged.device.web.http.authentication import Access
 from edged.device.web.http.listener import HttpListener
@@ -81,11 +81,8 @@ class Site:
         self._baseline: Baseline | None = None
         self._kept = pipeline.clock.monotonic()
         vitals = VitalsReader(device.storage.dir)
-        self.app = application(
+        endpoints = Endpoints(
             access=access,
-            hosts=_hosts(config),
-            addresses=not config.is_local,
-            refused=refused,
             inference=self.inference,
             metrics=self.metrics,
             commands=Commands(parts.inbox, device.topic_root, self.feed, self._page, config.timeout),
@@ -94,6 +91,12 @@ class Site:
             feed=self.feed,
             page=Page(pipeline, status, self._page, vitals, parts.reviews, streams),
             timeline=self._timeline,
+        )
+        self.app = application(
+            endpoints,
+            hosts=_hosts(config),
+            addresses=not config.is_local,
+            refused=refused,
             more=_round_routes(parts.transport, device.fleet, access),
         )
         self._loop: asyncio.AbstractEventLoop | None = None

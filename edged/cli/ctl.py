@@ -54,8 +54,9 @@ def ctl(
 ) -> None:
     """Send a command to a device over MQTT and wait for the answer; or watch devices live.
 
-    Values are JSON, or else text: steps=200, dry_run=true, training.every=2h. `DEVICE capabilities` lists the
-    commands. Exit codes: 0 done, 1 failed or no answer, 2 usage, 3 refused.
+    Values are JSON, or else text: steps=200, dry_run=true, training.every=2h.
+    `DEVICE capabilities` lists the commands.
+    Exit codes: 0 done, 1 failed or no answer, 2 usage, 3 refused.
     """
     from edged.mqtt.control_client import BrokerAddress
 

@@ -43,8 +43,8 @@ def fleet_ui(
 ) -> None:
     """Show all devices on a broker in a browser, and send them commands.
 
-    User and password are asked in the page and kept in its memory only. With --broker-ws the browser speaks
-    to the broker itself; otherwise this command passes its bytes on to --broker.
+    The page asks for user and password and keeps them in memory only.
+    With --broker-ws the browser speaks to the broker itself; otherwise this command relays to --broker.
     """
     import secrets
     import signal
@@ -106,9 +106,8 @@ def fleet_round(
 ) -> None:
     """Control a fleet's rounds: pause, resume, abandon one, or skip to its next step.
 
-    skip closes an open round with the updates that have come, judges a model by the reports that have come,
-    approves a rollout that waits, or opens the next round now. It takes effect whether the coordinator runs
-    or is started later.
+    skip stops waiting: for more updates or reports, for the approval of a rollout, or for the next round.
+    It takes effect whether the coordinator runs or is started later.
     """
     from getpass import getuser
 

@@ -47,8 +47,8 @@ def init(
 ) -> None:
     """Listen to a broker, or read a file, and write a configuration for what is there.
 
-    Shows topics, fields, rates, ranges and kinds, and proposes features, key, classes and label. Topics that
-    --listen names without wildcards are joined into one stream.
+    Shows topics, fields, rates, ranges and kinds, and proposes features, key, classes and label.
+    Topics that --listen names without wildcards are joined into one stream.
     """
     from edged import logs
     from edged.workbench.proposal.document import document

@@ -333,8 +333,7 @@ def doctor(
 ) -> None:
     """Preflight: packages, engine, bundle, disk, clock, broker; and what arrives on the topics.
 
-    It listens with its own client ID and reports how many messages would be samples, and why others
-    would not.
+    It listens with its own client ID and reports how many messages would be samples, and why not.
     """
     from edged import logs
     from edged.cli.doctor import examine

@@ -245,10 +245,11 @@ class HomeAssistantDiscovery(Extension):
         return f"{self._config.topic_root}/state/{name}"
 
     def _send_state(self, name: str, state: Message) -> bool:
-        """Publish a state, unless much waits for the broker."""
-        if not self._session.connected or self._session.room(1) < LEAST_ROOM:
+        """Publish a state that was announced, and so can be taken back, unless much waits for the broker."""
+        place = self._state(name)
+        if place not in self._wanted or not self._session.connected or self._session.room(1) < LEAST_ROOM:
             return False
-        return self._session.publish(self._state(name), _json(state.to_json()), qos=1, retain=True)
+        return self._session.publish(place, _json(state.to_json()), qos=1, retain=True)
 
     def _clear(self, place: str) -> None:
         def done() -> None:

@@ -56,22 +56,24 @@ def test_open_requests_are_ordered_by_what_the_model_says_now(rig: Rig) -> None:
     for temp, vib in x:
         listener.send("sensors/asked", {"temp": temp, "vib": vib})
     listener.wait(lambda: len(listener.messages["predictions"]) >= before + len(x), 60)
-    listener.request("ping")  # what was said before has come
-    asked = {said["id"]: said for said in listener.events("label_requested")}
-    assert {said["random"] for said in asked.values()} == {True, False}
 
     def shown() -> list[tuple[str, float]]:
         found = sections(client, "requests")["requests"]
         ids = re.findall(r'aria-label="low, sample ([^"]+)"', found)
         return list(zip(ids, map(float, re.findall(r"Predicted: \w+ \(([0-9.]+) %\)", found)), strict=True))
 
+    def asked() -> dict[str, Any]:
+        return {said["id"]: said for said in listener.events("label_requested")}
+
     wait_until(lambda: len(shown()) == 5)
     first = shown()
-    assert all(not asked[name]["random"] for name, _ in first[:2])
-    chosen = [sure for name, sure in first if not asked[name]["random"]]
+    listener.wait(lambda: {name for name, _ in first} <= asked().keys())
+    assert {said["random"] for said in asked().values()} == {True, False}
+    assert all(not asked()[name]["random"] for name, _ in first[:2])
+    chosen = [sure for name, sure in first if not asked()[name]["random"]]
     assert chosen == sorted(chosen), "those of which the model is least sure come first"
     assert max(chosen) < 100
-    drawn = [asked[name]["random"] for name, _ in first]
+    drawn = [asked()[name]["random"] for name, _ in first]
     assert drawn == sorted(drawn), "those drawn at random come after them"
     name = first[0][0]
     data(listener, "label", id=name, label="low")  # not over HTTP: the page sees it all the same

@@ -1,11 +1,11 @@
 """What many streams in one daemon cost: memory, wake-ups while idle, ingest, and the time of a prediction.
 
 A real mosquitto and the real daemon with 1, 10 and 100 streams of 8 features and an mlp. Memory is the
-resident set (VmRSS) of the daemon before and after every stream has predicted and trained once, and of daemon
-and trainer together at its peak. Wake-ups are the voluntary context switches of all threads in a second
-without messages. Ingest is the rate at which messages are committed that wait in the broker, spread over all
-streams. The time of a prediction is from publishing a message to receiving its prediction, one at a time,
-in turn over all streams.
+proportional set (Pss: a page that several processes share counts in parts, so nothing else should run) of the
+daemon before and after every stream has predicted and trained once, and of daemon and trainer together at its
+peak. Wake-ups are the voluntary context switches of all threads in a second without messages. Ingest is the
+rate at which messages are committed that wait in the broker, spread over all streams. The time of a
+prediction is from publishing a message to receiving its prediction, one at a time, in turn over all streams.
 
 `python benchmarks/many.py [--streams N ...] [--messages M] [--train K] [--json] [--out FILE]`
 """
@@ -126,12 +126,12 @@ def daemon(config: Path, hearer: Hearer) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def resident(pid: int) -> float:
-    """Resident memory of a process and its children, in MiB; 0 once it has ended."""
+    """Memory of a process and its children, in MiB: pages that several share count once; 0 after its end."""
     try:
-        told = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+        told = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     except OSError:
         return 0.0
-    own = next((int(line.split()[1]) for line in told.splitlines() if line.startswith("VmRSS")), 0)
+    own = next((int(line.split()[1]) for line in told.splitlines() if line.startswith("Pss:")), 0)
     return own / 1024 + sum(resident(child) for child in children(pid))
 
 

@@ -78,7 +78,7 @@ def _text(stored: bytes) -> str:
 
 
 def _configure(db: sqlite3.Connection, readonly: bool, synchronous: Synchronous, wal_bytes: int) -> None:
-    db.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if readonly else _CACHE_KIB}")
+    _start_small(db, _READER_CACHE_KIB if readonly else _CACHE_KIB)
     if readonly:
         db.execute("PRAGMA query_only = ON")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the file: fails here or never
@@ -90,6 +90,17 @@ def _configure(db: sqlite3.Connection, readonly: bool, synchronous: Synchronous,
     db.execute("PRAGMA journal_mode = WAL").fetchone()
     db.execute(f"PRAGMA wal_autocheckpoint = {max(8, wal_bytes // (2 * PAGE_SIZE))}")
     db.execute(f"PRAGMA journal_size_limit = {wal_bytes}")
+
+
+def _start_small(db: sqlite3.Connection, cache_kib: int) -> None:
+    """Let pages stay in memory up to `cache_kib` KiB, and take memory for each when it is read.
+
+    With the first page SQLite takes memory for 20, unless not even three may stay.
+    """
+    db.execute("PRAGMA cache_size = 2")
+    db.execute("PRAGMA shrink_memory")
+    db.execute("PRAGMA user_version").fetchone()  # reads a page
+    db.execute(f"PRAGMA cache_size = -{cache_kib}")
 
 
 def migrate(db: sqlite3.Connection, path: Path, steps: Migrations) -> None:
@@ -145,7 +156,7 @@ def require_version(db: sqlite3.Connection, path: Path, known: int) -> None:
 
 def shrink(db: sqlite3.Connection) -> None:
     """Give back the memory of pages and statements that a connection keeps; the next use reads them anew."""
-    db.execute("PRAGMA shrink_memory")
+    _start_small(db, -db.execute("PRAGMA cache_size").fetchone()[0])
 
 
 @contextmanager

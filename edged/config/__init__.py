@@ -42,7 +42,7 @@ __all__ = [
 class DeviceConfig(Section):
     """Identity of this device."""
 
-    id: Name = Field(description="name of this device: part of every topic and of the client id")
+    id: Name = Field(description="name of the device: part of every topic and of the client ID")
 
 
 class Config(Section):

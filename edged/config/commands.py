@@ -54,7 +54,9 @@ class CommandsConfig(Section):
     @model_validator(mode="after")
     def _somebody_who_can(self) -> CommandsConfig:
         if not self.keys and self.require_signed not in ("changes", EARLIER_DEFAULT, []):
-            raise ValueError("require_signed without keys would refuse everybody: name public keys in keys")
+            raise ValueError(
+                "require_signed without keys would refuse every command: name public keys in keys"
+            )
         return self
 
     def unsigned(self, *, token: bool = False) -> frozenset[str]:
@@ -111,7 +113,7 @@ class InstallConfig(Section):
             if scheme != "https" and not url.startswith(LOOPBACK):
                 raise ValueError(f"{url!r} is neither https nor on this machine")
             if "/" not in rest:
-                raise ValueError(f"{url!r} would also allow hosts that start like it: end it with /")
+                raise ValueError(f"{url!r} would also allow longer host names: end it with /")
         return urls
 
 

@@ -58,7 +58,7 @@ class FeatureConfig(Section):
     def _of_messages_or_of_time(self) -> FeatureConfig:
         given = [key for key in ("topic", "path", "key", "values", "max_age", "change") if getattr(self, key)]
         if self.time is not None and given:
-            raise ValueError(f"{self.name} is made from the time, no message brings it: remove {given[0]}")
+            raise ValueError(f"{self.name} is derived from the time, not from a message: remove {given[0]}")
         return self
 
     @property
@@ -113,7 +113,7 @@ class LabelConfig(Section):
     @model_validator(mode="after")
     def _somewhere(self) -> LabelConfig:
         if self.topic is None and self.path is None:
-            raise ValueError("a label needs topic, or path for one in the messages of stream.topic")
+            raise ValueError("a label needs topic, or path if it is in the messages of stream.topic")
         return self
 
 

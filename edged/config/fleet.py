@@ -84,13 +84,15 @@ class FleetConfig(Section):
     @model_validator(mode="after")
     def _keys_without_flower(self) -> FleetConfig:
         if self.flower and self.keys:
-            raise ValueError("rounds from Flower are not signed: its SuperLink knows its nodes; remove keys")
+            raise ValueError(
+                "rounds from Flower are not signed, the SuperLink authenticates its nodes: remove keys"
+            )
         if self.flower and self.masked:
-            raise ValueError("rounds from Flower come without masks: remove masked, or flower")
+            raise ValueError("rounds from Flower have no masks: remove masked, or flower")
         return self
 
     @model_validator(mode="after")
     def _noise_for_a_budget(self) -> FleetConfig:
         if self.epsilon is not None and self.noise == 0:
-            raise ValueError("epsilon needs noise: without it no budget lasts for one update")
+            raise ValueError("epsilon needs noise: without it one update exceeds any budget")
         return self

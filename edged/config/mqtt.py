@@ -28,7 +28,7 @@ class TlsConfig(Section):
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file belong together: give both or neither")
         if self.crl_file is not None and self.ca_file is None:
-            raise ValueError("crl_file is the list of one CA: name it in ca_file")
+            raise ValueError("crl_file needs the CA that issued it: set ca_file")
         return self
 
 
@@ -103,13 +103,13 @@ class MqttConfig(Section):
     def _nothing_in_plain_text(self) -> MqttConfig:
         if self.tls is None and not self.insecure and not self.is_local:
             raise ValueError(
-                f"the connection to {self.host} would be plain text, for all on the way to read and change:"
-                " add mqtt.tls, or insecure: true where that is meant"
+                f"the connection to {self.host} would be unencrypted:"
+                " add mqtt.tls, or insecure: true to allow it"
             )
         if self.tls is not None and self.host.startswith("/"):
-            raise ValueError("a Unix socket speaks no TLS: remove mqtt.tls")
+            raise ValueError("TLS does not work over a Unix socket: remove mqtt.tls")
         if self.transport == "websockets" and self.host.startswith("/"):
-            raise ValueError("a Unix socket speaks no WebSocket: remove mqtt.transport")
+            raise ValueError("WebSockets do not work over a Unix socket: remove mqtt.transport")
         return self
 
 

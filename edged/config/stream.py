@@ -72,12 +72,12 @@ class WindowConfig(Section):
         if self.max_gap * self.rate > self.size:
             raise ValueError(
                 f"max_gap {self.max_gap:g} s is longer than a window of {self.size / self.rate:g} s:"
-                " it would be made up from end to end"
+                " the whole window would be interpolated"
             )
         if self.max_gap * self.rate < 1:
             raise ValueError(
                 f"max_gap {self.max_gap:g} s is shorter than the time from one reading to the next at"
-                f" {self.rate:g} a second: no window would ever be whole"
+                f" {self.rate:g} a second: no window would ever be complete"
             )
         return self
 
@@ -254,7 +254,7 @@ class StreamConfig(Section):
         if task in ("reconstruct", "forecast") and (self.label or self.label_topic):
             raise ValueError(f"task {task} makes its own labels: remove label and label_topic")
         if isinstance(self.label, LabelConfig) and self.label_topic:
-            raise ValueError("label names where labels come from: remove label_topic")
+            raise ValueError("label already names the source of the labels: remove label_topic")
         if self.target_max is not None and task != "regress":
             raise ValueError("target_max is for task regress only")
         if self.forecast is not None and task != "forecast":
@@ -293,7 +293,7 @@ class StreamConfig(Section):
 
     def _check_window(self, task: str) -> None:
         if self.context and (self.window is not None or task == "reconstruct"):
-            raise ValueError("context: windows and task reconstruct have none, remove it")
+            raise ValueError("context is not available with windows or task reconstruct: remove it")
         if self.window is None:
             return
         if self.width * self.window.size > WIDEST:
@@ -301,7 +301,7 @@ class StreamConfig(Section):
                 f"windows of {self.window.size} x {self.width} numbers are too large: at most {WIDEST:,}"
             )
         if self.window.label == "majority" and task != "classify":
-            raise ValueError("window.label majority is about classes: with numbers use last")
+            raise ValueError("window.label majority needs classes: use last for numbers")
 
     @property
     def resolved_task(self) -> Literal["classify", "regress", "reconstruct", "forecast"]:
@@ -408,7 +408,7 @@ class StreamConfig(Section):
         for item in self.forecast if self.forecast is not None else [0]:
             if isinstance(item, str):
                 if item not in self.names:
-                    raise ValueError(f"forecast: {item!r} is no feature")
+                    raise ValueError(f"forecast: {item!r} is not a feature")
                 columns.append(self.names.index(item))
             elif 0 <= item < self.width:
                 columns.append(item)

@@ -123,7 +123,7 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _something_signed(self) -> ModelConfig:
         if self.keys and self.bundle is None:
-            raise ValueError("keys are for a bundle that was signed elsewhere: name it in bundle")
+            raise ValueError("keys verify a signed bundle: name it in bundle")
         return self
 
 
@@ -133,7 +133,7 @@ _SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)
 def _span(value: str) -> str:
     found = _SPAN.fullmatch(value.strip())
     if found is None or found.group(1, 2) == found.group(3, 4):
-        raise ValueError(f'{value!r} is no span of the day: write it like "22:00-06:00"')
+        raise ValueError(f'{value!r} is not a time span: write it like "22:00-06:00"')
     return value
 
 
@@ -348,7 +348,7 @@ class TrainingConfig(GuardsConfig):
         if self.replay == 0 and "new_share" in self.model_fields_set and self.new_share < 1:
             raise ValueError("new_share below 1 needs a replay memory: set replay above 0")
         if self.guide != "none" and self.engine == "native":
-            raise ValueError(f"guide {self.guide} is known to the portable engine only: set engine: portable")
+            raise ValueError(f"guide {self.guide} needs the portable engine: set engine: portable")
         if "recent_share" in self.model_fields_set and self.new_share + self.recent_share > 1:
             raise ValueError("new_share and recent_share are parts of one batch: together at most 1")
         return self

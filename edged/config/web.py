@@ -18,13 +18,13 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[?[0-9A-Fa-f:]+(%[
 
 def _host_name(value: str) -> str:
     if _HOST.fullmatch(value) is None:
-        raise ValueError(f"{value!r} is no name or address of a host: give it without a port")
+        raise ValueError(f"{value!r} is not a host name or address: give it without a port")
     return value.lower().strip("[]").rstrip(".")
 
 
 def _mode(value: str) -> str:
     if _MODE.fullmatch(value) is None:
-        raise ValueError(f"{value!r} is no mode of a file such as '0660'; put it in quotes")
+        raise ValueError(f"{value!r} is not a file mode such as '0660'; put it in quotes")
     return value
 
 
@@ -107,7 +107,7 @@ class WebConfig(Section):
             return None
         host, _, port = self.listen.rpartition(":")
         if not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
-            raise ValueError(f"listen {self.listen!r} is no address and port such as 127.0.0.1:8080")
+            raise ValueError(f"listen {self.listen!r} is not an address and port such as 127.0.0.1:8080")
         return host.strip("[]"), int(port)
 
     @property
@@ -119,9 +119,9 @@ class WebConfig(Section):
     def _safe(self) -> WebConfig:
         address = self.address
         if address is None and self.unix_socket is None:
-            raise ValueError("there is nothing to listen on: give listen or unix_socket")
+            raise ValueError("there is nothing to listen on: set listen or unix_socket")
         if self.tls is not None and address is None:
-            raise ValueError("a Unix socket speaks no TLS: remove web.tls")
+            raise ValueError("TLS does not work over a Unix socket: remove web.tls")
         return self
 
 

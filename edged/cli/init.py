@@ -63,7 +63,7 @@ def init(
     logs.configure("error", "auto")
     check_directory(folder, FILE, force=force)
     if not yes and not sys.stdin.isatty():
-        raise ConfigError("there is no terminal to ask on", where="init", remedy="add --yes")
+        raise ConfigError("there is no terminal for questions", where="init", remedy="add --yes")
     mqtt = _mqtt_section(broker, password_file)
     survey, source = _survey(mqtt, listen or [], seconds, recorded)
     found = machines(survey)

@@ -377,7 +377,9 @@ def wipe(
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError(
-                "this cannot be undone and there is no terminal to ask on", where="wipe", remedy="add --yes"
+                "this cannot be undone, and there is no terminal for the question",
+                where="wipe",
+                remedy="add --yes",
             )
         typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} permanently?", abort=True, err=True)
     gone = state.wipe(loaded, what).to_json()

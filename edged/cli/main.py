@@ -190,7 +190,7 @@ def status(
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the state of the daemon on this machine, running or stopped; of several streams one line each."""
+    """Show the state of the daemon on this machine, running or stopped; one line per named stream."""
     from edged.config.loader import load_all
 
     configs = load_all(config) if stream is None else [_load(config, stream)]
@@ -338,7 +338,7 @@ def doctor(
 ) -> None:
     """Check packages, engine, bundle, disk, clock and broker, and the messages on the stream's topics.
 
-    It listens with its own client ID and reports how many messages would be samples, and why not.
+    It listens with its own client ID, and reports how many messages become samples and why others do not.
     """
     from edged import logs
     from edged.cli.doctor import examine

@@ -28,21 +28,21 @@ PAGE = Path(__file__).with_name("config.md")
 INTRODUCTION = """\
 # Configuration
 
-One YAML file; `configs/` holds commented examples, `edged config check FILE` validates it and
+One YAML file. `configs/` holds commented examples; `edged config check FILE` validates it, and
 `edged config show FILE` prints it with all defaults. Only `device.id` and `stream.features` are required.
 
 * Unknown keys are errors. Relative paths are relative to the file.
-* Sizes take `B`, `KB`, `MB`, `GB`, `KiB`, `MiB`, `GiB` (`512MiB`) or are bytes; durations take `ms`, `s`,
-  `m` or `min`, `h`, `d`, `w` (`6h`) or are seconds.
-* Every key can be overridden by an environment variable: `EDGED_MQTT__HOST=broker` is `mqtt.host`. The
-  value is read as YAML, so a number that is meant as text needs its own quotes.
+* Sizes have a unit `B`, `KB`, `MB`, `GB`, `KiB`, `MiB` or `GiB` (`512MiB`), or are bytes. Durations have
+  `ms`, `s`, `m` or `min`, `h`, `d` or `w` (`6h`), or are seconds.
+* An environment variable overrides any key: `EDGED_MQTT__HOST=broker` sets `mqtt.host`. The value is read
+  as YAML, so a number that is text needs its own quotes.
 
 ## Several streams
 
-Instead of `stream` a file may have a list `streams`. Each entry has a `name` and any of the sections
+Instead of `stream` a file can have a list `streams`. Each entry has a `name` and any of the sections
 {own};
-they lie over those at the top, key by key. All other sections, and `storage.dir`, stand at the top
-and hold for the whole device. A name begins with one of `a-z` or `0-9`; `_` and `-` may follow.
+these override the sections at the top, key by key. All other sections, and `storage.dir`, belong at the top
+and apply to the whole device. A name starts with one of `a-z` or `0-9`; `_` and `-` can follow.
 [streams.md](streams.md) is the guide.
 
 ```yaml

@@ -44,7 +44,9 @@ def run(path: Path) -> int:
     config = configs[0]
     logs.configure(config.log.level, config.log.format)
     for problem in ignored:
-        log.warning("config_set_ignored", problem=problem, remedy="send config.set anew, or null for the key")
+        log.warning(
+            "config_set_ignored", problem=problem, remedy="send config.set again, or null for the key"
+        )
     _confine_trainer(config)
     notifier = Notifier()
     try:

@@ -166,7 +166,7 @@ def add_control(tree: Path, suite: Suite, arch: str, version: str, schemas: str)
         "Suggests": "mosquitto-clients",
         "Section": "net",
         "Priority": "optional",
-        "Description": "keeps a small ONNX model right where it runs\n"
+        "Description": "keeps a small ONNX model accurate where it runs\n"
         " A daemon for gateways: it buffers sensor data that comes over MQTT, trains a\n"
         " small network on it in a process of its own, and swaps the better model in\n"
         " without losing a prediction.",

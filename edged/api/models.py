@@ -25,7 +25,7 @@ class BuiltBundle:
     engines
         Engines that can train it: `native`, `portable` or both.
     refused
-        Why an engine cannot, by its name.
+        Reasons why an engine cannot train it, by engine.
     trainable, frozen
         Number of values in parameters that are trained, and that are not.
     bytes
@@ -33,7 +33,7 @@ class BuiltBundle:
     fingerprint
         SHA-256 over its files, in hexadecimal.
     notes
-        What was noticed on the way, one line each.
+        Notes of the build, one line each.
     """
 
     path: Path

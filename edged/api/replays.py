@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FeedResult:
-    """What edged answered to each sample, one row each, in the order of the data.
+    """The prediction for each sample, one row each, in the order of the data.
 
-    Rows that can be no samples are left out, and a stream of windows has one row for each window.
+    Rows that cannot become samples are left out; a stream of windows has one row per window.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ SAMPLES, REGISTRY = "samples.db", "state.db"
 
 @dataclass(frozen=True)
 class Figures:
-    """What a state directory holds, and what its daemon reported last.
+    """The contents of a state directory, and the last report of its daemon.
 
     Attributes
     ----------

@@ -19,48 +19,50 @@ from edged.cli.outputs import Force, check_directory, check_file, new_directory
 from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
 from edged.errors import ConfigError
 
-artifacts_app = typer.Typer(
-    help="The offline phase: build, inspect and verify bundles.", no_args_is_help=True
-)
-model_app = typer.Typer(help="Small networks without a framework.", no_args_is_help=True)
-keys_app = typer.Typer(help="Keys for signed bundles and commands.", no_args_is_help=True)
+artifacts_app = typer.Typer(help="Build, inspect, sign, export and verify bundles.", no_args_is_help=True)
+model_app = typer.Typer(help="Build small networks without PyTorch.", no_args_is_help=True)
+keys_app = typer.Typer(help="Make and list keys for signed bundles and commands.", no_args_is_help=True)
 # Options of several commands, and those whose help takes a line of its own.
 ModelPath = Annotated[Path, Argument(metavar="MODEL.onnx")]
 BundlePath = Annotated[Path, Argument()]
 Losses = Annotated[
     list[str],
     Option(
-        help="cross_entropy, mse, bce_with_logits, l1, LOSS.onnx, or losses.py:Class;"
-        " for several outputs NAME=LOSS:WEIGHT, once for each"
+        help="cross_entropy, mse, bce_with_logits, l1, LOSS.onnx, or losses.py:function; for several outputs"
+        " NAME=LOSS:WEIGHT, once per output"
     ),
 ]
-CheckedLosses = Annotated[
-    list[str] | None, Option(help="loss that it is to be trained with, mse when absent")
-]
+CheckedLosses = Annotated[list[str] | None, Option(help="loss of the training; mse when absent")]
 Standardised = Annotated[
     bool | None, Option(help="standardise inputs in the graph; by default for networks of `edged model new`")
 ]
 OptimizerName = Annotated[str, Option(help="adamw, adamw_pytorch, sgd or sgd_momentum; see docs/losses.md")]
 Decay = Annotated[float | None, Option(help="default 0; 0.01 for adamw_pytorch")]
-ClipNorm = Annotated[float | None, Option(help="largest norm of the whole gradient; default 0, which is any")]
+ClipNorm = Annotated[float | None, Option(help="maximum gradient norm; default 0: unlimited")]
 Trained = Annotated[list[str] | None, Option(help="parameters to train: globs, or last:2 for two layers")]
 EngineName = Annotated[str, Option(help="native, portable or both")]
 OpLibrary = Annotated[
     Path | None,
-    Option("--op-library", metavar="FILE.onnx", help="functions for operators that are not ONNX's own"),
+    Option("--op-library", metavar="FILE.onnx", help="ONNX functions for custom operators"),
 ]
 SequenceLength = Annotated[
     int | None,
-    Option("--sequence", min=1, metavar="LENGTH", help="length of an axis that the model leaves open"),
+    Option(
+        "--sequence", min=1, metavar="LENGTH", help="length of the sequence axis if the model leaves it open"
+    ),
 ]
-ClassNames = Annotated[str | None, Option(help="names of the labels in the order of the outputs: ok,worn")]
-NamesFrom = Annotated[Path | None, Option(help="a device's configuration: takes these names from there")]
-OrtFormat = Annotated[bool, Option("--ort-format", help="graphs of training and serving in ORT format too")]
+ClassNames = Annotated[str | None, Option(help="class names in the order of the outputs: ok,worn")]
+NamesFrom = Annotated[Path | None, Option(help="take names and units from this configuration of a device")]
+OrtFormat = Annotated[bool, Option("--ort-format", help="also write the graphs in ORT format")]
 Int8Form = Annotated[
-    bool, Option("--int8", help="a quantised form of the inference model too, for serving.quantise")
+    bool, Option("--int8", help="also write a quantised inference model, for serving.quantise")
 ]
-CheckpointForm = Annotated[str, Option(help="full, or nominal: parameters apart, in parameters.safetensors")]
-PublicKeys = Annotated[list[Path] | None, Option(help="public key; one of those given must have signed it")]
+CheckpointForm = Annotated[
+    str, Option(help="full, or nominal: parameters in a separate parameters.safetensors")
+]
+PublicKeys = Annotated[
+    list[Path] | None, Option(help="public key, repeatable; one of them must have signed the bundle")
+]
 
 
 @artifacts_app.command("build")
@@ -68,28 +70,30 @@ def artifacts_build(
     model: ModelPath,
     out: Annotated[Path, Option("-o", help="bundle directory")],
     loss: Losses,
-    class_weights: Annotated[str | None, Option(help="of cross_entropy, such as 1,2,0.5")] = None,
-    ignore_index: Annotated[int | None, Option(help="class that cross_entropy does not count")] = None,
-    label_smoothing: Annotated[float, Option(help="of cross_entropy; 0.1 is usual")] = 0.0,
+    class_weights: Annotated[str | None, Option(help="for cross_entropy, such as 1,2,0.5")] = None,
+    ignore_index: Annotated[int | None, Option(help="class that cross_entropy ignores")] = None,
+    label_smoothing: Annotated[float, Option(help="for cross_entropy; 0.1 is usual")] = 0.0,
     optimizer: OptimizerName = "adamw",
     weight_decay: Decay = None,
     clip_norm: ClipNorm = None,
-    momentum: Annotated[float | None, Option(help="of sgd_momentum; default 0.9")] = None,
-    dampening: Annotated[float | None, Option(help="of sgd_momentum; default 0")] = None,
-    nesterov: Annotated[bool | None, Option(help="of sgd_momentum; default no")] = None,
-    beta1: Annotated[float | None, Option(help="of both forms of adamw; default 0.9")] = None,
-    beta2: Annotated[float | None, Option(help="of both forms of adamw; default 0.999")] = None,
+    momentum: Annotated[float | None, Option(help="for sgd_momentum; default 0.9")] = None,
+    dampening: Annotated[float | None, Option(help="for sgd_momentum; default 0")] = None,
+    nesterov: Annotated[bool | None, Option(help="for sgd_momentum; default no")] = None,
+    beta1: Annotated[float | None, Option(help="for both forms of adamw; default 0.9")] = None,
+    beta2: Annotated[float | None, Option(help="for both forms of adamw; default 0.999")] = None,
     epsilon: Annotated[float | None, Option(help="default 1e-6 for adamw, 1e-8 for adamw_pytorch")] = None,
-    bias_correction: Annotated[bool | None, Option(help="of adamw; default yes")] = None,
+    bias_correction: Annotated[bool | None, Option(help="for adamw; default yes")] = None,
     train: Trained = None,
     freeze: Annotated[list[str] | None, Option(help="parameters to freeze, the same way")] = None,
-    data: Annotated[Path | None, Option(help="recorded stream: fits the standardisation")] = None,
+    data: Annotated[
+        Path | None, Option(help="recorded stream from which the standardisation is computed")
+    ] = None,
     standardise: Standardised = None,
     engine: EngineName = "both",
     library: OpLibrary = None,
     sequence: SequenceLength = None,
-    features: Annotated[str | None, Option(help="names of the inputs in their order: temp,vib.x")] = None,
-    units: Annotated[str | None, Option(help="their units: °C,g")] = None,
+    features: Annotated[str | None, Option(help="names of the inputs, in order: temp,vib.x")] = None,
+    units: Annotated[str | None, Option(help="units of the inputs: °C,g")] = None,
     classes: ClassNames = None,
     target_units: Annotated[str | None, Option(help="units of the outputs of a regression")] = None,
     config: NamesFrom = None,
@@ -100,7 +104,7 @@ def artifacts_build(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make training, eval and optimizer graphs, checkpoint and base model from MODEL.onnx."""
+    """Build a bundle from MODEL.onnx: training, eval and optimizer graphs, checkpoint and base model."""
     bundles.require()
     from edged.bundles.commands import build_from_file
     from edged.bundles.export.forms import RequestedForms
@@ -132,16 +136,16 @@ def artifacts_build(
 def artifacts_check(
     model: ModelPath,
     loss: CheckedLosses = None,
-    optimizer: Annotated[str, Option(help="optimizer of the training")] = "adamw",
+    optimizer: Annotated[str, Option(help="as for build")] = "adamw",
     train: Annotated[list[str] | None, Option(help="parameters to train, as for build")] = None,
-    freeze: Annotated[list[str] | None, Option(help="parameters to freeze")] = None,
+    freeze: Annotated[list[str] | None, Option(help="parameters to freeze, as for build")] = None,
     engine: EngineName = "both",
     standardise: Standardised = None,
     library: OpLibrary = None,
     sequence: SequenceLength = None,
     as_json: AsJson = False,
 ) -> None:
-    """Whether a model can be trained, by which engine, and what to do where not; writes nothing."""
+    """Check whether a model can be trained, by which engine, and what to change if not. Writes nothing."""
     bundles.require()
     from edged.bundles.commands import check
     from edged.bundles.graph.optimizers import Optimizer
@@ -157,7 +161,7 @@ def artifacts_check(
 
 @artifacts_app.command("inspect")
 def artifacts_inspect(bundle: BundlePath, as_json: AsJson = False) -> None:
-    """What is in a bundle, a directory or a file: parameters, loss, optimizer, names, sizes."""
+    """Show the contents of a bundle (directory or file): parameters, loss, optimizer, names, sizes."""
     bundles.require()
     from edged.bundles.inspect import inspect
     from edged.storage.models.bundle_archive import as_folder
@@ -169,7 +173,7 @@ def artifacts_inspect(bundle: BundlePath, as_json: AsJson = False) -> None:
 
 @artifacts_app.command("verify")
 def artifacts_verify(bundle: BundlePath, key: PublicKeys = None, as_json: AsJson = False) -> None:
-    """Whether a bundle, a directory or a file, is whole, signed and trains here; upstream's own, too."""
+    """Verify that a bundle (directory or file) is complete and signed, and that it trains here."""
     bundles.require()
     from edged.bundles.inspect import verify
     from edged.storage.models.bundle_archive import as_folder
@@ -191,14 +195,17 @@ def artifacts_sign(
     key: Annotated[Path, Option(help="private key, made by `edged keys new`")],
     version: Annotated[
         int | None,
-        Option(min=0, help="devices refuse lower ones from then on; by default the time in seconds"),
+        Option(
+            min=0, help="version of the bundle: devices then reject lower ones; the Unix time when absent"
+        ),
     ] = None,
     expires: Annotated[
-        str | None, Option(help="no device takes it after that: 90d, or a date such as 2027-01-31 (UTC)")
+        str | None,
+        Option(help="expiry, after which devices reject it: 90d, or a date such as 2027-01-31 (UTC)"),
     ] = None,
     force: Annotated[bool, Option("--force", help="replace the signature of another key")] = False,
 ) -> None:
-    """Sign a bundle, for devices that take signed ones only."""
+    """Sign a bundle, for devices that only accept signed ones."""
     from edged.storage.models.signatures import refuse_other_signature, sign_bundle
 
     if not force:
@@ -229,7 +236,7 @@ def artifacts_pack(
     out: Annotated[Path, Option("-o", help="file to write, usually NAME.edged")],
     force: Force = False,
 ) -> None:
-    """Make one file of a bundle, for the command bundle.install."""
+    """Pack a bundle into one file, for the command bundle.install."""
     from edged.storage.models.bundle_archive import pack_bundle
 
     check_file(out, force=force)
@@ -239,11 +246,11 @@ def artifacts_pack(
 @artifacts_app.command("unpack")
 def artifacts_unpack(
     file: Annotated[Path, Argument(metavar="NAME.edged")],
-    out: Annotated[Path, Option("-o", help="directory to make")],
+    out: Annotated[Path, Option("-o", help="directory to write")],
     key: PublicKeys = None,
     force: Force = False,
 ) -> None:
-    """Make a directory of a bundle file again; of a damaged one nothing is left."""
+    """Unpack a bundle file into a directory; a damaged file leaves nothing behind."""
     from edged.storage.models.bundle_archive import unpack_to
     from edged.storage.models.bundles import refuse_foreign
 
@@ -255,10 +262,12 @@ def artifacts_unpack(
 
 @artifacts_app.command("params")
 def artifacts_params(
-    bundle: Annotated[Path, Argument(help="a bundle, or a checkpoint: its file or directory")],
+    bundle: Annotated[Path, Argument(help="bundle or checkpoint (file or directory)")],
     get: Annotated[str | None, Option(help="write this parameter to -o FILE.npy")] = None,
     out: Annotated[Path | None, Option("-o", help="file to write")] = None,
-    put: Annotated[list[str] | None, Option("--set", help="NAME=FILE.npy: another initial value")] = None,
+    put: Annotated[
+        list[str] | None, Option("--set", help="NAME=FILE.npy: set the initial value of a parameter")
+    ] = None,
     get_property: Annotated[str | None, Option(help="print this property")] = None,
     put_property: Annotated[
         list[str] | None,
@@ -267,7 +276,7 @@ def artifacts_params(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Parameters and properties: shapes and values; take one out, or put another value in."""
+    """Show, read and set the parameters and properties of a bundle."""
     bundles.require()
     from edged.bundles import commands
     from edged.bundles.export import parameters
@@ -296,18 +305,18 @@ def artifacts_params(
 def artifacts_export(
     source: Annotated[Path, Argument(help="bundle, directory of a stored model, or ONNX file")],
     out: Annotated[Path, Option("-o", help="file to write, .onnx or .ort")],
-    outputs: Annotated[str, Option(help="tensors to answer with, such as logits,relu")] = "",
+    outputs: Annotated[str, Option(help="tensors to use as outputs, such as logits,relu")] = "",
     optimise: Annotated[str, Option(help="none, basic, extended or all")] = "none",
     quantise: Annotated[str, Option(help="int8, or none")] = "none",
     fp16: Annotated[bool, Option("--fp16", help="store weights as float16")] = False,
-    bundle: Annotated[Path | None, Option(help="what a stored model in ORT format was trained from")] = None,
+    bundle: Annotated[Path | None, Option(help="bundle of a stored model in ORT format")] = None,
     data: Annotated[
-        Path | None, Option(help="recorded stream to compare the model with what it was on")
+        Path | None, Option(help="recorded stream on which outputs before and after are compared")
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model for other programs: other outputs, optimised, quantised, or with smaller weights."""
+    """Export a model for other programs: other outputs, optimised, quantised, or with smaller weights."""
     bundles.require()
     from edged.bundles.export.export import ExportRequest, export
     from edged.mqtt.weight_encoding import unpack
@@ -327,14 +336,14 @@ def artifacts_ops(
     bundle: BundlePath,
     out: Annotated[Path | None, Option("-o", help="file to write; stdout when absent")] = None,
     purpose: Annotated[
-        str, Option("--for", help="serving; native or portable, which train and serve; or all")
+        str, Option("--for", help="serving, native or portable (both train and serve), or all")
     ] = "all",
     types: Annotated[
-        bool, Option("--types", help="with the types that each operator needs, for reduced types")
+        bool, Option("--types", help="add the types of each operator, for a build with reduced types")
     ] = False,
     force: Force = False,
 ) -> None:
-    """The operators a bundle needs, as a reduced build of onnxruntime takes them."""
+    """List the operators that a bundle needs, in the format of a reduced build of onnxruntime."""
     bundles.require()
     from edged.bundles.export.operators import config
     from edged.storage.files.atomic import publish_file
@@ -351,18 +360,18 @@ def model_new(
     out: Annotated[Path, Option("-o", help="file to write")],
     inputs: Annotated[
         str | None,
-        Option(help="number of features; of windows readings x channels: 128x9; of images 3x32x32"),
+        Option(help="number of features; for windows readings x channels: 128x9; for images 3x32x32"),
     ] = None,
     outputs: Annotated[int | None, Option(min=1, help="classes or targets")] = None,
     window: Annotated[int | None, Option(min=2, help="readings in a window")] = None,
     channels: Annotated[int | None, Option(min=1, help="numbers in a reading")] = None,
     hidden: Annotated[
-        str | None, Option(help="layers such as 64,32; of a cnn1d filters, of a gru units")
+        str | None, Option(help="hidden layers such as 64,32; for a cnn1d filters, for a gru units")
     ] = None,
     features: Annotated[
-        str, Option(help="statistics,spectrum: what an mlp sees of a window instead of it")
+        str, Option(help="statistics,spectrum: what an mlp sees of a window instead of its readings")
     ] = "",
-    seed: Annotated[int, Option(min=0, help="of the initial weights")] = 0,
+    seed: Annotated[int, Option(min=0, help="seed of the initial weights")] = 0,
     force: Force = False,
 ) -> None:
     """Build a small network without PyTorch."""
@@ -401,7 +410,7 @@ def keys_list(
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """The keys that count on this device now, after those that were rotated or revoked by command."""
+    """List the keys that are valid on this device now, without those replaced or revoked by command."""
     from edged.config import loader
     from edged.device.commands.keys import counting
     from edged.storage.models.trust import Trust

@@ -22,5 +22,5 @@ def prepare() -> None:
 
 
 def completion(shell: Annotated[Shell, Argument(help="bash, zsh or fish")]) -> None:
-    """Print the completion script of a shell, such as for `source <(edged completion bash)`."""
+    """Print the completion script of a shell, for example for `source <(edged completion bash)`."""
     sys.stdout.write(get_completion_script(prog_name="edged", complete_var=VARIABLE, shell=shell) + "\n")

@@ -41,22 +41,22 @@ def ctl(
     broker: Annotated[
         str, Option(envvar="EDGED_BROKER", help="mqtt://user@host:port/root, or mqtts://")
     ] = "mqtt://localhost",
-    timeout: Annotated[float, Option(min=0.1, help="seconds without a word")] = 30.0,
-    wait: Annotated[bool, Option(help="wait for the answer, or only send")] = True,
+    timeout: Annotated[float, Option(min=0.1, help="seconds to wait for a response or progress")] = 30.0,
+    wait: Annotated[bool, Option(help="wait for the response, or only send")] = True,
     seconds: Annotated[float | None, Option(min=0.1, help="how long to watch")] = None,
-    password_file: Annotated[Path | None, Option(help="its first line")] = None,
-    ca: Annotated[Path | None, Option(help="certificates of those to trust (PEM)")] = None,
-    cert: Annotated[Path | None, Option(help="certificate of one's own (PEM)")] = None,
-    key: Annotated[Path | None, Option(help="its key (PEM)")] = None,
+    password_file: Annotated[Path | None, Option(help="file with the password in its first line")] = None,
+    ca: Annotated[Path | None, Option(help="CA certificates (PEM)")] = None,
+    cert: Annotated[Path | None, Option(help="client certificate (PEM)")] = None,
+    key: Annotated[Path | None, Option(help="key of the client certificate (PEM)")] = None,
     stream: Stream = None,
-    sign: Annotated[Path | None, Option(metavar="KEY", help="private key, made by `edged keys new`")] = None,
-    as_json: Annotated[bool, Option("--json", help="one JSON object on stdout, or one a line")] = False,
+    sign: Annotated[Path | None, Option(metavar="KEY", help="private key that signs the command")] = None,
+    as_json: Annotated[bool, Option("--json", help="one JSON object on stdout, or one per line")] = False,
 ) -> None:
-    """Send a command to a device over MQTT and wait for the answer; or watch devices live.
+    """Send a command to a device over MQTT and wait for the response, or watch devices live.
 
-    Values are JSON, or else text: steps=200, dry_run=true, training.every=2h.
+    Values are JSON or text: steps=200, dry_run=true, training.every=2h.
     `DEVICE capabilities` lists the commands.
-    Exit codes: 0 done, 1 failed or no answer, 2 usage, 3 refused.
+    Exit codes: 0 done, 1 failed or no response, 2 usage, 3 refused.
     """
     from edged.mqtt.control_client import BrokerAddress
 

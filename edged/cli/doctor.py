@@ -95,7 +95,7 @@ def _runtime(_: Config) -> Iterator[CheckResult]:
             found[name] = version(name)
     if len(found) > 1:
         several = f"several builds share one package: {', '.join(found)}"
-        remedy = "keep one: pip uninstall the others, then reinstall the one to keep"
+        remedy = "pip uninstall all of them, then install one"
         yield _error("onnxruntime", several, remedy)
     elif not found:
         yield _error("onnxruntime", "not installed", "pip install onnxruntime")
@@ -133,8 +133,8 @@ def _keys(config: Config) -> Iterator[CheckResult]:
     named = (f"{key['id']} for {' and '.join(key['for'])}" for key in found)
     yield _ok("keys", f"{len(found)} public keys count: {', '.join(named)}")
     if trust.lost:
-        told = "trust.json was damaged: versions of bundles and keys that were replaced are forgotten"
-        remedy = "name the keys that count now, then start once with `edged run --allow-downgrade`"
+        told = "trust.json was damaged: known bundle versions and replaced keys are lost"
+        remedy = "check the configured keys, then start once with `edged run CONFIG --allow-downgrade`"
         yield CheckResult("trust", "warning", told, remedy)
     open_to_all = sorted(config.commands.unsigned() - READS)
     if config.commands.keys and open_to_all:
@@ -144,7 +144,10 @@ def _keys(config: Config) -> Iterator[CheckResult]:
         told = "models of a fleet are not signed: with model.keys they are evaluated and never served"
         yield CheckResult("fleet", "warning", told, "remove model.keys, or set fleet.adopt to false")
     if config.commands.keys and config.fleet is not None and not (config.fleet.keys or config.fleet.flower):
-        told = "rounds need no signature: whoever may publish them has this device train and send an update"
+        told = (
+            "rounds need no signature: anyone who can publish them can make this device train and send an"
+            " update"
+        )
         yield CheckResult("fleet", "warning", told, "add the coordinator's public key to fleet.keys")
 
 
@@ -173,7 +176,7 @@ def _bundle(config: Config) -> Iterator[CheckResult]:
     config = with_own_keys(config)
     path = config.model.bundle or config.storage.dir / "bundle"
     if config.model.bundle is None and not (path / "bundle.json").exists():
-        yield _ok("bundle", "none named: the standard network is built at the first start")
+        yield _ok("bundle", "none configured: edged builds the standard network at the first start")
         yield _builder()
         return
     try:
@@ -189,7 +192,7 @@ def _bundle(config: Config) -> Iterator[CheckResult]:
         remedy = "" if isinstance(problem, ConfigError) else "build it again with `edged artifacts build`"
         yield _error("bundle", problem.line(), remedy)
         return
-    yield _ok("bundle", f"{path}: whole, fits the stream, serves")
+    yield _ok("bundle", f"{path}: complete, fits the stream, serves")
     yield from operators
     yield engine
 
@@ -202,7 +205,7 @@ def _served(config: Config, bundle: Bundle) -> list[Path]:
 
 def _builder() -> CheckResult:
     """Which engine will train the standard network, which is built at the first start."""
-    both = "native is installed here, and portable too: timed at the first run"
+    both = "native and portable are available: the first run times them"
     return _ok("engine", both if api.available() else "portable trains the standard network")
 
 
@@ -257,7 +260,7 @@ def _state(config: Config) -> Iterator[CheckResult]:
     if sync < 0.25:
         yield _ok("state directory", result)
     else:
-        remedy = "a slow card delays acknowledgements; raise storage.commit_delay"
+        remedy = "slow storage delays acknowledgements: raise storage.commit_delay"
         yield CheckResult("state directory", "warning", result, remedy)
     free = shutil.disk_usage(folder).free
     result = f"{free / 1024**2:.0f} MiB free"
@@ -291,14 +294,14 @@ def _clock(_: Config) -> Iterator[CheckResult]:
         yield _error("clock", f"the year is {year}", remedy)
         return
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    told = {True: ", set by a time server", False: ", which no time server has set", None: ""}
+    told = {True: ", set by a time server", False: ", not set by a time server", None: ""}
     yield _ok("clock", now + told[synchronised()])
 
 
 def _board(config: Config) -> Iterator[CheckResult]:
     """Heat, power and processors, as far as this machine tells."""
     host = VitalsReader(config.storage.dir).board()
-    named = {"throttled": "throttled", "under_voltage": "too little voltage", "on_battery": "on battery"}
+    named = {"throttled": "throttled", "under_voltage": "undervoltage", "on_battery": "on battery"}
     found = ((name, getattr(host, key)) for key, name in named.items())
     said = [f"{name}: {'yes' if value else 'no'}" for name, value in found if value is not None]
     if host.temperature_c is not None:
@@ -306,13 +309,13 @@ def _board(config: Config) -> Iterator[CheckResult]:
     if host.power_mode is not None:
         said.append(f"power mode {host.power_mode}")
     trouble = host.throttled or host.under_voltage
-    remedy = "cool it, and see to its power supply: training waits meanwhile" if trouble else ""
+    remedy = "check cooling and power supply: training waits" if trouble else ""
     if said:
         yield CheckResult("board", "warning" if trouble else "ok", ", ".join(said), remedy)
     cpus, training = usable(), config.training
     kept = for_training(training.affinity, training.threads)
-    where = "" if kept is None else f", training keeps to {', '.join(map(str, sorted(kept)))}"
-    yield _ok("processors", f"{len(cpus)} to use{where}")
+    where = "" if kept is None else f", training uses {', '.join(map(str, sorted(kept)))}"
+    yield _ok("processors", f"{len(cpus)} usable{where}")
 
 
 def _broker(config: Config, seconds: float) -> Iterator[CheckResult]:
@@ -323,7 +326,7 @@ def _broker(config: Config, seconds: float) -> Iterator[CheckResult]:
     named = mqtt.username is not None or (mqtt.tls is not None and mqtt.tls.cert_file is not None)
     if pid is not None and named:
         # A broker may go by the user's name alone: a second connection would end the daemon's session there.
-        yield _ok("broker", f"{where}: `edged status` tells whether process {pid} is connected")
+        yield _ok("broker", f"{where}: `edged status` shows whether process {pid} is connected")
         return
     try:
         arrivals = Arrivals(config, SystemClock())
@@ -333,43 +336,43 @@ def _broker(config: Config, seconds: float) -> Iterator[CheckResult]:
     except EdgedError as problem:
         yield _error("broker", f"{problem.where}: {problem.what}", problem.remedy)
         return
-    yield _ok("broker", f"{where} takes our connection")
+    yield _ok("broker", f"{where} accepts the connection")
     if seconds:
-        yield from _arrivals(arrivals, seconds)
+        yield from _arrivals(arrivals, seconds, "" if config.stream.window is None else " readings")
 
 
-def _arrivals(arrivals: Arrivals, seconds: float) -> Iterator[CheckResult]:
-    """What came beside what the configuration expects."""
+def _arrivals(arrivals: Arrivals, seconds: float, unit: str) -> Iterator[CheckResult]:
+    """What came beside what the configuration expects; `unit` is that of the samples."""
     for name, count in arrivals.topics.items():
         if not count.messages and name == arrivals.label_topic:
-            yield _ok("labels", f"none came on {name} in {seconds:g} s")
+            yield _ok("labels", f"none on {name} in {seconds:g} s")
             continue
         if not count.messages:
             remedy = f"compare with `mosquitto_sub -v -t '{name}'`; --seconds listens longer"
-            yield CheckResult("messages", "warning", f"nothing came on {name} in {seconds:g} s", remedy)
+            yield CheckResult("messages", "warning", f"no message on {name} in {seconds:g} s", remedy)
             continue
         refused = count.refused.total()
-        told = f"{count.messages:,} came on {name} in {seconds:g} s"
+        told = f"{count.messages:,} on {name} in {seconds:g} s"
         if not refused:
             yield _ok("messages", told)
             continue
         why, often = count.refused.most_common(1)[0]
         level: Level = "error" if refused >= max(ENOUGH, count.messages) else "warning"
-        remedy = "correct the stream's keys, or what is sent"
+        remedy = "correct the section stream, or the sender"
         yield CheckResult(
-            "messages", level, f"{told}, {refused:,} would be refused, {often:,} of them: {why}", remedy
+            "messages", level, f"{told}, {refused:,} would be rejected, {often:,} of them: {why}", remedy
         )
     if arrivals.samples:
         labelled = f", {arrivals.labelled:,} with a label" if arrivals.labelled else ""
-        yield _ok("samples", f"{arrivals.samples:,} in {seconds:g} s{labelled}")
+        yield _ok("samples", f"{arrivals.samples:,}{unit} in {seconds:g} s{labelled}")
     elif awaited := arrivals.awaited:
         what = f"none in {seconds:g} s: no value of {one_of(awaited)}"
         remedy = "missing: {fill: last, flags: true} makes samples without them; --seconds listens longer"
         yield CheckResult("samples", "warning", what, remedy)
     if arrivals.held:
-        yield _ok("labels", f"{arrivals.held:,} came, each for the samples of its key from then on")
+        yield _ok("labels", f"{arrivals.held:,} received, each for the following samples of its key")
     if arrivals.labels:
         found, came = arrivals.joined(), len(arrivals.labels)
-        remedy = "" if found == came else "see stream.join, and the ids, keys and times in the labels"
-        told = f"{came:,} came, {found:,} would find a sample"
+        remedy = "" if found == came else "check stream.join, and the ids, keys and times in the labels"
+        told = f"{came:,} received, {found:,} match a sample"
         yield CheckResult("labels", "warning" if remedy else "ok", told, remedy)

@@ -15,16 +15,16 @@ from edged.cli.outputs import Force, check_file, new_directory
 from edged.errors import ConfigError
 
 fleet_app = typer.Typer(
-    help="Many devices on one broker, and what they learn together.", no_args_is_help=True
+    help="Manage many devices on one broker, and let them improve one model.", no_args_is_help=True
 )
 
 Action = Literal["pause", "resume", "abandon", "skip"]
 RolloutAction = Literal["approve", "abort", "status"]
-DeviceName = Annotated[str, Argument(metavar="DEVICE", help="its id")]
+DeviceName = Annotated[str, Argument(metavar="DEVICE", help="device ID")]
 GroupName = Annotated[
-    str, Option("--group", metavar="NAME", help="a group with its own model; else the fleet")
+    str, Option("--group", metavar="NAME", help="group with its own model; the fleet when absent")
 ]
-FleetPath = Annotated[Path, Argument(metavar="CONFIG", help="the fleet's configuration (YAML)")]
+FleetPath = Annotated[Path, Argument(metavar="CONFIG", help="configuration file of the fleet (YAML)")]
 
 
 @fleet_app.command("ui")
@@ -32,13 +32,17 @@ def fleet_ui(
     broker: Annotated[
         str, Option(envvar="EDGED_BROKER", help="mqtt://host:port/root, or mqtts://")
     ] = "mqtt://localhost",
-    broker_ws: Annotated[str | None, Option(metavar="URL", help="ws:// or wss:// of the broker")] = None,
-    root: Annotated[str | None, Option(help="first level of topics (edged)")] = None,
-    listen: Annotated[str, Option(help="on this machine only")] = "127.0.0.1:8090",
-    out: Annotated[Path | None, Option(metavar="DIR", help="write the page's files there, and end")] = None,
-    ca: Annotated[Path | None, Option(help="certificates of those to trust (PEM)")] = None,
-    cert: Annotated[Path | None, Option(help="certificate of one's own (PEM)")] = None,
-    key: Annotated[Path | None, Option(help="its key (PEM)")] = None,
+    broker_ws: Annotated[
+        str | None, Option(metavar="URL", help="the browser connects to this ws:// or wss:// address itself")
+    ] = None,
+    root: Annotated[str | None, Option(help="first level of topics; edged when absent")] = None,
+    listen: Annotated[str, Option(help="loopback address and port of the page")] = "127.0.0.1:8090",
+    out: Annotated[
+        Path | None, Option(metavar="DIR", help="only write the page's files to this directory")
+    ] = None,
+    ca: Annotated[Path | None, Option(help="CA certificates (PEM)")] = None,
+    cert: Annotated[Path | None, Option(help="client certificate (PEM)")] = None,
+    key: Annotated[Path | None, Option(help="key of the client certificate (PEM)")] = None,
     force: Force = False,
 ) -> None:
     """Show all devices on a broker in a browser, and send them commands.
@@ -82,7 +86,7 @@ def fleet_ui(
 
 @fleet_app.command("run")
 def fleet_run(config: FleetPath) -> None:
-    """Coordinate a fleet in the foreground: open rounds, take updates, make and try models."""
+    """Coordinate a fleet in the foreground: open rounds, aggregate updates, evaluate and roll out models."""
     from edged.fleet.coordinator.process import run
 
     run(config)
@@ -90,7 +94,7 @@ def fleet_run(config: FleetPath) -> None:
 
 @fleet_app.command("status")
 def fleet_status(config: FleetPath, group: GroupName = "", as_json: AsJson = False) -> None:
-    """What the coordinator on this machine is doing, running or stopped, and its newest rounds."""
+    """Show the state of the coordinator on this machine, running or stopped, and its newest rounds."""
     from edged.fleet.config import load
     from edged.fleet.coordinator.status import lines_of, status_of
 
@@ -133,7 +137,7 @@ def fleet_rollout(
     group: GroupName = "",
     as_json: AsJson = False,
 ) -> None:
-    """Approve the next stage of a rollout that waits, abort it, or show how far it has come.
+    """Approve the next stage of a waiting rollout, abort the rollout, or show its progress.
 
     abort ends the round without its model: devices that have it try the model before it again.
     """
@@ -161,10 +165,10 @@ def fleet_rollout(
 @fleet_app.command("history")
 def fleet_history(
     config: FleetPath,
-    device: Annotated[str | None, Option(metavar="DEVICE", help="only of this device")] = None,
+    device: Annotated[str | None, Option(metavar="DEVICE", help="only entries of this device")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which device took which model when, and who approved or ordered what; the oldest first."""
+    """Show which device took which model when, and who approved or ordered what, oldest first."""
     from dataclasses import asdict
 
     from edged.fleet.config import load
@@ -191,11 +195,11 @@ def fleet_export(
     out: Annotated[Path, Argument(metavar="OUT.onnx", help="file to write")],
     group: GroupName = "",
     bundle: Annotated[
-        Path | None, Option(metavar="DIR", help="the devices' bundle, where `model` is not one itself")
+        Path | None, Option(metavar="DIR", help="bundle of the devices, if `model` is not one")
     ] = None,
     force: Force = False,
 ) -> None:
-    """Write the model that the fleet has now as one ONNX file, also while the coordinator runs."""
+    """Export the fleet's current model as one ONNX file; the coordinator can keep running."""
     from edged.fleet.config import load
     from edged.fleet.coordinator.export import export
 
@@ -206,7 +210,7 @@ def fleet_export(
 
 @fleet_app.command("exclude")
 def fleet_exclude(config: FleetPath, device: DeviceName) -> None:
-    """Let a device take no part in rounds: it is not asked, and its updates and reports are refused."""
+    """Exclude a device from rounds: the coordinator does not ask it and refuses its updates and reports."""
     from edged.fleet.config import load
     from edged.fleet.coordinator.branches import exclude
 
@@ -216,7 +220,7 @@ def fleet_exclude(config: FleetPath, device: DeviceName) -> None:
 
 @fleet_app.command("include")
 def fleet_include(config: FleetPath, device: DeviceName) -> None:
-    """Let a device that was excluded take part again."""
+    """Let an excluded device take part in rounds again."""
     from edged.fleet.config import load
     from edged.fleet.coordinator.branches import exclude
 
@@ -236,49 +240,55 @@ def fleet_flower_app(_: Annotated[Path | None, Argument()] = None, config: Path 
 
 @fleet_app.command("sim")
 def fleet_sim(
-    data: Annotated[Path, Argument(metavar="DATA", help="a recording with classes: .npz, .csv")],
-    out: Annotated[Path | None, Option("--out", "-o", metavar="DIR", help="writes the report there")] = None,
-    key: Annotated[str | None, Option(help="array that names each row's device; else skewed classes")] = None,
-    unseen: Annotated[int, Option(help="keys that take no part, to ask the model about")] = 0,
-    devices: Annotated[int, Option(help="without --key: how many", min=2)] = 20,
-    alpha: Annotated[float, Option(help="without --key: small is skewed", min=0.01)] = 0.5,
+    data: Annotated[Path, Argument(metavar="DATA", help="recorded stream with classes: .npz, .csv")],
+    out: Annotated[Path | None, Option("--out", "-o", metavar="DIR", help="directory for the report")] = None,
+    key: Annotated[
+        str | None, Option(help="array that names each row's device; when absent, devices get skewed classes")
+    ] = None,
+    unseen: Annotated[int, Option(help="number of keys that take no part, to test the model on")] = 0,
+    devices: Annotated[int, Option(help="number of devices, without --key", min=2)] = 20,
+    alpha: Annotated[
+        float, Option(help="skew of the classes, without --key; smaller is more skewed", min=0.01)
+    ] = 0.5,
     kind: Annotated[
-        str, Option(help="training, or statistics: sums that the last layer is solved from")
+        str, Option(help="training, or statistics (sums from which the last layer is solved)")
     ] = "training",
-    rounds: Annotated[int | None, Option(min=1, help="20, of statistics 1")] = None,
+    rounds: Annotated[int | None, Option(min=1, help="number of rounds; 20, with statistics 1")] = None,
     hidden: Annotated[
-        int | None, Option(min=1, help="units of the network's hidden layer; 256, of statistics 192")
+        int | None, Option(min=1, help="units of the hidden layer; 256, with statistics 192")
     ] = None,
     masks: Annotated[
-        bool, Option("--masks", help="updates come under masks: only their sum is known")
+        bool, Option("--masks", help="mask the updates, so that only their sum is known")
     ] = False,
-    epochs: Annotated[int, Option(help="of each device in a round", min=1)] = 5,
+    epochs: Annotated[int, Option(help="epochs of each device in a round", min=1)] = 5,
     learning_rate: Annotated[float, Option(min=1e-6)] = 0.1,
     batch_size: Annotated[int, Option(min=1)] = 32,
     optimizer: Annotated[str, Option(help="sgd, sgd_momentum or adamw")] = "sgd",
-    clip_norm: Annotated[float, Option(help="largest L2 norm of an update", min=1e-6)] = 1.0,
-    noise: Annotated[float, Option(help="Gaussian noise on it, in units of the norm", min=0)] = 0.0,
+    clip_norm: Annotated[float, Option(help="maximum L2 norm of an update", min=1e-6)] = 1.0,
+    noise: Annotated[float, Option(help="Gaussian noise on an update, in units of --clip-norm", min=0)] = 0.0,
     proximal: Annotated[float, Option(help="mu of FedProx", min=0)] = 0.0,
     dynamic: Annotated[float, Option(help="alpha of FedDyn", min=0)] = 0.0,
-    step: Annotated[float, Option(help="of int8 values; 0 is the finest", min=0)] = 0.5,
+    step: Annotated[float, Option(help="step of int8 values; 0: the finest", min=0)] = 0.5,
     reduce: Annotated[str, Option(help="mean, trimmed_mean or median")] = "mean",
     trim: Annotated[float, Option(help="share that trimmed_mean cuts at either end")] = 0.1,
     opposed: Annotated[
-        str, Option(help="devices that point against the others: count or leave_out")
+        str, Option(help="devices whose updates oppose the others': count or leave_out")
     ] = "count",
-    poison: Annotated[float, Option(help="share of devices that do harm", min=0, max=1)] = 0.0,
-    attack: Annotated[str, Option(help="flip, scale or noise: what they do")] = "flip",
-    personal: Annotated[list[str] | None, Option(metavar="GLOB", help="layers that stay on devices")] = None,
-    group: Annotated[
-        list[str] | None, Option(metavar="GLOB", help="devices with a model of their own, by name")
+    poison: Annotated[float, Option(help="share of malicious devices", min=0, max=1)] = 0.0,
+    attack: Annotated[str, Option(help="what malicious devices do: flip, scale or noise")] = "flip",
+    personal: Annotated[
+        list[str] | None, Option(metavar="GLOB", help="parameters that stay on the device")
     ] = None,
-    central: Annotated[bool, Option(help="train one model on all rows, to compare")] = True,
-    alone: Annotated[bool, Option(help="train each device alone, to compare")] = True,
+    group: Annotated[
+        list[str] | None, Option(metavar="GLOB", help="group with its own model: devices by name")
+    ] = None,
+    central: Annotated[bool, Option(help="also train one model on all rows")] = True,
+    alone: Annotated[bool, Option(help="also train each device alone")] = True,
     seed: Annotated[int, Option()] = 0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a fleet on parts of a recording: real engines, a real broker and coordinator."""
+    """Simulate a fleet on parts of a recording, with real engines, broker and coordinator."""
     from edged.fleet.simulation.report import lines_of, run
     from edged.fleet.simulation.simulation import SimulationPlan
 

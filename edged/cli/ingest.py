@@ -21,9 +21,9 @@ PATIENCE = 60.0  # seconds without an acknowledgement; with --follow there is no
 
 def ingest(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
-    file: Annotated[Path, Argument(metavar="FILE|-", help="messages, one a line; - for stdin")],
+    file: Annotated[Path, Argument(metavar="FILE|-", help="messages, one per line; - for stdin")],
     topic: Annotated[str | None, Option(help="topic to publish on; stream.topic when absent")] = None,
-    follow: Annotated[bool, Option("--follow", help="wait for lines that are appended to FILE")] = False,
+    follow: Annotated[bool, Option("--follow", help="also publish lines that are appended later")] = False,
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:

@@ -30,25 +30,30 @@ MOST_ROWS = 80
 def init(
     folder: Annotated[Path, Argument(metavar="[DIR]", help=f"directory for {FILE}")] = Path(),
     broker: Annotated[
-        str, Option(envvar="EDGED_BROKER", metavar="HOST[:PORT]", help="or mqtts://USER@HOST:PORT")
+        str, Option(envvar="EDGED_BROKER", metavar="HOST[:PORT]", help="broker, or mqtts://USER@HOST:PORT")
     ] = "localhost",
     listen: Annotated[
         list[str] | None,
-        Option(metavar="FILTER", help="topic filter, again for more; all topics when absent"),
+        Option(metavar="FILTER", help="topic filter, repeatable; all topics when absent"),
     ] = None,
     seconds: Annotated[float, Option(min=0.5, max=3600, help="how long to listen")] = 10.0,
     recorded: Annotated[
-        Path | None, Option("--from", metavar="FILE", help="CSV, JSON lines or what mosquitto_sub -v prints")
+        Path | None,
+        Option(
+            "--from", metavar="FILE", help="read CSV, JSON lines or the output of mosquitto_sub -v instead"
+        ),
     ] = None,
-    password_file: Annotated[Path | None, Option(help="its first line; for USER@HOST")] = None,
-    yes: Annotated[bool, Option("--yes", help="ask nothing, take what is proposed")] = False,
+    password_file: Annotated[
+        Path | None, Option(help="file with the password in its first line, for USER@HOST")
+    ] = None,
+    yes: Annotated[bool, Option("--yes", help="accept the proposal without questions")] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Listen to a broker, or read a file, and write a configuration for what is there.
+    """Listen to a broker, or read a file, and write a matching configuration.
 
-    Shows topics, fields, rates, ranges and kinds, and proposes features, key, classes and label.
-    Topics that --listen names without wildcards are joined into one stream.
+    Lists topics and fields with rates, ranges and kinds, and proposes features, key, classes and label.
+    If --listen names topics without wildcards, they are joined into one stream.
     """
     from edged import logs
     from edged.workbench.proposal.document import document
@@ -58,7 +63,7 @@ def init(
     logs.configure("error", "auto")
     check_directory(folder, FILE, force=force)
     if not yes and not sys.stdin.isatty():
-        raise ConfigError("there is no terminal to ask on", where="init", remedy="add --yes")
+        raise ConfigError("there is no terminal for questions", where="init", remedy="add --yes")
     mqtt = _mqtt_section(broker, password_file)
     survey, source = _survey(mqtt, listen or [], seconds, recorded)
     found = machines(survey)
@@ -124,12 +129,13 @@ def _survey(
 def _nothing_usable(survey: Survey, source: str) -> EdgedError:
     if not survey.messages:
         remedy = (
-            "do the sensors send? --seconds 60 listens longer, --listen names topics that the broker allows"
+            "check that the sensors publish; --seconds 60 listens longer, --listen names topics that the"
+            " broker allows"
         )
-        return EdgedError("no message came", where=source, remedy=remedy)
+        return EdgedError("no message arrived", where=source, remedy=remedy)
     unread = [topic.name for topic in survey.topics.values() if topic.unread]
     what = f"no topic has a number or an on/off value: {', '.join(sorted(survey.topics)[:4])}"
-    remedy = f"{unread[0]} is no JSON: see docs/codecs.md" if unread else "listen to other topics, or longer"
+    remedy = f"{unread[0]} is not JSON: see docs/codecs.md" if unread else "listen to other topics, or longer"
     return EdgedError(what[:300], where=source, remedy=remedy)
 
 
@@ -158,7 +164,7 @@ def show_machines(found: Sequence[Machine], survey: Survey) -> None:
     used = sum(len(machine.topics) for machine in found)
     others = len(survey.topics) - used
     told = [f"and {rows - MOST_ROWS} more fields"] if rows > MOST_ROWS else []
-    told += [f"{others} other topics bring no readings"] if others else []
+    told += [f"{others} other topics have no readings"] if others else []
     if told:
         output.say("; ".join(told))
 
@@ -170,7 +176,9 @@ def interview(found: Sequence[Machine], proposed: Sequence[int]) -> Draft:
 
     chosen = list(proposed)
     if len(found) > 1:
-        chosen = _numbers("Which of them? Several, such as 1,3, are joined", proposed, len(found)) or [1]
+        chosen = _numbers(
+            "Which machine? Several numbers, such as 1,3, join machines", proposed, len(found)
+        ) or [1]
     draft = Draft.of(joined([found[number - 1] for number in chosen]))
     if draft.array is None:
         draft = _ask_features(draft)
@@ -187,7 +195,7 @@ def _numbers(question: str, default: Sequence[int], most: int) -> list[int]:
         parts = text.replace(",", " ").split()
         if all(part.isdecimal() and 1 <= int(part) <= most for part in parts):
             return list(dict.fromkeys(map(int, parts)))
-        output.say(f"numbers from 1 to {most}, please, such as 1,2")
+        output.say(f"enter numbers from 1 to {most}, such as 1,2")
 
 
 def _ask_features(draft: Draft) -> Draft:
@@ -203,7 +211,7 @@ def _ask_features(draft: Draft) -> Draft:
     text = Prompt.ask("Features, such as 1,2,5 or 1-4", console=output.out, default=span)
     kept = _spans(text, len(offered))
     while not kept:
-        text = Prompt.ask(f"Numbers from 1 to {len(offered)}, please", console=output.out, default=span)
+        text = Prompt.ask(f"Enter numbers from 1 to {len(offered)}", console=output.out, default=span)
         kept = _spans(text, len(offered))
     return replace(draft, features=tuple(offered[number - 1] for number in kept))
 
@@ -232,8 +240,8 @@ def _ask_labels(draft: Draft) -> Labels:
         fields = [draft.labels.candidate, *(c for c in fields if c != draft.labels.candidate)]
     told = [f"the field {c.name}: {c.field.shown}" for c in fields]
     told += [
-        f"labels that you give by hand, on {draft.label_topic}",
-        "no labels: learn what is normal, tell of the rest",
+        f"labels that you send by hand, on {draft.label_topic}",
+        "no labels: learn what is normal, report anomalies",
     ]
     output.say("How should it learn?")
     for number, line in enumerate(told, 1):
@@ -258,11 +266,11 @@ def _can_label(candidate: ProposedField) -> bool:
 def _ask_classes(known: Sequence[str]) -> tuple[str, ...]:
     """Two or more words."""
     while True:
-        text = Prompt.ask("Words of the labels", console=output.out, default=",".join(known))
+        text = Prompt.ask("Names of the classes", console=output.out, default=",".join(known))
         words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
         if len(words) > 1:
             return words
-        output.say("two words or more, please, with a comma between them")
+        output.say("enter at least two names, separated by commas")
 
 
 # ---- what is written -----------------------------------------------------------------------

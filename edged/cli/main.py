@@ -37,13 +37,14 @@ from edged.errors import ConfigError, EdgedError, from_system
 
 app = typer.Typer(
     name="edged",
-    help="Keeps a small ONNX model right where it runs: learns from MQTT streams, swaps without a gap.",
+    help="Keeps a small ONNX model accurate on the device: learns from MQTT streams and swaps models without"
+    " a gap.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-config_app = typer.Typer(help="Check, show or describe a configfile.", no_args_is_help=True)
-contract_app = typer.Typer(help="The public contract, for programs.", no_args_is_help=True)
+config_app = typer.Typer(help="Check, show or describe a configuration file.", no_args_is_help=True)
+contract_app = typer.Typer(help="The public contract in machine-readable form.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(contract_app, name="contract")
 app.add_typer(artifacts_app, name="artifacts")
@@ -156,7 +157,7 @@ def _root(
 def run(
     config: ConfigPath,
     allow_downgrade: Annotated[
-        bool, Option("--allow-downgrade", help="take a signed bundle that is older than one before, once")
+        bool, Option("--allow-downgrade", help="accept, once, a signed bundle older than an earlier one")
     ] = False,
 ) -> None:
     """Run the daemon in the foreground, as systemd does."""
@@ -184,12 +185,12 @@ def run(
 def status(
     config: ConfigPath,
     healthy: Annotated[
-        bool, Option("--healthy", help="one line; exit code 1 unless it runs and nothing is wrong")
+        bool, Option("--healthy", help="one line; exit code 1 unless the daemon runs without a problem")
     ] = False,
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the daemon on this machine is doing, running or stopped; of several streams a line each."""
+    """Show the state of the daemon on this machine, running or stopped; one line per named stream."""
     from edged.config.loader import load_all
 
     configs = load_all(config) if stream is None else [_load(config, stream)]
@@ -221,11 +222,11 @@ def _show_health(configs: Sequence[Any], as_json: bool) -> None:
 @app.command()
 def train(
     config: ConfigPath,
-    resume: Annotated[bool, Option("--resume", help="only take up an interrupted run")] = False,
+    resume: Annotated[bool, Option("--resume", help="only resume an interrupted run")] = False,
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """One training run in the foreground; the candidate goes through the gate."""
+    """Train once in the foreground; the candidate goes through the gate."""
     from edged.device.admin.state import train_once
 
     with output.TrainingProgress() as progress:
@@ -237,27 +238,31 @@ def train(
 
 @app.command()
 def evaluate(
-    configs: Annotated[list[Path], Argument(metavar="CONFIG...", help="one, or several to compare")],
+    configs: Annotated[
+        list[Path], Argument(metavar="CONFIG...", help="one configuration file, or several to compare")
+    ],
     data: Annotated[Path, Option(help="recorded stream: .npz, .csv, .parquet, .jsonl, .lp or .db")],
-    several: Annotated[bool, Option("--compare", help="compare configurations with the first")] = False,
+    several: Annotated[
+        bool, Option("--compare", help="compare the other configurations with the first")
+    ] = False,
     out: Annotated[
         Path | None, Option("-o", help="keep state, report.html and report.json in this directory")
     ] = None,
     labels_delay: Annotated[int, Option(min=0, help="samples until a label is known")] = 100,
     label_rate: Annotated[float, Option(min=0, max=1, help="share of labels that arrive")] = 1.0,
     label_requests: Annotated[
-        bool, Option("--label-requests", help="that share is asked for by edged, not drawn at random")
+        bool, Option("--label-requests", help="edged requests that share of labels, instead of a random one")
     ] = False,
     pretrain: Annotated[
         int | None,
-        Option(min=0, help="rows of pre-training; 10 % when absent; 0: what the bundle has learned"),
+        Option(min=0, help="rows of pre-training; 10 % when absent; 0: none, the bundle's model starts"),
     ] = None,
-    seed: Annotated[int, Option(min=0, help="everything random follows from it")] = 0,
+    seed: Annotated[int, Option(min=0, help="seed of everything random")] = 0,
     stream: Stream = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a recorded stream through the whole loop on a virtual clock, prequentially."""
+    """Replay a recorded stream through the whole loop on a virtual clock, and score it prequentially."""
     from edged.workbench import evaluation
     from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
     from edged.workbench.recordings.stream import LabelOptions
@@ -300,17 +305,17 @@ def _names(paths: Sequence[Path]) -> list[str]:
 def demo(
     seconds: Annotated[int, Option(min=10, max=3600, help="how long it runs")] = 60,
     data: Annotated[Path | None, Option(help="replay this recorded stream instead")] = None,
-    bundle: Annotated[Path | None, Option(help="prepared bundle, where none can be built")] = None,
+    bundle: Annotated[Path | None, Option(help="use this bundle instead of building one")] = None,
     rate: Annotated[
         float | None, Option(min=1, help="maximum samples per second; 180, less on a slow board")
     ] = None,
-    seed: Annotated[int, Option(min=0, help="of the simulated plant")] = 0,
+    seed: Annotated[int, Option(min=0, help="seed of the simulated plant")] = 0,
     machines: Annotated[
         int, Option(min=1, max=1000, help="pumps in the plant; each of several gets its own model")
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """The main job with nothing set up: broker, plant, daemon and trainer, live in the terminal."""
+    """Show edged at work without setup: broker, simulated plant, daemon and trainer, in the terminal."""
     from edged import logs
     from edged.workbench.demo.run import run_demo
 
@@ -331,9 +336,9 @@ def doctor(
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """Preflight: packages, engine, bundle, disk, clock, broker; and what arrives on the topics.
+    """Check packages, engine, bundle, disk, clock and broker, and the messages on the stream's topics.
 
-    It listens with its own client ID and reports how many messages would be samples, and why not.
+    It listens with its own client ID, and reports how many messages become samples and why others do not.
     """
     from edged import logs
     from edged.cli.doctor import examine
@@ -349,10 +354,10 @@ def doctor(
 def wipe(
     config: ConfigPath,
     samples: Annotated[bool, Option("--samples", help="samples with their labels")] = False,
-    labels: Annotated[bool, Option("--labels", help="labels, the samples stay")] = False,
-    checkpoints: Annotated[bool, Option("--checkpoints", help="what the learner knows")] = False,
+    labels: Annotated[bool, Option("--labels", help="labels; the samples stay")] = False,
+    checkpoints: Annotated[bool, Option("--checkpoints", help="checkpoints of training")] = False,
     models: Annotated[bool, Option("--models", help="all models but the bundle's own")] = False,
-    everything: Annotated[bool, Option("--all", help="all of it, counts and history too")] = False,
+    everything: Annotated[bool, Option("--all", help="everything, including counts and history")] = False,
     yes: Annotated[bool, Option("--yes", help="do not ask")] = False,
     stream: Stream = None,
     as_json: AsJson = False,
@@ -372,9 +377,11 @@ def wipe(
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError(
-                "this cannot be undone and there is no terminal to ask on", where="wipe", remedy="add --yes"
+                "this cannot be undone, and there is no terminal for the question",
+                where="wipe",
+                remedy="add --yes",
             )
-        typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} for good?", abort=True, err=True)
+        typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} permanently?", abort=True, err=True)
     gone = state.wipe(loaded, what).to_json()
     print_json(gone) if as_json else output.show_pairs("erased", gone)
 
@@ -394,7 +401,8 @@ app.command("completion")(completion)
 
 @app.command(
     context_settings={"allow_extra_args": True},
-    help="The registry: CONFIG list | show V | rollback [V] | pin V | unpin | export V -o FILE.",
+    help="Show and change the model registry: CONFIG list | show V | rollback [V] | pin V | unpin | export V"
+    " -o FILE.",
 )
 def models(
     config: ConfigPath,
@@ -405,7 +413,7 @@ def models(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look at and change the registry."""
+    """Show and change the model registry."""
     from edged.device.admin.state import on_models
 
     if out is not None:
@@ -422,7 +430,7 @@ def models(
 
 @config_app.command("check")
 def config_check(config: ConfigPath) -> None:
-    """Validate; each mistake is named with file, line, key and remedy."""
+    """Validate a configuration; report each mistake with file, line, key and remedy."""
     from edged.config.loader import load_all
 
     load_all(config)
@@ -440,7 +448,7 @@ def config_show(config: ConfigPath, stream: Stream = None, as_json: AsJson = Fal
 
 @config_app.command("schema")
 def config_schema(_config: Annotated[Path | None, Argument(metavar="[CONFIG]", hidden=True)] = None) -> None:
-    """Print the JSON schema of the configfile."""
+    """Print the JSON schema of the configuration file."""
     from edged.config.loader import json_schema
 
     sys.stdout.write(json.dumps(json_schema(), indent=1) + "\n")
@@ -448,12 +456,10 @@ def config_schema(_config: Annotated[Path | None, Argument(metavar="[CONFIG]", h
 
 @contract_app.command("schemas")
 def contract_schemas(
-    out: Annotated[
-        Path | None, Option("-o", help="write one file for each topic into this directory")
-    ] = None,
+    out: Annotated[Path | None, Option("-o", help="write one file per topic into this directory")] = None,
     force: Force = False,
 ) -> None:
-    """JSON schemas (draft 2020-12) of everything that goes over MQTT."""
+    """Print JSON schemas (draft 2020-12) of all MQTT messages."""
     from edged.domain.messages.sent import schemas
 
     if out is None:

@@ -144,7 +144,7 @@ def show_evaluation(report: EvaluationReport) -> None:
     for title, line in lines.items():
         table.add_row(title, *(figure(name, line.get(name)) for name in names))
     if report.last_of_keys is not None:
-        table.add_row("at keys' ends", *(figure(n, report.last_of_keys.metric.get(n)) for n in names))
+        table.add_row("last of each key", *(figure(n, report.last_of_keys.metric.get(n)) for n in names))
     out.print(table)
     if report.anomaly is not None:
         show_pairs("", _alarms(report.anomaly.adapted))
@@ -176,7 +176,7 @@ def _alarms(found: DetectionFigures) -> dict[str, Any]:
     """How many alarms there were, and where they began and ended."""
     spans = [f"{a.row}–{'' if a.end is None else a.end}" for a in found.alarms]
     shown = ", ".join(spans[:ALARMS_SHOWN]) + (", …" if len(spans) > ALARMS_SHOWN else "")
-    return {"alarms": f"{len(spans)}: {shown}" if spans else "none", "set aside": found.flagged}
+    return {"alarms": f"{len(spans)}: {shown}" if spans else "none", "excluded": found.flagged}
 
 
 def show_comparison(comparison: EvaluationComparison) -> None:
@@ -248,12 +248,12 @@ def _show_contents(values: Mapping[str, Any]) -> None:
     table = new_table("", ("parameter", "shape", "size", ""))
     for row in values["parameters"]:
         table.add_row(row["name"], _shape(row), f"{row['size']:,}", _trained(row))
-    table.add_row("together", "", f"{values['trainable_size']:,}", "trained")
+    table.add_row("total", "", f"{values['trainable_size']:,}", "trained")
     table.add_row("", "", f"{values['frozen_size']:,}", "frozen")
     out.print(table)
     sizes = {file["name"]: size(file["bytes"]) for file in values["files"]}
     mark = {"fingerprint": values["fingerprint"]} if values.get("fingerprint") else {}
-    show_pairs("", _names_of(values) | sizes | {"together": size(values["bytes"])} | mark)
+    show_pairs("", _names_of(values) | sizes | {"total": size(values["bytes"])} | mark)
 
 
 def say(line: str) -> None:

@@ -14,7 +14,7 @@ from typer import Option
 
 from edged.errors import ConfigError
 
-Force = Annotated[bool, Option("--force", help="replace what exists")]
+Force = Annotated[bool, Option("--force", help="replace existing output")]
 _REMEDY = "choose another name, or add --force"
 _STAGED_BYTES = 18  # that a temporary name is longer
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # renameat2(2)

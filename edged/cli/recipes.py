@@ -14,24 +14,22 @@ from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 
-recipe_app = typer.Typer(
-    help="Recipe validation: ways to train, compared on recorded data.", no_args_is_help=True
-)
+recipe_app = typer.Typer(help="Compare ways to train on recorded data.", no_args_is_help=True)
 
 
 @recipe_app.command("run")
 def recipe_run(
-    recipes: Annotated[Path, Argument(metavar="RECIPE.yaml", help="what to train")],
+    recipes: Annotated[Path, Argument(metavar="RECIPE.yaml", help="recipe file")],
     data: Annotated[Path, Option(help="recorded stream: .npz, .csv, .parquet, .jsonl, .lp or .db")],
     folder: Annotated[Path, Option("-o", help="directory for report.html and report.json")],
-    jobs: Annotated[int | None, Option(min=1, help="trainings at a time; a core each")] = None,
+    jobs: Annotated[int | None, Option(min=1, help="parallel trainings; one per core when absent")] = None,
     write: Annotated[
-        Path | None, Option(metavar="CONFIG", help="configuration and bundle of the winner")
+        Path | None, Option(metavar="CONFIG", help="write the winner's configuration and bundle")
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train every recipe off the device; learning curves and a ranking as HTML and JSON."""
+    """Train every recipe off the device, and rank the results in an HTML and a JSON report."""
     bundles.require()
     from edged import logs
     from edged.workbench.experiments import ExperimentOptions, run

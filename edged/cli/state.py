@@ -17,14 +17,14 @@ from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
 
 def audit(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
-    verify: Annotated[bool, Option("--verify", help="only check that nothing was changed")] = False,
+    verify: Annotated[bool, Option("--verify", help="only check that the log is unchanged")] = False,
     head: Annotated[
-        str | None, Option(help="SEQ:HASH that was published earlier: the log must have that entry")
+        str | None, Option(help="SEQ:HASH as published earlier: the log must contain this entry")
     ] = None,
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed what and when, and check that the log is complete and unchanged."""
+    """Show who changed what and when, and verify that the log is complete and unchanged."""
     from edged.config import loader
     from edged.device.admin.audit import entries_of
 
@@ -39,13 +39,13 @@ def audit(
 
 def backup(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
-    file: Annotated[Path, Argument(metavar="FILE", help="the backup to write")],
-    key: Annotated[Path | None, Option(help="private key that signs it")] = None,
+    file: Annotated[Path, Argument(metavar="FILE", help="backup to write")],
+    key: Annotated[Path | None, Option(help="private key that signs the backup")] = None,
     stream: Stream = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write samples, models, checkpoints and journal to one file, while the daemon runs or not."""
+    """Back up samples, models, checkpoints and journal to one file; the daemon can keep running."""
     from edged.config import loader
     from edged.device.admin.backup import back_up
 
@@ -62,15 +62,15 @@ def backup(
 
 def restore(
     config: Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")],
-    file: Annotated[Path, Argument(metavar="FILE", help="the backup")],
+    file: Annotated[Path, Argument(metavar="FILE", help="backup to restore")],
     replace: Annotated[bool, Option("--replace", help="discard an existing state permanently")] = False,
     key: Annotated[
-        list[Path] | None, Option(help="public key; one of those named must have signed it")
+        list[Path] | None, Option(help="public key, repeatable; one of them must have signed the backup")
     ] = None,
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup in the place of the state directory, whole or not at all; no daemon may run."""
+    """Replace the state directory with a backup, atomically; the daemon must be stopped."""
     from edged.config import loader
     from edged.device.admin.backup import restore as put_back
     from edged.device.admin.backup_of_streams import holds_streams, restore_streams
@@ -89,16 +89,16 @@ def import_data(
         str | None,
         Option(
             "--format",
-            help="csv, parquet, jsonl, influx (line protocol), homeassistant (recorder), npz; by the names of"
-            " files when absent",
+            help="csv, parquet, jsonl, influx (line protocol), homeassistant (recorder), npz; from the file"
+            " name when absent",
         ),
     ] = None,
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring recorded data with its labels, times and keys into the device's log; the daemon may run.
+    """Import recorded data with labels, times and keys into the sample log; the daemon can keep running.
 
-    After a kill the same command continues. A file that was imported before changes nothing.
+    After an interruption the same command continues. A file that was imported before changes nothing.
     """
     from edged.config import loader
     from edged.device.admin.importing import import_files
@@ -108,7 +108,7 @@ def import_data(
     print_json(told.to_json()) if as_json else output.show_import(told)
 
 
-weights_app = typer.Typer(help="Updates of weights that were received over MQTT.", no_args_is_help=True)
+weights_app = typer.Typer(help="Check and unpack weights received over MQTT.", no_args_is_help=True)
 
 
 @weights_app.command("unpack")
@@ -118,13 +118,13 @@ def weights_unpack(
     ],
     out: Annotated[Path | None, Option("-o", help=".safetensors, or .onnx with --bundle")] = None,
     base: Annotated[
-        list[Path] | None, Option(help="what a difference is to: bundle, safetensors, update")
+        list[Path] | None, Option(help="base of a difference: bundle, safetensors, update")
     ] = None,
-    bundle: Annotated[Path | None, Option(help="the bundle whose model to write")] = None,
+    bundle: Annotated[Path | None, Option(help="bundle whose model is written")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check an update, put it together, and write the weights or a model with them."""
+    """Check and assemble an update, and write its weights or a model with them."""
     from edged.device.admin.weights import unpacked, write
     from edged.domain.training.weight_deltas import fingerprint
 

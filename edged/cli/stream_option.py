@@ -8,5 +8,5 @@ from typer import Option
 
 Stream = Annotated[
     str | None,
-    Option("--stream", metavar="NAME", help="which of several streams"),
+    Option("--stream", metavar="NAME", help="name of the stream, if there are several"),
 ]

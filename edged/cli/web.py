@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edged.config import WebConfig
     from edged.storage.web_access import Pairing
 
-web_app = typer.Typer(help="Browsers that may open the device page.", no_args_is_help=True)
+web_app = typer.Typer(help="Manage the browsers that can open the device page.", no_args_is_help=True)
 
 ConfigFile = Annotated[Path, Argument(metavar="CONFIG", help="configuration file (YAML)")]
 
@@ -25,14 +25,14 @@ ConfigFile = Annotated[Path, Argument(metavar="CONFIG", help="configuration file
 @web_app.command("pair")
 def pair(
     config: ConfigFile,
-    label: Annotated[bool, Option("--label", help="it may also label samples")] = False,
+    label: Annotated[bool, Option("--label", help="also allow labelling")] = False,
     control: Annotated[
-        bool, Option("--control", help="it may also label, train, pause and roll back")
+        bool, Option("--control", help="also allow labelling, training, pausing and rollback")
     ] = False,
-    name: Annotated[str, Option(help="what the browser is called")] = "",
+    name: Annotated[str, Option(help="name of the browser")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show a code that lets one browser in; it counts for 10 minutes, the daemon may run."""
+    """Show a code that pairs one browser, valid for 10 minutes; the daemon can keep running."""
     from edged.device.web.http.authentication import PAIRED
     from edged.device.web.http.own_certificate import tunnel
     from edged.storage.web_access import CODE_SECONDS
@@ -64,7 +64,7 @@ def pair(
 
 @web_app.command("sessions")
 def sessions(config: ConfigFile, as_json: AsJson = False) -> None:
-    """List the browsers that are paired."""
+    """List the paired browsers."""
     _, pairing = _opened(config)
     found = pairing.sessions()
     if as_json:
@@ -85,7 +85,7 @@ def forget(
     everything: Annotated[bool, Option("--all", help="all sessions and codes")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Log a browser out, at once."""
+    """Log out a browser immediately."""
     if (number is None) != everything:
         raise ConfigError("name one session, or --all", where="edged web forget")
     _, pairing = _opened(config)

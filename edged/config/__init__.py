@@ -42,7 +42,7 @@ __all__ = [
 class DeviceConfig(Section):
     """Identity of this device."""
 
-    id: Name = Field(description="name of this device: part of every topic and of the client id")
+    id: Name = Field(description="name of the device: part of every topic and of the client ID")
 
 
 class Config(Section):
@@ -77,7 +77,7 @@ class Config(Section):
             first = name.split("/")[0]
             if first == "#" or name in (f"{self.mqtt.root}/#", f"{self.device_root}/#"):
                 raise ValueError(
-                    f"stream.topic {name!r} covers what edged itself publishes: name the sensors' own level"
+                    f"stream.topic {name!r} covers edged's own topics: name the sensors' own level"
                 )
         return self
 
@@ -92,10 +92,10 @@ class Config(Section):
         network = self.model.network
         if network is not None and self.stream.resolved_task == "reconstruct":
             raise ValueError(
-                f"model.network {network}: a reconstruction's network is an autoencoder; remove it"
+                f"model.network {network}: a reconstruction always uses an autoencoder; remove it"
             )
         if network in ("cnn1d", "gru") and self.stream.window is None:
-            raise ValueError(f"model.network {network} takes windows: add stream.window, or take an mlp")
+            raise ValueError(f"model.network {network} needs windows: add stream.window, or use mlp")
         return self
 
     @model_validator(mode="after")
@@ -125,19 +125,19 @@ class Config(Section):
         balance, smoothing = self.training.balance, self.model.label_smoothing
         for name, asked in (("training.balance", balance), ("model.label_smoothing", smoothing)):
             if asked and self.stream.resolved_task != "classify":
-                raise ValueError(f"{name} is about classes: it needs stream.task classify")
+                raise ValueError(f"{name} needs stream.task classify")
         return self
 
     @model_validator(mode="after")
     def _labels_to_cover(self) -> Config:
         if self.serving.coverage is not None and self.stream.resolved_task == "reconstruct":
-            raise ValueError("serving.coverage is about labels, and a reconstruction has none: remove it")
+            raise ValueError("serving.coverage needs labels, and a reconstruction has none: remove it")
         return self
 
     @model_validator(mode="after")
     def _a_door_for_flower(self) -> Config:
         if self.fleet is not None and self.fleet.flower and (self.web is None or not self.web.unix_socket):
-            raise ValueError("fleet.flower needs web.unix_socket: rounds come over it")
+            raise ValueError("fleet.flower needs web.unix_socket: rounds arrive over it")
         return self
 
     @property

@@ -24,41 +24,41 @@ def _words(value: Any) -> Any:
 
 
 class FeatureConfig(Section):
-    """One feature: where its value comes from, and what is made of it."""
+    """One feature: the source of its value, and how to convert it."""
 
-    name: str = Field(min_length=1, max_length=256, description="its name in the sample")
+    name: str = Field(min_length=1, max_length=256, description="name in the sample")
     topic: Filter | None = Field(
-        None, description="topic filter of the messages that bring it; stream.topic when absent"
+        None, description="topic filter of the messages that contain it; stream.topic when absent"
     )
     path: str | None = Field(
         None,
         min_length=1,
-        description="JSON path of the value; when absent its name, or with a topic the whole payload",
+        description="JSON path of the value; when absent, the name, or with a topic the whole payload",
     )
     key: str | None = Field(
-        None, description="as stream.key, for the messages that bring it; stream.key when absent"
+        None, description="as stream.key, for messages with this feature; stream.key when absent"
     )
     values: Annotated[dict[str, float], BeforeValidator(_words)] | None = Field(
-        None, min_length=1, description="numbers for words, whatever their case, such as {open: 1, closed: 0}"
+        None, min_length=1, description="numbers for words in any case, such as {open: 1, closed: 0}"
     )
     max_age: Duration | None = Field(
-        None, gt=0, description="an older value counts as missing; never too old when absent"
+        None, gt=0, description="older values count as missing; unlimited when absent"
     )
-    unit: str | None = Field(None, description="its unit: a bundle that was made for another is refused")
+    unit: str | None = Field(None, description="unit: edged rejects a bundle built for another one")
     time: Literal["hour_of_day", "day_of_week"] | None = Field(
-        None, description="not from a message, but from the sample's local time: two columns, sine and cosine"
+        None, description="derive the feature from the sample's local time: two columns, sine and cosine"
     )
     change: Literal["difference", "rate", "log"] | None = Field(
         None,
-        description="difference: to the value in the key's previous sample; rate: that for each second; log:"
-        " natural logarithm, missing for numbers that have none",
+        description="difference: from the value in the key's previous sample; rate: the difference per"
+        " second; log: natural logarithm, missing if undefined",
     )
 
     @model_validator(mode="after")
     def _of_messages_or_of_time(self) -> FeatureConfig:
         given = [key for key in ("topic", "path", "key", "values", "max_age", "change") if getattr(self, key)]
         if self.time is not None and given:
-            raise ValueError(f"{self.name} is made from the time, no message brings it: remove {given[0]}")
+            raise ValueError(f"{self.name} is derived from the time, not from a message: remove {given[0]}")
         return self
 
     @property
@@ -77,15 +77,15 @@ class FeatureConfig(Section):
 
 
 class MissingConfig(Section):
-    """What stands in a sample for a value that is missing: absent, null, `unavailable`, NaN or too old."""
+    """Substitutes for missing values: absent, null, `unavailable`, NaN or too old."""
 
     fill: Literal["last", "mean"] = Field(
         "last", description="the key's last value, or the mean of all its values"
     )
     flags: bool = Field(
         False,
-        description="one more column for each feature of messages, NAME.missing: 1 where its value is filled"
-        " in; samples then start before every feature has a value",
+        description="add a column NAME.missing per feature in messages: 1 if its value is filled in; samples"
+        " then start before every feature has a value",
     )
 
 
@@ -96,23 +96,24 @@ class FixedKey(Section):
 
 
 class LabelConfig(Section):
-    """Labels that come in messages of their own, or that hold until they change."""
+    """Labels in separate messages, or labels that hold until they change."""
 
     topic: Filter | None = Field(None, description="topic filter of the labels; stream.topic when absent")
     path: str | None = Field(
-        None, min_length=1, description="JSON path of the label; the whole payload, such as worn, when absent"
+        None, min_length=1, description="JSON path of the label; when absent, the whole payload, such as worn"
     )
     key: str | None = Field(None, description="as stream.key, for labels; stream.key when absent")
     hold: bool = Field(
         False,
-        description="it counts for every sample of its key until another one comes; a word that is no class,"
-        " of off, none, null, unknown and unavailable, ends it. Else it is for the sample nearest in time",
+        description="true: a label applies to every sample of its key until the next one; off, none, null,"
+        " unknown or unavailable ends it, unless a class has that name. false: it applies to the"
+        " sample nearest in time",
     )
 
     @model_validator(mode="after")
     def _somewhere(self) -> LabelConfig:
         if self.topic is None and self.path is None:
-            raise ValueError("a label needs topic, or path for one in the messages of stream.topic")
+            raise ValueError("a label needs topic, or path if it is in the messages of stream.topic")
         return self
 
 

@@ -46,7 +46,7 @@ def check_joined(stream: StreamConfig) -> None:
     if stream.codec not in OBJECTS:
         raise ValueError(f"codec {stream.codec} cannot be joined: use one of {', '.join(OBJECTS)}")
     if isinstance(stream.features, int) or not stream.measured:
-        raise ValueError("name the features, one at least that messages bring: features: [temperature]")
+        raise ValueError("name the features, including at least one from messages: features: [temperature]")
     rules = stream.join_rules()  # raises where sample is neither a feature nor a duration
     if rules.period == 0:
         raise ValueError("sample: expected a duration above 0")
@@ -76,10 +76,10 @@ def _check_array(stream: StreamConfig) -> None:
     for name, value in _fields(stream).items():
         if value is not None and not (name == "key" and value.startswith("topic:")):
             hint = "use topic:N" if name == "key" else "remove it"
-            raise ValueError(f"codec {stream.codec} has numbers only, no field for {name}: {hint}")
+            raise ValueError(f"codec {stream.codec} carries only numbers, no field for {name}: {hint}")
     if stream.compression == "auto":
         raise ValueError(
-            f"compression auto cannot be told from raw {stream.codec} numbers: name one, or none"
+            f"compression auto cannot be detected in raw {stream.codec} numbers: name one, or none"
         )
 
 
@@ -92,7 +92,7 @@ def _check_columns(stream: StreamConfig) -> None:
     }
     for column, what in wanted.items():
         if column not in columns:
-            raise ValueError(f"{what}: {column!r} is no column of codec csv: name it in columns")
+            raise ValueError(f"{what}: {column!r} is not a column of codec csv: name it in columns")
 
 
 def _fields(stream: StreamConfig) -> dict[str, str | None]:

@@ -14,50 +14,58 @@ from edged.domain.stream.anomaly import AnomalyRules
 
 
 class GateConfig(Section):
-    """When a candidate may become champion, and when it must go again."""
+    """When a candidate becomes champion, and when edged rolls it back."""
 
     holdout: Annotated[float, Field(gt=0.0, le=0.5)] = Field(
-        0.05, description="share of samples kept for judging, never trained on"
+        0.05, description="share of samples kept for evaluation, never trained on"
     )
     recent: int = Field(
-        60, ge=1, description="newest labelled holdout samples that decide, the newer half of them first"
+        60, ge=1, description="number of newest labelled holdout samples that decide, the newer half first"
     )
     min_holdout: int = Field(
         5,
         ge=1,
-        description="with fewer labelled holdout samples a candidate is refused, unless nothing was trained"
-        " yet",
+        description="labelled holdout samples below which a candidate is rejected, unless it is the first"
+        " trained model",
     )
     min_gain: float = Field(
         0.0,
-        description="above 0: what the candidate must be better by; below: what it may lose beyond chance",
+        description="above 0: minimum gain of the candidate; below 0: loss beyond chance that is tolerated",
     )
     significance: float = Field(
         0.1,
         gt=0,
         le=0.5,
-        description="a candidate is refused when chance explains its losses with less probability than this",
+        description="significance level: a candidate is rejected if the probability that its losses are"
+        " chance is lower",
     )
     max_regret: float = Field(
-        0.02, ge=0.0, description="what it may lose on each earlier regime, beyond chance and its gain"
+        0.02,
+        ge=0.0,
+        description="maximum loss on each earlier regime, beyond chance and the candidate's gain",
     )
     recall: bool = Field(
-        True, description="try the models of earlier regimes on the newest labels: one of them may be back"
+        True,
+        description="try the models of earlier regimes on the newest labels, in case a regime has returned",
     )
-    tolerance: float = Field(1e-4, gt=0, description="largest difference to the trainer's own outputs")
-    latency: Duration = Field(0.05, gt=0, description="largest time for one prediction of a candidate")
+    tolerance: float = Field(1e-4, gt=0, description="maximum difference from the trainer's outputs")
+    latency: Duration = Field(0.05, gt=0, description="maximum time of one prediction of a candidate")
     suspect_labels: bool = Field(
         True,
-        description="refuse candidates and pause training while no model can explain the labels;"
-        " set falsified labels aside",
+        description="reject candidates and pause training while no model can explain the labels; exclude"
+        " falsified labels",
     )
     timeout: Duration = Field(
-        60.0, gt=0, description="longest time for verifying, for judging and for loading a candidate"
+        60.0, gt=0, description="maximum time to verify, to evaluate and to load a candidate, each"
     )
-    probation: int = Field(200, ge=0, description="labelled predictions watched after a swap; 0 for none")
-    probation_drop: float = Field(0.1, ge=0, description="fall of live quality that rolls back")
+    probation: int = Field(
+        200, ge=0, description="labelled predictions watched after a swap; 0: no probation"
+    )
+    probation_drop: float = Field(0.1, ge=0, description="drop of live quality that causes a rollback")
     probation_time: Duration = Field(
-        7 * 86400.0, gt=0, description="a probation for which too few labels come ends after this, unproven"
+        7 * 86400.0,
+        gt=0,
+        description="maximum duration of a probation with too few labels; the model stays unproven",
     )
 
 
@@ -70,17 +78,17 @@ _RULES = {
 
 
 class AnomalyConfig(Section):
-    """What counts as unusual, and when it is an alarm; for streams with `target: reconstruct`."""
+    """What counts as unusual, and what raises an alarm; for streams with `target: reconstruct`."""
 
     sensitivity: Literal["low", "normal", "high"] = Field(
         "normal",
-        description="low: 1 in 10,000 normal samples may look unusual, and an alarm starts with 7 unusual"
-        " ones among the newest 10 of a key; normal: 1 in 1,000, and 5 of 10; high: 5 in 1,000, and 3 of 10",
+        description="low: 1 in 10,000 normal samples counts as unusual, and 7 unusual ones among the newest"
+        " 10 of a key start an alarm; normal: 1 in 1,000, and 5 of 10; high: 5 in 1,000, and 3 of 10",
     )
     accept_after: Duration | None = Field(
         None,
         gt=0,
-        description="an alarm that has stood for this long becomes the new normal; null: until the command"
+        description="duration after which an alarm becomes the new normal; null: only by the command"
         " `accept`",
     )
 
@@ -90,23 +98,21 @@ class AnomalyConfig(Section):
 
 
 class DriftConfig(Section):
-    """What is watched for drift, and how sensitively."""
+    """What edged watches for drift, and how sensitively."""
 
-    errors: bool = Field(True, description="watch the errors of predictions whose labels have come")
-    confidence: bool = Field(True, description="watch how sure predictions are; for classes")
-    inputs: bool = Field(True, description="watch each feature against its own past")
+    errors: bool = Field(True, description="watch the errors of labelled predictions")
+    confidence: bool = Field(True, description="watch the confidence of predictions (classes only)")
+    inputs: bool = Field(True, description="compare each feature with its own past")
     delta: float | None = Field(
         None,
         gt=0,
         le=WARNING_DELTA,
-        description="confidence of the errors' detector, at most 0.02: smaller is quieter; else 0.002",
+        description="delta of the error detector, at most 0.02: smaller is less sensitive; 0.002 when absent",
     )
-    cooldown: int = Field(
-        2000, ge=0, description="samples of silence after a drift, so edged reports it once"
-    )
+    cooldown: int = Field(2000, ge=0, description="samples after a drift without another report")
 
     train: bool = Field(
-        True, description="a drift of the errors, or a sudden fall of live quality, starts a run"
+        True, description="a drift of the errors or a sudden drop of live quality starts a run"
     )
 
     def rules(self) -> DriftRules:
@@ -115,10 +121,10 @@ class DriftConfig(Section):
 
 
 class LabelsConfig(Section):
-    """Which labels the device asks for, where they do not come by themselves."""
+    """Label requests, for streams whose samples do not bring labels."""
 
     request_share: Share = Field(
-        0.0, description="label requests per sample (event `label_requested`); 0 for none"
+        0.0, description="label requests per sample (event `label_requested`); 0: no requests"
     )
-    request_random: Share = Field(0.3, description="part of the requests that is drawn at random")
-    requests_per_day: int | None = Field(None, ge=1, description="most requests within 24 hours")
+    request_random: Share = Field(0.3, description="share of the requests that is drawn at random")
+    requests_per_day: int | None = Field(None, ge=1, description="maximum requests within 24 hours")

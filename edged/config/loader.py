@@ -310,7 +310,7 @@ def read_yaml(path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
     except RecursionError:
-        raise ConfigError(f"{what} is nested too deep", where=str(path)) from None
+        raise ConfigError(f"{what} is nested too deeply", where=str(path)) from None
     except yaml.YAMLError as problem:
         mark = getattr(problem, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""

@@ -13,13 +13,13 @@ LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-lo
 
 
 class TlsConfig(Section):
-    """TLS 1.2 or later; a section that is present turns it on. Files are read again at each connection."""
+    """TLS 1.2 or later, on if the section is present. edged reads the files again at each connection."""
 
     ca_file: FilePath | None = Field(None, description="CA certificates; the system's when absent")
     cert_file: FilePath | None = Field(None, description="client certificate")
     key_file: FilePath | None = Field(None, description="key of the client certificate")
     crl_file: FilePath | None = Field(
-        None, description="revocation list of the CA: a broker whose certificate is on it is refused"
+        None, description="revocation list of the CA: edged rejects a broker whose certificate is on it"
     )
     insecure: bool = Field(False, description="do not verify the broker's host name (testing only)")
 
@@ -28,12 +28,12 @@ class TlsConfig(Section):
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file belong together: give both or neither")
         if self.crl_file is not None and self.ca_file is None:
-            raise ValueError("crl_file is the list of one CA: name it in ca_file")
+            raise ValueError("crl_file needs the CA that issued it: set ca_file")
         return self
 
 
 class MqttConfig(Section):
-    """The broker and how to speak with it."""
+    """The broker and how to connect to it."""
 
     host: str = Field(
         "localhost", min_length=1, description="name or address of the broker; a path is a Unix socket"
@@ -41,31 +41,31 @@ class MqttConfig(Section):
     port: int = Field(1883, ge=1, le=65535, description="port of the broker; 8883 is usual with TLS")
     protocol: Literal["5", "3.1.1"] = Field("5", description="MQTT version")
     transport: Literal["tcp", "websockets"] = Field(
-        "tcp", description="websockets where nothing else gets through; with `tls` that is wss"
+        "tcp", description="websockets: if only HTTP ports are open; with `tls` the scheme is wss"
     )
     path: str = Field(
         "/mqtt", pattern=r"^/[^\s#]*$", description="path of the broker's WebSocket; not used over tcp"
     )
     username: str | None = Field(
-        None, description="user name at the broker; the systemd credential `mqtt-username` when absent"
+        None, description="user name; the systemd credential `mqtt-username` when absent"
     )
     password_file: FilePath | None = Field(
         None,
-        description="file whose first line is the password; the systemd credential `mqtt-password`"
-        " when absent",
+        description="file with the password in its first line; the systemd credential `mqtt-password` when"
+        " absent",
     )
-    insecure: bool = Field(
-        False, description="allow a connection without TLS to a broker that is not on this machine"
-    )
+    insecure: bool = Field(False, description="allow a connection without TLS to a broker on another machine")
     tls: TlsConfig | None = None
-    keepalive: Duration = Field(30.0, description="seconds between pings", gt=0, le=65535)
+    keepalive: Duration = Field(30.0, description="interval between pings", gt=0, le=65535)
     root: str = Field("edged", description="first level of all topics of edged", pattern=r"^[^#+\s]+$")
     client_id: str | None = Field(None, description="edged-<device id> when absent")
-    session_expiry: Duration = Field(7 * 86400.0, description="how long the broker keeps messages for us")
-    receive_maximum: int = Field(
-        2000, ge=1, le=65535, description="unacknowledged messages in flight (MQTT 5)"
+    session_expiry: Duration = Field(
+        7 * 86400.0, description="how long the broker keeps messages for a disconnected device"
     )
-    reconnect_max: Duration = Field(10.0, description="longest pause between two attempts to connect", ge=1)
+    receive_maximum: int = Field(
+        2000, ge=1, le=65535, description="maximum number of unacknowledged messages in flight (MQTT 5)"
+    )
+    reconnect_max: Duration = Field(10.0, description="maximum pause between two attempts to connect", ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -103,25 +103,27 @@ class MqttConfig(Section):
     def _nothing_in_plain_text(self) -> MqttConfig:
         if self.tls is None and not self.insecure and not self.is_local:
             raise ValueError(
-                f"the connection to {self.host} would be plain text, for all on the way to read and change:"
-                " add mqtt.tls, or insecure: true where that is meant"
+                f"the connection to {self.host} would be unencrypted:"
+                " add mqtt.tls, or insecure: true to allow it"
             )
         if self.tls is not None and self.host.startswith("/"):
-            raise ValueError("a Unix socket speaks no TLS: remove mqtt.tls")
+            raise ValueError("TLS does not work over a Unix socket: remove mqtt.tls")
         if self.transport == "websockets" and self.host.startswith("/"):
-            raise ValueError("a Unix socket speaks no WebSocket: remove mqtt.transport")
+            raise ValueError("WebSockets do not work over a Unix socket: remove mqtt.transport")
         return self
 
 
 class DiscoveryConfig(Section):
-    """Home Assistant finds the device by itself: its figures, and buttons for commands."""
+    """Discovery by Home Assistant: sensors for metrics, buttons for commands."""
 
-    enabled: bool = Field(False, description="announce the device; when turned off again it is taken back")
+    enabled: bool = Field(
+        False, description="announce the device; if switched off, the next start removes it"
+    )
     prefix: str = Field(
         "homeassistant", description="first level of Home Assistant's own topics", pattern=r"^[^#+/\s]+$"
     )
     name: str | None = Field(
-        None, min_length=1, description="what the device is called there; its id when absent"
+        None, min_length=1, description="name of the device in Home Assistant; its id when absent"
     )
 
 
@@ -134,11 +136,12 @@ class SparkplugConfig(Section):
     group: Level = Field(description="group id")
     node: Level | None = Field(None, description="edge node id; the device's when absent")
     aliases: bool = Field(
-        True, description="numbers instead of names in NDATA; false for hosts that resolve none"
+        True, description="aliases instead of names in NDATA; false: for hosts that do not resolve aliases"
     )
     history: int = Field(
         10_000,
         ge=0,
         le=1_000_000,
-        description="changes kept while the broker is away, sent as historical; beyond, the oldest go",
+        description="maximum number of changes kept while the broker is away, sent as historical; the oldest"
+        " are dropped",
     )

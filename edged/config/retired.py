@@ -16,8 +16,9 @@ RETIRED: dict[str, str] = {
     "anomaly.of": _SENSITIVITY,
     "anomaly.raise_after": _SENSITIVITY,
     "anomaly.window": _SENSITIVITY,
-    "drift.detector": "remove it: errors are always watched by adwin_correlated; drift.delta sets how surely",
-    "labels.pseudo": "remove it: labels.request_share asks for labels",
+    "drift.detector": "remove it: adwin_correlated always watches the errors; drift.delta sets its"
+    " sensitivity",
+    "labels.pseudo": "remove it: labels.request_share requests labels",
     "model.beta1": "use model.optimizer: {name: adamw, beta1: ...}",
     "model.beta2": "use model.optimizer: {name: adamw, beta2: ...}",
     "model.bias_correction": "use model.optimizer: {name: adamw, bias_correction: ...}",

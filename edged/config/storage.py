@@ -11,45 +11,44 @@ from edged.config.values import Duration, FilePath, Section, Size
 
 
 class StorageConfig(Section):
-    """What is stored on this disk, and how much of it."""
+    """What edged stores on disk, and how much."""
 
     dir: FilePath = Field(Path("./state"), description="state directory")
-    max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="cap of the sample log")
+    max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="maximum size of the sample log")
     max_age: Duration | None = Field(None, description="samples older than this are evicted", gt=0)
     durability: Literal["full", "relaxed"] = Field(
         "full",
-        description="full: what is acknowledged is on the disk; relaxed: it survives the end of the process,"
-        " and a power cut takes what the system had not written yet, half a minute or so",
+        description="full: acknowledged samples are on the disk; relaxed: they survive the end of the"
+        " process, but a power cut can lose those of the last half minute or so",
     )
-    commit_rows: int = Field(1000, ge=1, description="messages in one group commit at most")
+    commit_rows: int = Field(1000, ge=1, description="maximum messages in one commit")
     commit_delay: Duration = Field(
         5.0,
         ge=0,
         le=60,
-        description="how long a commit waits for company, while more messages are to be expected: flash is"
-        " written by the page, however little is in it (docs/operating.md); they are predicted meanwhile, and"
-        " acknowledged after it",
+        description="how long a commit waits for more messages, to save flash pages (docs/operating.md);"
+        " edged predicts at once and acknowledges after the commit",
     )
-    quarantine_rows: int = Field(1000, ge=1, description="rejected messages that are kept")
+    quarantine_rows: int = Field(1000, ge=1, description="maximum number of rejected messages kept")
     secure: bool = Field(
-        False, description="overwrite what is deleted, and let the replay memory age with max_age, too"
+        False, description="overwrite deleted data, and apply max_age to the replay memory, too"
     )
-    keep_models: int = Field(10, ge=2, description="models kept in the registry")
+    keep_models: int = Field(10, ge=2, description="number of models kept in the registry")
 
 
 class OutboxConfig(Section):
-    """What waits on the disk while the broker is away, and is sent when it is back."""
+    """Messages that wait on disk while the broker is away."""
 
     enabled: bool = Field(
         True,
-        description="keep events, metrics, weights and must-deliver predictions until the broker has them",
+        description="store events, metrics, weights and must-deliver predictions until the broker has them",
     )
     max_bytes: Size = Field(
         64 * 1024**2,
         ge=1024**2,
-        description="cap of its files; a message may have a 16th of it, and 1MiB, at most",
+        description="maximum size of its files; one message has at most a 16th of it and at most 1MiB",
     )
-    max_age: Duration = Field(7 * 86400.0, gt=0, description="messages that waited longer are discarded")
+    max_age: Duration = Field(7 * 86400.0, gt=0, description="messages that have waited longer are discarded")
     rate: float = Field(
-        50.0, gt=0, le=100_000, description="messages a second that are sent late, so that live ones go first"
+        50.0, gt=0, le=100_000, description="maximum delayed messages per second, so that live ones go first"
     )

@@ -36,7 +36,7 @@ SHORTEST_GAP = 4  # readings, in windows of few
 
 
 class WindowConfig(Section):
-    """Samples that are windows of readings, one key at a time; without it every reading is a sample."""
+    """Samples that are windows of readings of one key; without this section every reading is a sample."""
 
     size: int = Field(ge=2, le=65_536, description="readings in a window")
     stride: int | None = Field(
@@ -46,19 +46,24 @@ class WindowConfig(Section):
         None,
         gt=0,
         le=1e6,
-        description="readings a second in a window, interpolated from those that come; without it they are"
-        " taken as they come",
+        description="readings per second in a window, interpolated from those received; readings as received"
+        " when absent",
     )
     max_gap: Duration | None = Field(
         None,
         gt=0,
-        description="a longer break between two readings starts a new window; with rate a quarter of a window"
-        " when absent, else none is too long",
+        description="a longer break between two readings starts a new window; when absent, a quarter of a"
+        " window with rate, else unlimited",
     )
     label: Literal["last", "majority"] = Field(
-        "last", description="which of the labels in a window is its own: the newest, or the most frequent"
+        "last", description="label of a window: the newest in it, or the most frequent"
     )
-    max_keys: int = Field(256, ge=1, le=10_000, description="keys with an open window, those heard last")
+    max_keys: int = Field(
+        256,
+        ge=1,
+        le=10_000,
+        description="maximum number of keys with an open window; the most recent ones are kept",
+    )
 
     @model_validator(mode="after")
     def _gap_within_a_window(self) -> WindowConfig:
@@ -67,12 +72,12 @@ class WindowConfig(Section):
         if self.max_gap * self.rate > self.size:
             raise ValueError(
                 f"max_gap {self.max_gap:g} s is longer than a window of {self.size / self.rate:g} s:"
-                " it would be made up from end to end"
+                " the whole window would be interpolated"
             )
         if self.max_gap * self.rate < 1:
             raise ValueError(
                 f"max_gap {self.max_gap:g} s is shorter than the time from one reading to the next at"
-                f" {self.rate:g} a second: no window would ever be whole"
+                f" {self.rate:g} a second: no window would ever be complete"
             )
         return self
 
@@ -100,50 +105,53 @@ class StreamConfig(Section):
     ] = Field("json", description="how the payload is written, see docs/codecs.md")
     records: str | None = Field(
         None,
-        description="JSON path of a list whose items are messages of their own, such as metrics for batches"
-        " of Telegraf; a message that is an array needs none",
+        description="JSON path of a list whose items are separate messages, such as metrics for Telegraf's"
+        " batches; not needed for a message that is an array",
     )
     compression: Literal["none", "zstd", "gzip", "auto"] = Field(
-        "none", description="of payloads; auto: each one's first bytes say whether and how"
+        "none", description="compression of payloads; auto: detected from the first bytes of each"
     )
     byte_order: Literal["little", "big"] = Field(
-        "little", description="of raw arrays: float32, float16, int16"
+        "little", description="byte order of raw arrays: float32, float16, int16"
     )
     columns: Names | None = Field(
         None,
-        description="columns of a CSV line: names of features, of key, ts, id and label, and of what is"
-        " passed over; `x` stands for all features without names; the features in their order when absent",
+        description="columns of a CSV line: features, key, ts, id and label; other names are ignored; `x`"
+        " stands for all unnamed features; the features in their order when absent",
     )
-    delimiter: Literal[",", ";", "tab", "|"] = Field(",", description="between the columns of a CSV line")
+    delimiter: Literal[",", ";", "tab", "|"] = Field(
+        ",", description="separator of the columns of a CSV line"
+    )
     features: Annotated[
         Count | Annotated[list[str | FeatureConfig], Field(min_length=1)], BeforeValidator(number_or_features)
     ] = Field(
-        description="a number n: the field `x` is an array of n numbers; or JSON paths in model input order,"
-        " or mappings for features with a topic or rules of their own: docs/inputs.md"
+        description="a number n: the field `x` is an array of n numbers; JSON paths in model input order; or"
+        " mappings for features with their own topic or rules: docs/inputs.md"
     )
     sample: str | float | None = Field(
         None,
-        description="when a sample is made of the newest values of a key: each (message that brings a"
-        " feature), the name of a feature, or a duration for by the clock; each when absent",
+        description="what makes a sample of the newest values of a key: each (each message with a feature),"
+        " the name of a feature, or a duration (by the clock); each when absent",
     )
     missing: MissingConfig | None = Field(
-        None, description="values may be missing; without it a message must have every feature named by text"
+        None,
+        description="how to fill missing values; without it a message must have every feature named by text",
     )
     units: list[str] | None = Field(
         None,
-        description="units of the features, in their order: a bundle that was made for others is refused",
+        description="units of the features, in their order: edged rejects a bundle built for other units",
     )
     target_units: list[str] | None = Field(None, description="units of the targets of a regression, likewise")
     context: Annotated[list[Annotated[float, Field(gt=0, le=1e6)]], Field(max_length=8)] | None = Field(
         None,
         description="half-lives, in samples, of running means of earlier samples of the same key: the model"
-        " also sees how a sample differs from them; [] for none; what its bundle was built with when absent",
+        " also sees how a sample differs from them; []: none; those of the bundle when absent",
     )
     window: WindowConfig | None = Field(
         None, description="samples are sliding windows of readings; every reading is one when absent"
     )
     task: Literal["classify", "regress", "reconstruct", "forecast"] | None = Field(
-        None, description="classify when classes are given; else taken from target, else regress"
+        None, description="when absent, classify with classes, else the task of target, else regress"
     )
     classes: (
         Annotated[
@@ -153,48 +161,50 @@ class StreamConfig(Section):
         | None
     ) = Field(
         None,
-        description="their number or names, in model output order; those still to come count, too: a label"
-        " outside them goes to the quarantine, its sample stays. open: none is known yet, labels bring them",
+        description="number or names of the classes, in model output order, future ones included: other"
+        " labels go to the quarantine, their samples are kept. open: labels create the classes",
     )
     max_classes: int | None = Field(
         None,
         ge=2,
         le=1000,
-        description="outputs of the network: labels with new names make classes as long as one is free, and"
-        " class.add, class.remove and class.merge change them; 16 with classes: open when absent, else there"
-        " are no others than classes",
+        description="outputs of the network: labels with new names create classes while an output is free,"
+        " and class.add, class.remove and class.merge change them; when absent, 16 with classes: open,"
+        " else only those in classes",
     )
-    targets: int = Field(1, ge=1, description="width of a regression target")
+    targets: int = Field(1, ge=1, description="number of values in a regression target")
     target_max: float | None = Field(
-        None, description="larger regression targets count as this: for a remaining life that is far away"
+        None,
+        description="upper bound of regression targets, such as for a long remaining life; larger ones"
+        " count as this",
     )
     label: str | LabelConfig | None = Field(
         None, description="JSON path of the label in the sample's message; or a mapping: docs/inputs.md"
     )
-    label_topic: Filter | None = Field(None, description="topic filter on which labels come by themselves")
+    label_topic: Filter | None = Field(None, description="topic filter of separate label messages")
     join: Literal["id", "key_time"] = Field(
         "id",
-        description="how a label on label_topic finds its sample: by the sender's id or that of a prediction,"
-        " or by key and time",
+        description="how a label on label_topic matches its sample: by the id of the sender or the"
+        " prediction, or by key and time",
     )
-    join_tolerance: Duration = Field(0.5, description="largest distance of times for join: key_time")
+    join_tolerance: Duration = Field(0.5, description="maximum time difference for join: key_time")
     join_expiry: Duration | None = Field(
         None,
         gt=0,
-        description="a label on label_topic that comes longer after its sample goes to the quarantine; when"
-        " absent it is joined as long as the sample is stored",
+        description="labels on label_topic that arrive longer after their sample go to the quarantine; when"
+        " absent, labels match as long as the sample is stored",
     )
     target: Literal["reconstruct", "forecast"] | None = Field(
-        None, description="labels made from the stream itself"
+        None, description="derive labels from the samples themselves"
     )
     forecast: Annotated[list[int | str], Field(min_length=1), AfterValidator(unique)] | None = Field(
         None, description="features to forecast (names or positions); the first one when absent"
     )
-    horizon: int = Field(1, ge=1, description="how many samples of the same key ahead a forecast looks")
+    horizon: int = Field(1, ge=1, description="samples of the same key that a forecast looks ahead")
     key: str | FixedKey | None = Field(
         None,
-        description="JSON path of the key, topic:N for the N-th topic level, or {fixed: text}; whole topic"
-        " when absent",
+        description="JSON path of the key, topic:N for the N-th topic level, or {fixed: text}; the whole"
+        " topic when absent",
     )
     ts: str | None = Field(
         None,
@@ -202,16 +212,16 @@ class StreamConfig(Section):
     )
     id: str | None = Field(None, description="JSON path of the sender's sample id")
     max_rate: float | None = Field(
-        None, gt=0, description="messages a second over all; beyond it the broker is made to wait"
+        None, gt=0, description="maximum messages per second; beyond it edged delays acknowledgements"
     )
     key_rate: float | None = Field(
-        None, gt=0, description="samples a second of one key; beyond it they are counted and dropped"
+        None, gt=0, description="maximum samples per second of one key; edged counts and drops the excess"
     )
     key_burst: int | None = Field(
-        None, ge=1, description="samples of one key at once; 10 seconds' worth when absent"
+        None, ge=1, description="maximum samples of one key at once; those of 10 seconds when absent"
     )
     max_skew: Duration | None = Field(
-        86400.0, description="event times further ahead of the arrival are replaced by it; null for never"
+        86400.0, description="event times further ahead of the arrival are replaced by it; null: never"
     )
     max_late: Duration | None = Field(
         None, description="event times further behind the arrival are replaced by it", gt=0
@@ -222,10 +232,13 @@ class StreamConfig(Section):
         description="readings without a change before edged reports the sensor as stuck; 0: never",
     )
     max_relabels: int = Field(
-        3, ge=0, description="a sample whose label changes more often is learned from no more"
+        3, ge=0, description="maximum label changes of a sample; edged stops learning from it after more"
     )
     max_payload: Size = Field(
-        64 * 1024, description="larger messages, or such as inflate to more, are quarantined unparsed", ge=16
+        64 * 1024,
+        description="maximum size of a message, compressed and inflated; larger ones go to the"
+        " quarantine unparsed",
+        ge=16,
     )
 
     @model_validator(mode="after")
@@ -241,7 +254,7 @@ class StreamConfig(Section):
         if task in ("reconstruct", "forecast") and (self.label or self.label_topic):
             raise ValueError(f"task {task} makes its own labels: remove label and label_topic")
         if isinstance(self.label, LabelConfig) and self.label_topic:
-            raise ValueError("label names where labels come from: remove label_topic")
+            raise ValueError("label already names the source of the labels: remove label_topic")
         if self.target_max is not None and task != "regress":
             raise ValueError("target_max is for task regress only")
         if self.forecast is not None and task != "forecast":
@@ -280,7 +293,7 @@ class StreamConfig(Section):
 
     def _check_window(self, task: str) -> None:
         if self.context and (self.window is not None or task == "reconstruct"):
-            raise ValueError("context: windows and task reconstruct have none, remove it")
+            raise ValueError("context is not available with windows or task reconstruct: remove it")
         if self.window is None:
             return
         if self.width * self.window.size > WIDEST:
@@ -288,7 +301,7 @@ class StreamConfig(Section):
                 f"windows of {self.window.size} x {self.width} numbers are too large: at most {WIDEST:,}"
             )
         if self.window.label == "majority" and task != "classify":
-            raise ValueError("window.label majority is about classes: with numbers use last")
+            raise ValueError("window.label majority needs classes: use last for numbers")
 
     @property
     def resolved_task(self) -> Literal["classify", "regress", "reconstruct", "forecast"]:
@@ -395,7 +408,7 @@ class StreamConfig(Section):
         for item in self.forecast if self.forecast is not None else [0]:
             if isinstance(item, str):
                 if item not in self.names:
-                    raise ValueError(f"forecast: {item!r} is no feature")
+                    raise ValueError(f"forecast: {item!r} is not a feature")
                 columns.append(self.names.index(item))
             elif 0 <= item < self.width:
                 columns.append(item)

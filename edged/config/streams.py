@@ -101,12 +101,12 @@ def chosen(names: list[str], wanted: str | None, path: Path) -> int:
     listed = ", ".join(names)
     if wanted is None:
         raise ConfigError(
-            "it has several streams", where=str(path), remedy=f"add --stream with one of {listed}"
+            "the configuration has several streams",
+            where=str(path),
+            remedy=f"add --stream with one of {listed}",
         )
-    remedy = (
-        f"its streams are {listed}" if any(names) else "it has one stream without a name: leave --stream out"
-    )
-    raise ConfigError(f"it has no stream {wanted!r}", where=str(path), remedy=remedy)
+    remedy = f"its streams are {listed}" if any(names) else "its only stream has no name: leave --stream out"
+    raise ConfigError(f"the configuration has no stream {wanted!r}", where=str(path), remedy=remedy)
 
 
 def _refusals(entry: Any, places: Mapping[str, str], names: set[str]) -> Iterator[ConfigError]:
@@ -117,18 +117,20 @@ def _refusals(entry: Any, places: Mapping[str, str], names: set[str]) -> Iterato
     name = entry.get("name")
     where = places.get("name", f"{here}.name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        told = "this key is required" if name is None else f"{name!r} is no name of a stream"
-        remedy = "it begins with one of a-z or 0-9; `_` and `-` may follow; at most 63 characters"
+        told = "this key is required" if name is None else f"{name!r} is not a valid stream name"
+        remedy = "start with one of a-z or 0-9, `_` and `-` can follow; at most 63 characters"
         yield ConfigError(told, where=where, remedy=remedy)
     elif name in TAKEN:
         yield ConfigError(
-            f"{name!r} is a topic of the device itself", where=where, remedy="take another name"
+            f"{name!r} is a topic of the device itself", where=where, remedy="choose another name"
         )
     elif name in names:
         yield ConfigError(f"there is another stream {name!r}", where=where, remedy="give each its own name")
     for key in entry:
         if key not in OWN and key != "name":
-            remedy = f"a stream has name, {', '.join(OWN)}; all else stands at the top, for the whole device"
+            remedy = (
+                f"a stream has name, {', '.join(OWN)}; all other keys belong at the top, for the whole device"
+            )
             yield ConfigError("unknown key", where=places[str(key)], remedy=remedy)
     for dotted, remedy in SHARED.items():
         section, key = dotted.split(".")

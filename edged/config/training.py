@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 
 class OptimizerConfig(Section):
-    """The optimizer of the network that is built without a bundle; `optimizer: sgd` is short for its name."""
+    """Optimizer of the network that edged builds without a bundle; `optimizer: sgd` gives only the name."""
 
     name: Literal["adamw", "adamw_pytorch", "sgd", "sgd_momentum"] = Field(
-        "adamw", description="of the optimizer (docs/losses.md)"
+        "adamw", description="name of the optimizer (docs/losses.md)"
     )
     weight_decay: float | None = Field(
         None,
         ge=0,
         le=100,
-        description="a step takes this times the learning rate off each weight; without it 0.15 for classes"
-        " from an mlp by AdamW, else the optimizer's own",
+        description="factor of each weight, times the learning rate, that a step subtracts; when absent,"
+        " 0.15 for an mlp with classes and AdamW, else the optimizer's default",
     )
-    clip_norm: float = Field(0.0, ge=0, description="largest gradient norm; 0 for any")
-    beta1: float | None = Field(None, ge=0, lt=1, description="of both forms of AdamW; 0.9 when absent")
-    beta2: float | None = Field(None, gt=0, lt=1, description="of both forms of AdamW; 0.999 when absent")
+    clip_norm: float = Field(0.0, ge=0, description="maximum gradient norm; 0: unlimited")
+    beta1: float | None = Field(None, ge=0, lt=1, description="for both forms of AdamW; 0.9 when absent")
+    beta2: float | None = Field(None, gt=0, lt=1, description="for both forms of AdamW; 0.999 when absent")
     epsilon: float | None = Field(
-        None, gt=0, description="of AdamW; 1e-6, and 1e-8 for adamw_pytorch, when absent"
+        None, gt=0, description="for both forms of AdamW; 1e-6 (adamw) or 1e-8 (adamw_pytorch) when absent"
     )
-    bias_correction: bool | None = Field(None, description="of adamw; true when absent")
-    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd_momentum; 0.9 when absent")
-    dampening: float | None = Field(None, ge=0, lt=1, description="of sgd_momentum; 0 when absent")
+    bias_correction: bool | None = Field(None, description="for adamw; true when absent")
+    momentum: float | None = Field(None, ge=0, lt=1, description="for sgd_momentum; 0.9 when absent")
+    dampening: float | None = Field(None, ge=0, lt=1, description="for sgd_momentum; 0 when absent")
     nesterov: bool | None = Field(
-        None, description="Nesterov's form of sgd_momentum, which takes no dampening; false when absent"
+        None, description="Nesterov momentum for sgd_momentum, without dampening; false when absent"
     )
 
     @model_validator(mode="before")
@@ -68,42 +68,41 @@ class OptimizerConfig(Section):
 
 
 class ModelConfig(Section):
-    """The bundle, or how to make one when none is given."""
+    """The bundle, or the network to build without one."""
 
     bundle: FilePath | None = Field(
         None,
-        description="directory made by `edged artifacts build`, or the file that `pack` makes of it; built"
-        " when absent",
+        description="directory from `edged artifacts build`, or file from `edged artifacts pack`; edged"
+        " builds one when absent",
     )
     keys: list[FilePath] = Field(
         [],
-        description="public keys (made by `edged keys new`); with them the bundle must be signed by one"
-        " of them, and whole",
+        description="public keys (from `edged keys new`); if set, one of them must have signed the bundle",
     )
     label_smoothing: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="of the loss of a network that is built for classes without a bundle: a label counts as"
-        " its class with all but this, which all classes share; without it 0.1 for experts or an mlp, else 0",
+        description="label smoothing of the loss of a network for classes that edged builds: the share of"
+        " each label that is spread over all classes; when absent, 0.1 for experts or an mlp, else 0",
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     network: Literal["mlp", "cnn1d", "gru"] | None = Field(
         None,
-        description="kind of the network that is built without a bundle; when absent, for windows a cnn1d,"
-        " for classes two experts, one of which sees samples beside earlier ones, else an mlp; a"
-        " reconstruction's is an autoencoder",
+        description="kind of network that edged builds without a bundle; when absent, cnn1d for windows, two"
+        " experts for classes (one also sees context), else mlp; always an autoencoder for a"
+        " reconstruction",
     )
     head: Literal["ridge", "none"] | None = Field(
         None,
-        description="a closed-form classifier that learns from each label at once and is mixed with the"
-        " network; when absent, beside the two experts that are built without a bundle",
+        description="ridge: mix the network with a closed-form classifier that learns from each label at"
+        " once; when absent, only with the two experts that edged builds",
     )
     hidden: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
         None,
-        description="hidden layers of the network that is built without a bundle; without them one of 256,"
-        " of two experts half as wide in the second,"
-        " 32 and 32 filters (cnn1d), 64 units (gru), or 64 and a code of 32 for a reconstruction",
+        description="hidden layers of the network that edged builds without a bundle; when absent, one of"
+        " 256 (half as wide in the second of two experts), 32 and 32 filters (cnn1d), 64 units (gru),"
+        " or 64 and a code of 32 for a reconstruction",
     )
     per: Literal["stream", "key"] = Field(
         "stream",
@@ -112,19 +111,19 @@ class ModelConfig(Section):
     own_after: int = Field(
         200,
         ge=20,
-        description="labels after which a key gets its own model, of at least two classes and two of each",
+        description="labels before a key gets its own model, of at least two classes and two of each",
     )
     keep: int = Field(
         100,
         ge=1,
-        description="models of keys in memory; those not used for longest are unloaded, and loaded again when"
-        " a sample of their key comes, which the stream's model answers meanwhile",
+        description="maximum number of key models in memory; the least recently used are unloaded. A sample"
+        " of such a key loads its model again; until then the stream's model answers",
     )
 
     @model_validator(mode="after")
     def _something_signed(self) -> ModelConfig:
         if self.keys and self.bundle is None:
-            raise ValueError("keys are for a bundle that was signed elsewhere: name it in bundle")
+            raise ValueError("keys verify a signed bundle: name it in bundle")
         return self
 
 
@@ -134,7 +133,7 @@ _SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)
 def _span(value: str) -> str:
     found = _SPAN.fullmatch(value.strip())
     if found is None or found.group(1, 2) == found.group(3, 4):
-        raise ValueError(f'{value!r} is no span of the day: write it like "22:00-06:00"')
+        raise ValueError(f'{value!r} is not a time span: write it like "22:00-06:00"')
     return value
 
 
@@ -152,36 +151,37 @@ def minutes(span: str) -> tuple[int, int]:
 
 
 class GuardsConfig(Section):
-    """What holds training back. A command trains in spite of it."""
+    """Guards that block training. The command `train` ignores them."""
 
     quiet: DaySpan | None = Field(
         None, description='hours of local time without training, such as "22:00-06:00"'
     )
     max_temperature: float | None = Field(
-        90.0, description="no run starts while the hottest thermal zone is above, in °C; null: unlimited"
+        90.0, description="no run starts while the hottest thermal zone exceeds this, in °C; null: unlimited"
     )
     wait_throttled: bool = Field(
         True,
-        description="no run starts, and a run slows down, while the board is throttled or its supply is low",
+        description="no run starts, and a current run slows down, while the board is throttled or"
+        " undervolted",
     )
     mains_only: bool = Field(False, description="no run starts on battery")
     min_battery: float | None = Field(
-        None, ge=0, le=100, description="no run starts on a battery with less charge, in percent"
+        None, ge=0, le=100, description="no run starts on battery with less charge than this, in percent"
     )
     max_load: float | None = Field(
-        None, gt=0, description="no run starts while the load over one minute, per CPU, is above"
+        None, gt=0, description="no run starts while the one-minute load per CPU exceeds this"
     )
     max_write_rate: Size | None = Field(
         4096,
         ge=1,
-        description="bytes a second that training writes to flash in the long run (4 KiB: 354 MB a day),"
-        " beyond the first 4 MiB after a start: runs wait for it, but for those after a drift or a fall of"
-        " quality; null for any",
+        description="average flash bytes per second that training can write (4 KiB: 354 MB per day), after"
+        " the first 4 MiB since startup; runs wait for it, except after a drift or a quality drop;"
+        " null: unlimited",
     )
     serving_p99: Duration | None = Field(
         None,
         gt=0,
-        description="training slows down, and in the end stops, while 1 % of predictions take longer",
+        description="training slows down, and finally stops, while 1 % of predictions take longer",
     )
     max_runs_per_day: int | None = Field(None, ge=0, description="maximum runs per day")
     max_minutes_per_day: float | None = Field(None, ge=0, description="maximum minutes of training per day")
@@ -203,136 +203,143 @@ class GuardsConfig(Section):
 
 
 class TrainingConfig(GuardsConfig):
-    """When and how to learn."""
+    """When and how edged trains."""
 
     engine: Literal["auto", "native", "portable"] = Field(
-        "auto", description="what executes training steps; auto takes the one measured faster here"
+        "auto", description="engine of training steps; auto: the one that is faster on this machine"
     )
     provider: Providers = Field(
         ["CPUExecutionProvider"],
-        description="what the portable engine runs on, by onnxruntime's names, the preferred first",
+        description="execution providers of the portable engine, by onnxruntime's names, in order of"
+        " preference",
     )
-    enabled: bool = Field(True, description="false: serve and collect only, train on command")
-    every: Duration | None = Field(6 * 3600.0, description="interval between scheduled runs; null for none")
+    enabled: bool = Field(True, description="false: only serve and collect samples; train on command")
+    every: Duration | None = Field(
+        6 * 3600.0, description="interval between scheduled runs; null: no scheduled runs"
+    )
     cron: Cron | None = Field(None, description="crontab fields for scheduled runs, instead of every")
     min_new_samples: int = Field(
         40,
         ge=1,
-        description="scheduled runs with fewer new labelled samples are skipped; 400 for a reconstruction"
+        description="new labelled samples below which a scheduled run is skipped; 400 for a reconstruction"
         " when absent",
     )
     new_labels: int | None = Field(
         None,
         ge=0,
-        description="train as soon as this many labels are new; min_new_samples when absent, 0 for never",
+        description="new labels that start a run; min_new_samples when absent; 0: never",
     )
     scarce_labels: bool = Field(
         True,
-        description="where few samples get labels: half of new_labels start a run once four times as many"
-        " samples have come, and a run makes up to four times the steps",
+        description="if few samples get labels, half of new_labels start a run after four times as many"
+        " samples, and a run makes up to four times the steps",
     )
-    cooldown: Duration = Field(0.0, description="shortest pause between the end of a run and the next")
+    cooldown: Duration = Field(0.0, description="minimum pause between two runs")
     batch: int = Field(64, ge=1, le=65536, description="samples in one training batch")
-    steps: int = Field(50, ge=1, description="optimizer steps for each `steps_per` new samples")
-    steps_per: int = Field(100, ge=1, description="see steps")
-    max_steps: int = Field(5000, ge=1, description="upper bound of steps in one run")
-    accumulate: int = Field(1, ge=1, description="batches whose gradients are added up for one update")
-    learning_rate: float = Field(1e-3, gt=0, lt=10, description="of the optimizer")
+    steps: int = Field(50, ge=1, description="optimizer steps per `steps_per` new samples")
+    steps_per: int = Field(100, ge=1, description="new samples for which a run makes `steps` optimizer steps")
+    max_steps: int = Field(5000, ge=1, description="maximum steps in one run")
+    accumulate: int = Field(1, ge=1, description="batches whose gradients are added for one update")
+    learning_rate: float = Field(1e-3, gt=0, lt=10, description="learning rate of the optimizer")
     schedule: Literal["constant", "linear"] = Field(
-        "constant", description="learning rate within a run: constant, or falling to 0 at its end"
+        "constant", description="learning rate within a run: constant, or falling linearly to 0"
     )
     warmup: int = Field(0, ge=0, description="steps of linear warm-up")
-    window: int = Field(20_000, ge=1, description="new samples read for one run at most; the newest are kept")
+    window: int = Field(
+        20_000, ge=1, description="maximum number of new samples in one run; the newest are used"
+    )
     replay: int = Field(
-        5000, ge=0, description="size of the replay memory in samples, drawn evenly from all that was learned"
+        5000, ge=0, description="size of the replay memory: samples drawn evenly from everything learned"
     )
     recent: int = Field(
         2000,
         ge=0,
-        description="the newest samples learned before, a short memory beside it; no larger than replay, and"
-        " no older than 1.5 times as many where few samples get labels; a drift shortens it to 200",
+        description="size of the short memory: the newest samples learned before, at most replay; with few"
+        " labels, none older than 1.5 times as many samples; a drift shortens it to 200",
     )
     new_share: Share = Field(
         0.25,
-        description="share of new samples in a batch; the rest is remembered. When absent, runs of a stream"
-        " of classes take less while fewer than 15 % of its answers are wrong, 0.075 when none is",
+        description="share of new samples in a batch; the rest comes from memory. When absent, runs with"
+        " classes use less while fewer than 15 % of predictions are wrong, down to 0.075 at none",
     )
-    recent_share: Share = Field(0.25, description="share of the short memory in a batch")
+    recent_share: Share = Field(0.25, description="share of samples from the short memory in a batch")
     average: float = Field(
         0.99,
         ge=0,
         lt=1,
-        description="share of the long average of the weights that is left after a step; it is exported while"
-        " it does better on new labels than the short one (0.97), which else is; 0 exports the weights"
+        description="decay per step of the long average of the weights; edged exports it while it is better"
+        " on new labels than the short average (0.97), else the short one; 0: exports the weights"
         " themselves",
     )
     balance: bool = Field(
         False,
-        description="keep as many samples of each class in the replay memory as there are, up to equal"
-        " shares: better on rare classes, a little worse in all",
+        description="keep up to an equal share of each class in the replay memory: better on rare classes,"
+        " slightly worse overall",
     )
     guide: Literal["none", "l2sp", "ewc", "distill"] = Field(
         "none",
-        description="holds a run near the champion: to its weights (l2sp), the more the more they matter"
-        " (ewc), or to its answers (distill); the portable engine only",
+        description="keeps a run close to the champion: to its weights (l2sp), to its weights by importance"
+        " (ewc), or to its predictions (distill); portable engine only",
     )
     guide_weight: float = Field(
-        0.01, ge=0, lt=1e6, description="how much the guide counts beside the labels; about 1 for distill"
+        0.01, ge=0, lt=1e6, description="weight of the guide relative to the labels; about 1 for distill"
     )
     challenger: Literal["auto", "off"] = Field(
         "off",
-        description="auto: after a severe drift a fresh start learns beside, from new labels alone, and takes"
-        " over once it is better beyond chance; not beside a guide, and not where samples label themselves",
+        description="auto: after a severe drift a fresh network also learns, from new labels alone, and"
+        " takes over once it is significantly better; not with a guide or with labels derived from"
+        " samples",
     )
     challenger_rise: float = Field(
-        0.5, gt=0, description="a drift is severe when live errors are larger than before by this share"
+        0.5, gt=0, description="relative rise of live errors that makes a drift severe"
     )
     key_share: Share = Field(
         0.5,
-        description="of a batch, what one key may fill on average, where there are keys enough; 1 for all",
+        description="average share of a batch that one key can fill, if there are enough keys; 1: unlimited",
     )
     restandardise: bool = Field(True, description="let the input standardisation follow slow drift")
     half_life: int = Field(
         1000, ge=1, description="half-life of the running standardisation, in labelled samples"
     )
     checkpoint_every: int = Field(500, ge=1, description="steps between checkpoints within a run")
-    keep_checkpoints: int = Field(3, ge=1, description="generations of checkpoints that are kept")
+    keep_checkpoints: int = Field(3, ge=1, description="number of checkpoint generations to keep")
     resident: Duration = Field(
-        60.0, description="how long an idle trainer process stays; 0 ends it after each run"
+        60.0, description="how long an idle trainer process stays; 0: it exits after each run"
     )
     timeout: Duration = Field(600.0, description="a run without progress for this long is stopped", gt=0)
     retry_after: Duration = Field(
-        10.0, gt=0, description="pause after a failed run; doubled by each further failure, at most an hour"
+        10.0, gt=0, description="pause after a failed run; doubles with each further failure, up to an hour"
     )
     max_failures: int = Field(
-        3, ge=0, description="failed runs in a row that pause training until a command `train`; 0 for none"
+        3, ge=0, description="failed runs in a row that pause training until a command `train`; 0: never"
     )
     threads: int = Field(
         1,
         ge=1,
         le=256,
-        description="threads of one training step, at most, and no more than there are processors for;"
-        " networks of this size gain nothing from a second one",
+        description="maximum threads of one training step, limited by the CPUs; small networks gain nothing"
+        " from a second one",
     )
-    nice: int = Field(10, ge=0, le=19, description="lowers the trainer's priority")
+    nice: int = Field(10, ge=0, le=19, description="nice value of the trainer")
     scheduling: Literal["normal", "idle"] = Field(
         "normal",
-        description="idle lets the trainer run only where no other process wants the processor: answers do"
-        " not wait for it, and on a machine that is always busy it hardly gets on",
+        description="idle: the trainer runs only while no other process needs the CPU; predictions never"
+        " wait for it, but on a busy machine it makes little progress",
     )
     affinity: Annotated[list[Cpu], Field(min_length=1)] | Literal["all"] | None = Field(
         None,
-        description="CPUs the trainer may use; when absent the small ones where there are small and big ones,"
-        " else all",
+        description="CPUs that the trainer uses; when absent, the small ones of a big.LITTLE CPU, else all",
     )
-    memory_limit: Size | None = Field(None, description="address space of the trainer", ge=64 * 1024**2)
+    memory_limit: Size | None = Field(
+        None, description="maximum address space of the trainer", ge=64 * 1024**2
+    )
     memory_max: Size | None = Field(
         None,
-        description="memory of the trainer where systemd lends edged its control group; half of the machine's"
-        " when absent",
+        description="maximum memory of the trainer if systemd delegates edged's control group; half of the"
+        " machine's when absent",
         ge=64 * 1024**2,
     )
-    seed: int = Field(0, ge=0, description="everything random in training follows from it")
+    seed: int = Field(0, ge=0, description="seed of everything random in training")
 
     @model_validator(mode="after")
     def _combinations(self) -> TrainingConfig:
@@ -341,7 +348,7 @@ class TrainingConfig(GuardsConfig):
         if self.replay == 0 and "new_share" in self.model_fields_set and self.new_share < 1:
             raise ValueError("new_share below 1 needs a replay memory: set replay above 0")
         if self.guide != "none" and self.engine == "native":
-            raise ValueError(f"guide {self.guide} is known to the portable engine only: set engine: portable")
+            raise ValueError(f"guide {self.guide} needs the portable engine: set engine: portable")
         if "recent_share" in self.model_fields_set and self.new_share + self.recent_share > 1:
             raise ValueError("new_share and recent_share are parts of one batch: together at most 1")
         return self

@@ -67,7 +67,7 @@ def _crontab(value: str) -> str:
 def _topic_filter(value: str) -> str:
     levels = value.split("/")
     if not value or "#" in levels[:-1] or any(len(level) > 1 and set(level) & set("#+") for level in levels):
-        raise ValueError(f"{value!r} is no topic filter: `#` may only be the last level, `+` a whole level")
+        raise ValueError(f"{value!r} is not a topic filter: `#` must be the last level, `+` a whole level")
     return value
 
 
@@ -79,7 +79,7 @@ def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
 def unique(names: list[Any]) -> list[Any]:
     """Refuse a list that names something twice."""
     if len(set(names)) != len(names):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name appears twice")
     return names
 
 

@@ -18,13 +18,13 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[?[0-9A-Fa-f:]+(%[
 
 def _host_name(value: str) -> str:
     if _HOST.fullmatch(value) is None:
-        raise ValueError(f"{value!r} is no name or address of a host: give it without a port")
+        raise ValueError(f"{value!r} is not a host name or address: give it without a port")
     return value.lower().strip("[]").rstrip(".")
 
 
 def _mode(value: str) -> str:
     if _MODE.fullmatch(value) is None:
-        raise ValueError(f"{value!r} is no mode of a file such as '0660'; put it in quotes")
+        raise ValueError(f"{value!r} is not a file mode such as '0660'; put it in quotes")
     return value
 
 
@@ -35,19 +35,17 @@ class WebTlsConfig(Section):
     """TLS 1.2 or later for the TCP port."""
 
     cert_file: FilePath = Field(description="certificate, with the chain up to its CA")
-    key_file: FilePath = Field(description="its key, without a pass phrase")
+    key_file: FilePath = Field(description="its key, without a passphrase")
 
 
 class WebTokensConfig(Section):
-    """Files whose first line is a token of 32 characters or more; each opens what it names, and no more."""
+    """Files with a token of at least 32 characters in the first line; each token grants one scope."""
 
-    read_file: FilePath | None = Field(None, description="may look: page, status, events")
-    infer_file: FilePath | None = Field(
-        None, description="may ask for predictions, record samples and send labels"
-    )
-    control_file: FilePath | None = Field(None, description="may look, label, train, pause, roll back")
-    scrape_file: FilePath | None = Field(None, description="may read /metrics")
-    ingest_file: FilePath | None = Field(None, description="may store samples and labels under /v1, no more")
+    read_file: FilePath | None = Field(None, description="read: page, status, events")
+    infer_file: FilePath | None = Field(None, description="request predictions, record samples, send labels")
+    control_file: FilePath | None = Field(None, description="read, label, train, pause, roll back")
+    scrape_file: FilePath | None = Field(None, description="read /metrics")
+    ingest_file: FilePath | None = Field(None, description="only store samples and labels under /v1")
 
     @property
     def given(self) -> dict[str, Path]:
@@ -57,41 +55,46 @@ class WebTokensConfig(Section):
 
 
 class WebLimitsConfig(Section):
-    """Limits of what clients can ask for."""
+    """Limits for clients."""
 
-    body: Size = Field(1024**2, ge=1024, description="largest request, also when it is inflated")
-    rows: int = Field(1024, ge=1, le=1_000_000, description="rows of one request")
-    requests: int = Field(64, ge=1, description="requests under way; beyond them the answer is 503")
+    body: Size = Field(1024**2, ge=1024, description="maximum size of a request, also inflated")
+    rows: int = Field(1024, ge=1, le=1_000_000, description="maximum rows in one request")
+    requests: int = Field(64, ge=1, description="maximum requests in progress; further ones get 503")
     connections: int = Field(
-        128, ge=2, description="open connections, idle ones too; one beyond them is closed without an answer"
+        128,
+        ge=2,
+        description="maximum open connections, idle ones included; further ones are closed"
+        " without a response",
     )
-    streams: int = Field(20, ge=1, description="open event streams; beyond them the answer is 503")
+    streams: int = Field(20, ge=1, description="maximum open event streams; further ones get 503")
 
 
 class WebConfig(Section):
-    """Predictions by the Open Inference Protocol, metrics and a page over HTTP; nothing of it without it."""
+    """Predictions (Open Inference Protocol), metrics and a page over HTTP; off when absent."""
 
     listen: str | None = Field(
         "127.0.0.1:8080",
-        description="address and port; one that is not of the loopback interface is open to paired browsers"
-        " and tokens alone, over TLS; null for the Unix socket alone",
+        description="address and port; outside of loopback, only paired browsers and tokens have access,"
+        " over TLS; null: only the Unix socket",
     )
-    unix_socket: FilePath | None = Field(
-        None, description="path of a Unix socket; no token is needed to use it"
+    unix_socket: FilePath | None = Field(None, description="path of a Unix socket, which needs no token")
+    unix_mode: Annotated[str, AfterValidator(_mode)] = Field(
+        "0600", description="file mode of the Unix socket"
     )
-    unix_mode: Annotated[str, AfterValidator(_mode)] = Field("0600", description="who may open it")
     tls: WebTlsConfig | None = Field(
-        None, description="certificate; where absent, and listen is not local, the device makes its own"
+        None, description="certificate; if absent and listen is not local, the device makes its own"
     )
     tokens: WebTokensConfig = WebTokensConfig()
     allowed_hosts: Annotated[list[HostName], AfterValidator(unique)] = Field(
         [],
-        description="names under which browsers and clients may reach it, beside localhost, listen, and from"
-        " outside the host's own name and any address",
+        description="further host names that clients can use, besides localhost, listen and, from other"
+        " machines, the host's own name and any IP address",
     )
-    model_name: Name | None = Field(None, description="of the model in URLs; the device's id when absent")
+    model_name: Name | None = Field(
+        None, description="name of the model in URLs; the device's id when absent"
+    )
     limits: WebLimitsConfig = WebLimitsConfig()
-    timeout: Duration = Field(10.0, gt=0, description="longest wait for a prediction or a command's answer")
+    timeout: Duration = Field(10.0, gt=0, description="maximum wait for a prediction or a command's response")
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -104,7 +107,7 @@ class WebConfig(Section):
             return None
         host, _, port = self.listen.rpartition(":")
         if not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
-            raise ValueError(f"listen {self.listen!r} is no address and port such as 127.0.0.1:8080")
+            raise ValueError(f"listen {self.listen!r} is not an address and port such as 127.0.0.1:8080")
         return host.strip("[]"), int(port)
 
     @property
@@ -116,9 +119,9 @@ class WebConfig(Section):
     def _safe(self) -> WebConfig:
         address = self.address
         if address is None and self.unix_socket is None:
-            raise ValueError("there is nothing to listen on: give listen or unix_socket")
+            raise ValueError("there is nothing to listen on: set listen or unix_socket")
         if self.tls is not None and address is None:
-            raise ValueError("a Unix socket speaks no TLS: remove web.tls")
+            raise ValueError("TLS does not work over a Unix socket: remove web.tls")
         return self
 
 

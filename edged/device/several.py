@@ -272,7 +272,7 @@ class SeveralStreams(Listener):
         one = next(iter(fresh.values()))
         logs.configure(one.log.level, one.log.format)
         if "" in fresh:
-            log.error("reload_refused", problem="it has one stream without a name now", remedy="restart")
+            log.error("reload_refused", problem="its only stream has no name now", remedy="restart")
             return
         waiting = self._waiting(plain)
         added = [name for name in fresh if name not in self._configs or name in self.failed]

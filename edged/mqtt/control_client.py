@@ -66,17 +66,17 @@ class BrokerAddress:
         except ValueError:
             raise ConfigError("no port", where=url, remedy=remedy) from None
         if parts.scheme not in PORTS or not parts.hostname:
-            raise ConfigError("this is no address of a broker", where=url, remedy=remedy)
+            raise ConfigError("this is not the address of a broker", where=url, remedy=remedy)
         if parts.password is not None:
             raise ConfigError(
-                "no password in an address: others see it",
+                "a password in an address is visible to others",
                 where="--broker",
                 remedy="set EDGED_PASSWORD or --password-file",
             )
         tls = parts.scheme in ("mqtts", "wss")
         if not tls and (more.get("ca") or more.get("cert") or more.get("key")):
             raise ConfigError(
-                "certificates are for TLS", where="--ca, --cert, --key", remedy="name mqtts:// or wss://"
+                "certificates need TLS", where="--ca, --cert, --key", remedy="name mqtts:// or wss://"
             )
         if more.get("key") and not more.get("cert"):
             raise ConfigError("a key without its certificate", where="--key", remedy="add --cert")
@@ -144,7 +144,7 @@ class Operator:
         if reason == UNSUPPORTED or (first, reason) == (UNSUPPORTED, CLOSED):
             raise BrokerError("the broker speaks neither MQTT 5 nor 3.1.1", where=where, remedy="update it")
         if reason == CLOSED:
-            remedy = "is this an MQTT port? mqtts:// and wss:// are with TLS"
+            remedy = "check that this is an MQTT port; TLS needs mqtts:// or wss://"
             raise BrokerError(f"no answer to MQTT 5 nor 3.1.1: {reason}", where=where, remedy=remedy)
         if reason != "Success":
             raise BrokerError(f"the broker refused: {reason}", where=where, remedy="check user and password")
@@ -220,7 +220,7 @@ class Operator:
         handed = self._client.publish(topic, payload, qos=1)
         handed.wait_for_publish(CONNECT_SECONDS)
         if not handed.is_published():
-            raise BrokerError("the broker did not take the command", where=topic)
+            raise BrokerError("the broker did not accept the command", where=topic)
 
     def request(
         self, device: str, command: str, fields: JsonObject, timeout: float, key: Path | None = None
@@ -251,5 +251,5 @@ class Operator:
         raise BrokerError(
             f"no answer in {timeout:g} s",
             where=f"{device} {command}",
-            remedy="is the device online? `edged ctl watch` shows who is",
+            remedy="`edged ctl watch` shows which devices are online",
         )

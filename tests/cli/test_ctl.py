@@ -109,8 +109,8 @@ def test_a_device_that_is_not_there_does_not_answer(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        (("--broker", "http://x", "d", "ping"), 2, "no address of a broker"),
-        (("--broker", "mqtt://u:p@x", "d", "ping"), 2, "no password in an address"),
+        (("--broker", "http://x", "d", "ping"), 2, "not the address of a broker"),
+        (("--broker", "mqtt://u:p@x", "d", "ping"), 2, "visible to others"),
         (("--broker", "mqtt://127.0.0.1:1", "d", "ping"), 1, "no connection"),
         (("d",), 2, "which command"),
         (("d", "train", "steps"), 2, "expected KEY=VALUE"),

@@ -102,7 +102,7 @@ def test_the_table_shows_topics_fields_kinds_rates_and_ranges(broker: Broker, tm
     assert pump[:4] == ["1", "zigbee2mqtt/pump", "temperature", "number"]
     assert 3 < float(pump[4].removesuffix("/s")) < 5
     assert any(line.split()[:2] == ["vibration", "on/off"] for line in lines)
-    assert "other topics bring no readings" in made.out
+    assert "other topics have no readings" in made.out
     assert "friendly_name" not in made.out
 
 
@@ -183,7 +183,7 @@ def test_no_broker_no_messages_and_nothing_usable_are_one_line(
     unwelcome = edged("init", tmp_path, "--broker", f"127.0.0.1:{closed.port}", "--yes")
     assert (unwelcome.code, "--password-file" in unwelcome.problem) == (1, True)
     silent = edged("init", tmp_path, "--broker", address(make_broker()), "--yes", "--seconds", 0.5)
-    assert (silent.code, "no message came" in silent.problem) == (1, True)
+    assert (silent.code, "no message arrived" in silent.problem) == (1, True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -267,7 +267,7 @@ def capture(tmp_path: Path) -> Path:
 def test_enter_takes_what_is_proposed(tmp_path: Path, capture: Path) -> None:
     assert edged("init", tmp_path / "a", "--from", capture, "--yes").code == 0
     person = Person(tmp_path / "b", "--from", capture)
-    for question in ("Which of them", "Features", "Number", "Words", "Name"):
+    for question in ("Which machine", "Features", "Number", "Names of the classes", "Name of this device"):
         person.answer(question, "")
     assert person.end() == 0, person.seen
     one, other = ((tmp_path / name / "edged.yaml").read_text(encoding="utf-8") for name in ("a", "b"))
@@ -276,14 +276,14 @@ def test_enter_takes_what_is_proposed(tmp_path: Path, capture: Path) -> None:
 
 def test_a_person_chooses(tmp_path: Path, capture: Path) -> None:
     person = Person(tmp_path, "--from", capture)
-    person.answer("Which of them", "9,x")
+    person.answer("Which machine", "9,x")
     person.answer("numbers from 1 to", "1,2")
     person.answer("Features", "0")
-    person.answer("please", "1-2,6")
+    person.answer("Enter numbers", "1-2,6")
     person.answer("Number", "1")
-    person.answer("Words", "dry")
-    person.answer("two words", "dry, wet")
-    person.answer("Name", "my pump")
+    person.answer("Names of the classes", "dry")
+    person.answer("at least two names", "dry, wet")
+    person.answer("Name of this device", "my pump")
     assert person.end() == 0, person.seen
     values = yaml.safe_load((tmp_path / "edged.yaml").read_text(encoding="utf-8"))
     stream = values["stream"]
@@ -298,7 +298,7 @@ def test_a_field_that_is_proposed_as_the_label_is_offered_once(tmp_path: Path) -
     capture = tmp_path / "capture.txt"
     capture.write_text("".join(f's/p {{"temp":{n}.5,"state":"{"ab"[n % 2]}"}}\n' for n in range(8)))
     person = Person(tmp_path / "new", "--from", capture)
-    for question in ("Number", "Words", "Name"):
+    for question in ("Number", "Names of the classes", "Name of this device"):
         person.answer(question, "")
     assert person.end() == 0
     assert person.seen.count("the field state") == 1
@@ -306,6 +306,6 @@ def test_a_field_that_is_proposed_as_the_label_is_offered_once(tmp_path: Path) -
 
 def test_ctrl_c_writes_nothing(tmp_path: Path, capture: Path) -> None:
     person = Person(tmp_path / "new", "--from", capture)
-    person.answer("Which of them", "1", interrupt=True)
+    person.answer("Which machine", "1", interrupt=True)
     assert person.end() == 130
     assert not (tmp_path / "new").exists()

@@ -285,7 +285,7 @@ STREAM_REFUSALS = {
     "forecast of a stranger": (
         "{features: [a], target: forecast, forecast: [b]}",
         "stream",
-        "'b' is no feature",
+        "'b' is not a feature",
     ),
     "forecast outside": ("{features: 2, target: forecast, forecast: [2]}", "stream", "outside 0..1"),
     "codec": ("{features: 2, codec: xml}", "stream.codec", "json"),

@@ -131,6 +131,6 @@ def test_a_connection_in_plain_text_is_named_with_its_line_and_what_to_do(tmp_pa
     with pytest.raises(ConfigError) as problem:
         load(path, {})
     assert problem.value.where == f"{path}:3: mqtt"
-    assert "plain text" in problem.value.line()
+    assert "unencrypted" in problem.value.line()
     assert "insecure: true" in problem.value.line()
     assert load(path, {"EDGED_MQTT__INSECURE": "true"}).mqtt.host == "broker.example"

@@ -71,7 +71,7 @@ def test_a_command_must_name_one_of_several_streams(file: Path) -> None:
     assert "pump-1, pump-2" in problem.value.remedy
     assert load_stream(file, "pump-2").width == 4
     file.write_text("device: {id: a}\nstream: {features: 2}\n")
-    with pytest.raises(ConfigError, match="without a name"):
+    with pytest.raises(ConfigError, match="has no name"):
         load(file, {}, stream="pump-1")
 
 

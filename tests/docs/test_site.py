@@ -50,6 +50,10 @@ def test_the_reference_of_events_and_metrics_is_up_to_date() -> None:
     assert generated_page_is_current("make_signal_reference.py")
 
 
+def test_the_table_of_the_dashboard_is_up_to_date() -> None:
+    assert generated_page_is_current("make_dashboard_table.py")
+
+
 def test_the_description_of_http_is_up_to_date() -> None:
     assert generated_page_is_current("make_openapi.py")
 

@@ -122,9 +122,9 @@ def _known(samples: SampleLog, file: ImportFile) -> ImportProgress:
         return file.progress
     if stored.finished is None and stored.options != file.progress.options:
         raise RefusedError(
-            f"an import of it was begun for another configuration, {stored.samples:,} samples are stored",
+            f"its import was started with another configuration, {stored.samples:,} samples are stored",
             where=str(file.path),
-            remedy="restore the section stream, or erase the samples by `edged wipe --samples`",
+            remedy="restore the section stream, or erase the samples with `edged wipe --samples`",
         )
     return stored
 

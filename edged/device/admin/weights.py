@@ -83,7 +83,7 @@ def _file(path: Path) -> Weights:
         try:
             return dict(load(_read(path)))
         except SafetensorError as problem:
-            raise StorageError(f"no safetensors: {problem}", where=str(path)) from None
+            raise StorageError(f"not a safetensors file: {problem}", where=str(path)) from None
     return weight_encoding.unpack(_read(path))[0]
 
 
@@ -91,14 +91,14 @@ def _manifest(folder: Path) -> dict[str, Any]:
     found = [folder / name for name in MANIFESTS if (folder / name).is_file()]
     if not found:
         raise StorageError(
-            "there is no manifest in it", where=str(folder), remedy="save all that was published"
+            "the directory has no manifest", where=str(folder), remedy="save all published messages"
         )
     try:
         manifest = json.loads(_read(found[0]))
     except ValueError:
         manifest = None
     if not isinstance(manifest, dict):
-        raise StorageError("is no JSON object", where=str(found[0]))
+        raise StorageError("is not a JSON object", where=str(found[0]))
     return manifest
 
 

@@ -269,7 +269,9 @@ class GroupCommitter:
         self.retry_at = now + self._retry_in
         if self.problem != line:
             self.problem = line
-            log.error("commit_failed", problem=line, remedy="tried again; nothing is acknowledged meanwhile")
+            log.error(
+                "commit_failed", problem=line, remedy="edged retries and acknowledges nothing until then"
+            )
             self._notices.problem_changed()
 
     def _recovered(self) -> None:

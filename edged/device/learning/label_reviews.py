@@ -95,7 +95,7 @@ class LabelReviews(Extension):
             self._registry.set_value(REVIEW, {"ts": ts, "seen": seen, **review.without("points")})
         except EdgedError as problem:
             log.warning(
-                "labels_not_reviewed", problem=problem.line(), remedy="tried again after the next run"
+                "labels_not_reviewed", problem=problem.line(), remedy="edged retries after the next run"
             )
             return
         log.info("labels_reviewed", labels=review.labels, suspects=len(review.suspects))

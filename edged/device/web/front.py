@@ -175,7 +175,7 @@ class WebServer(Extension):
     def _failed(self, line: str) -> None:
         if line != self._problem:
             self._problem = line
-            log.error("web_failed", problem=line, remedy="tried again; all else goes on")
+            log.error("web_failed", problem=line, remedy="edged retries; everything else continues")
 
     def _run(self) -> None:
         if self._problem is not None:

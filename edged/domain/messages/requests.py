@@ -16,183 +16,187 @@ from edged.domain.messages.schema import (
     one_of,
 )
 
-OF_KEY = about("a key that has a model of its own (model.per); the stream's model without it", TEXT)
+OF_KEY = about("a key with its own model (model.per); the stream's model when absent", TEXT)
 PARTS = ("ingest", "training", "serving")
 WIPED = ("samples", "labels", "checkpoints", "models")
 
 ENVELOPE: dict[str, Schema] = {
-    "transaction": about("echoed; under the same one a command is done once", ANYTHING),
-    "ts": about("when it was sent; what is older than `commands.max_age` is refused", SECONDS),
-    "expires": about("from when on it must not be carried out any more", SECONDS),
-    "nonce": about("of a signed command", TEXT),
-    "signature": about("of a signed command", TEXT),
+    "transaction": about(
+        "echoed in the response; the same command with the same transaction runs once", ANYTHING
+    ),
+    "ts": about("time of sending; refused if older than `commands.max_age`", SECONDS),
+    "expires": about("time after which the command is not run", SECONDS),
+    "nonce": about("for a signed command", TEXT),
+    "signature": about("for a signed command", TEXT),
 }
 """Fields of every request."""
 
 INSTALL = fields(
     "transfer",
-    transfer=about("a name that the sender chooses", TEXT),
-    manifest=about("bytes, sha256 and chunks, each of those with bytes and sha256", OBJECT),
-    url=about("instead of chunks: an address that `install.urls` allows", TEXT),
-    bytes=about("of what is fetched", {"type": "integer", "minimum": 1}),
-    sha256=about("of what is fetched", TEXT),
+    transfer=about("a name chosen by the sender", TEXT),
+    manifest=about("bytes, sha256 and chunks, each with its bytes and sha256", OBJECT),
+    url=about("instead of chunks: a URL that `install.urls` allows", TEXT),
+    bytes=about("of the download", {"type": "integer", "minimum": 1}),
+    sha256=about("of the download", TEXT),
 )
-DOWNGRADE = {"allow_downgrade": about("signed: take it though it is older than one before", FLAG)}
+DOWNGRADE = {"allow_downgrade": about("in a signed command: accept a bundle older than an earlier one", FLAG)}
 
 REQUESTS: dict[str, Schema] = {
     "train": about(
-        "trains now, whatever the guards say",
+        "Train now, ignoring guards.",
         fields(
             steps=about("optimizer steps", {"type": "integer", "minimum": 1, "maximum": 1_000_000}),
-            epochs=about("instead of steps: passes over the new samples", {
+            epochs=about("passes over the new samples, instead of steps", {
                 "type": "number", "exclusiveMinimum": 0, "maximum": 1000,
             }),
             learning_rate={"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
-            engine=about("what executes this run", one_of("auto", "native", "portable")),
-            dry_run=about("train and judge, but neither promote nor go on from it", FLAG),
-            from_=about("which weights it starts with", one_of("checkpoint", "champion", "bundle")),
+            engine=about("engine of this run", one_of("auto", "native", "portable")),
+            dry_run=about("train and evaluate, but change nothing", FLAG),
+            from_=about("initial weights", one_of("checkpoint", "champion", "bundle")),
             key=OF_KEY,
         ),
     ),
     "cancel": about(
-        "ends the run under way, or the command with that transaction",
-        fields(target=about("transaction of the command; the present run without it", ANYTHING)),
+        "Stop the current run, or the command with this transaction.",
+        fields(target=about("transaction of the command; the current run when absent", ANYTHING)),
     ),
     "pause": about(
-        "stops a part of the device, over restarts, until `resume`",
-        fields(what=one_of(*PARTS), hold=about("false does what `resume` does, for a switch", FLAG)),
+        "Pause a component, across restarts, until `resume`.",
+        fields(what=one_of(*PARTS), hold=about("false: resume, for a switch", FLAG)),
     ),
-    "resume": about("lets it go on", fields(what=one_of(*PARTS))),
-    "promote": about("serves a stored model, on probation", fields("version", version=VERSION, key=OF_KEY)),
+    "resume": about("Resume a paused component.", fields(what=one_of(*PARTS))),
+    "promote": about("Serve a stored model, on probation.", fields("version", version=VERSION, key=OF_KEY)),
     "rollback": about(
-        "serves an earlier model, the previous one without a version; of a key, 0 is the stream's model",
+        "Serve an earlier model (by default the previous one) and reject the current one; version 0 of a key"
+        " is the stream's model.",
         fields(version={"type": "integer", "minimum": 0}, key=OF_KEY),
     ),
     "pin": about(
-        "serves this version (the present one without a number) and no other until `unpin`",
+        "Serve only this version (by default the current one) until `unpin`.",
         fields(version=VERSION, key=OF_KEY),
     ),
-    "unpin": about("lets candidates take over again", fields(key=OF_KEY)),
-    "checkpoint": about("writes down what the learner knows", fields()),
+    "unpin": about("Allow new models to replace the current one again.", fields(key=OF_KEY)),
+    "checkpoint": about("Save a checkpoint of the current run.", fields()),
     "export": about(
-        "writes a model, its weights, or the mixture that is served with it, into the state directory's"
-        " exports/",
+        "Write a model, its weights, or the mixture as served, to exports/ in the state directory.",
         fields(what=one_of("model", "weights", "mixture"), version=VERSION, key=OF_KEY),
     ),
     "evaluate": about(
-        "judges a model on the newest labelled samples that were never trained on",
+        "Evaluate a model on the newest labelled samples never trained on.",
         fields(version=VERSION, rows={"type": "integer", "minimum": 1, "maximum": 100_000}, key=OF_KEY),
     ),
     "label": about(
-        "stores labels: `id` and `label`, or `key`, `ts` and `label`, or a list of such as `labels`; of all"
-        " samples of `key` `from` a time `to` another, null for none; or, with `hold`, of those that come",
+        "Store labels: `id` and `label`; `key`, `ts` and `label`; or a list of these in `labels`. With"
+        " `from` and `to`, label all samples of `key` in this interval (null removes labels); with `hold`,"
+        " all future ones.",
         fields(
             label=ANYTHING,
             labels=listed(OBJECT),
-            key=about("not needed where all samples have the same", ANYTHING),
+            key=about("optional if all samples have the same key", ANYTHING),
             from_=about("Unix seconds, milliseconds or ISO 8601", ANYTHING),
-            to=about("the same; a sample of this very moment is labelled, too", ANYTHING),
-            hold=about("the label counts from now on, until another; without a label it ends", FLAG),
+            to=about("end of the interval, inclusive; as from", ANYTHING),
+            hold=about("the label holds from now on until the next; without a label, stop", FLAG),
         ) | {"additionalProperties": True},
     ),
     "label.undo": about(
-        "takes back what the last command `label` did, or the one whose answer had that `number`",
+        "Undo the last command `label`, or the one with this `number` in its response.",
         fields(number={"type": "integer", "minimum": 1}),
     ),
     "labels.suspects": about(
-        "labels that a model contradicts which was fitted without them, the most suspect first",
+        "List labels contradicted by a model fitted without them, most suspect first.",
         fields(
             limit={"type": "integer", "minimum": 1, "maximum": 300},
-            key=about("samples of this key alone", TEXT),
+            key=about("only samples of this key", TEXT),
         ),
     ),
     "labels.confirm": about(
-        "the labels of these samples are right: they are not suspected again unless they change",
+        "Confirm the labels of these samples: they are not suspect again unless they change.",
         fields(
             "ids",
             ids=listed(TEXT, minItems=1, maxItems=1000),
-            right=about("false takes it back; true without", FLAG),
+            right=about("false: withdraw the confirmation; default true", FLAG),
         ),
     ),
-    "class.add": about("makes a class before its first label", fields("class", class_=TEXT)),
+    "class.add": about("Create a class before its first label.", fields("class", class_=TEXT)),
     "class.remove": about(
-        "a class is none any more: it is not answered, its labels do not count", fields("class", class_=TEXT)
+        "Remove a class: it is not predicted, and its labels do not count.", fields("class", class_=TEXT)
     ),
-    "class.merge": about("the class `from` counts as `to`", fields("from", "to", from_=TEXT, to=TEXT)),
+    "class.merge": about("Count the class `from` as `to`.", fields("from", "to", from_=TEXT, to=TEXT)),
     "accept": about(
-        "alarms that stand are the new normal, or a source of labels is trusted again",
+        "Accept active alarms as normal, or trust a source of labels again.",
         fields(
             key=TEXT,
-            labels=about("a source of labels that is in dispute", TEXT),
-            earlier=about("whether to learn from those that were set aside, too; true when absent", FLAG),
+            labels=about("a disputed source of labels", TEXT),
+            earlier=about("also learn from its excluded labels; default true", FLAG),
         ),
     ),
     "weights.get": about(
-        "publishes the weights of a version, or some chunks of them, on weights/<version>/…",
+        "Publish the weights of a version, or some of their chunks, on weights/<version>/….",
         fields(
             version=VERSION,
             mode=one_of("full", "delta"),
             dtype=one_of("float32", "float16", "int8"),
-            base=about("last, bundle, or a version: what a difference is to", ANYTHING),
-            chunks=about("numbers of those that are wanted; all without", listed({
+            base=about("base of a difference: last, bundle, or a version", ANYTHING),
+            chunks=about("numbers of the wanted chunks; all when absent", listed({
                 "type": "integer", "minimum": 0,
             })),
         ),
     ),
     "weights.apply": about(
-        "announces weights that come in chunks, or asks what is missing and what became of them",
+        "Announce weights in chunks, or request the missing chunks or the outcome.",
         fields(
             "transfer", "manifest",
-            transfer=about("a name that the sender chooses", TEXT),
+            transfer=about("a name chosen by the sender", TEXT),
             manifest=about("as on weights/<version>/manifest", OBJECT),
-            mix=about("whether they may be mixed with the device's own; true without", FLAG),
+            mix=about("allow mixing with the device's weights; default true", FLAG),
         ),
     ),
     "model.install": about(
-        "announces a model file of the device's own network that comes in chunks or is fetched", INSTALL
+        "Announce a model file of the device's own network, in chunks or for download.", INSTALL
     ),
     "bundle.install": about(
-        "announces a bundle file that comes in chunks or is fetched, or asks what became of it",
+        "Announce a bundle file, in chunks or for download, or request the outcome.",
         INSTALL | {"properties": INSTALL["properties"] | DOWNGRADE},
     ),
     "keys.rotate": about(
-        "lets another public key count wherever one counts now; always signed",
+        "Replace a public key wherever it is valid; always signed.",
         fields(
             "old", "new",
-            old=about("id of the key, or its text (PEM)", TEXT),
-            new=about("text of the public key that takes its place (PEM)", TEXT),
+            old=about("ID or text (PEM) of the key", TEXT),
+            new=about("text of the new public key (PEM)", TEXT),
         ),
     ),
     "keys.revoke": about(
-        "lets a key count no more; always signed",
-        fields("key", key=about("its id, or its text (PEM)", TEXT)),
+        "Revoke a public key; always signed.",
+        fields("key", key=about("ID or text (PEM) of the key", TEXT)),
     ),
-    "drift.reset": about("the drift detectors begin anew", fields(key=OF_KEY)),
+    "drift.reset": about("Use current data as the drift baseline.", fields(key=OF_KEY)),
     "config.get": about(
-        "the configuration in force", fields(keys=about("such as training.every; all without", listed(TEXT)))
+        "Return the effective configuration.",
+        fields(keys=about("such as training.every; all when absent", listed(TEXT))),
     ),
     "config.set": about(
-        "changes keys such as training.every for good; null goes back to the file's value",
+        "Change keys such as training.every permanently; null restores the file's value.",
         {"type": "object", "properties": {}},
     ),
     "logs.level": about(
-        "of the log on stderr, until the next start",
+        "Set the log level until the next start.",
         fields("level", level=one_of("debug", "info", "warning", "error")),
     ),
     "wipe": about(
-        "erases what the device has collected and learned; the bundle's own model serves then",
+        "Erase collected samples and trained models; the bundle's own model then serves.",
         fields(
             "confirm",
-            confirm=about("the device's id", TEXT),
+            confirm=about("the device ID", TEXT),
             what=about(
-                "samples, checkpoints and models without it", listed(one_of(*WIPED), minItems=1)
+                "samples, checkpoints and models when absent", listed(one_of(*WIPED), minItems=1)
             ),
-            key=about("erases what this key has learned for itself, and nothing else", TEXT),
+            key=about("erase only this key's own models and checkpoints", TEXT),
         ),
     ),
-    "status": about("what `edged status` prints", fields()),
-    "ping": about("answers", fields()),
-    "capabilities": about("what this device is, and which commands it takes in which form", fields()),
+    "status": about("Get the status.", fields()),
+    "ping": about("Check for a response.", fields()),
+    "capabilities": about("Describe the device and the commands that it accepts, with schemas.", fields()),
 }  # fmt: skip
 
 READS = frozenset({"capabilities", "config.get", "labels.suspects", "ping", "status"})

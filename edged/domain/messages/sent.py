@@ -27,32 +27,32 @@ STATES = ("accepted", "executing", "successful", "failed", "refused")
 
 OUTBOX = every(**each(COUNT, "pending", "bytes", "dropped"))
 WINDOWS = or_null(every(**each(COUNT, "cut", "gaps", "out_of_order", "forgotten")))
-ON_HOLD = about("whether a command has paused it", FLAG)
-HISTORICAL = about("it was sent late, from the outbox", FLAG)
+ON_HOLD = about("whether a command has paused the component", FLAG)
+HISTORICAL = about("sent late, from the outbox", FLAG)
 VERDICT = every({"promoted": or_null(VERSION), "summary": TEXT}, accepted=FLAG, reasons=listed(TEXT))
 PAUSED = every(paused=listed(TEXT))
 SETTINGS = every(
-    desired=about("what was set", OBJECT),
-    reported=about("what is in force of it", OBJECT),
-    needs_restart=about("what waits for the next start of the daemon", listed(TEXT)),
+    desired=about("values set by command", OBJECT),
+    reported=about("values in effect", OBJECT),
+    needs_restart=about("keys that take effect at the next start", listed(TEXT)),
 )
-AUDIT_HEAD = about("where the audit log ends: the last entry and its hash", or_null(OBJECT))
+AUDIT_HEAD = about("head of the audit log: the last entry and its hash", or_null(OBJECT))
 SO_MANY = fields(more=True, **each(COUNT, "labelled", "unlabelled"), held=FLAG)
 # The first of two answers has nothing else.
 ACCEPTED = {"state": one_of("accepted")}
 
-SUMMARY = about("what the newest labels did, in plain words; null before the first run", or_null(TEXT))
-SUMMED_UP: Schema = {"summary": about("the same in plain words", TEXT)}
+SUMMARY = about("result of the newest labels in one sentence; null before the first run", or_null(TEXT))
+SUMMED_UP: Schema = {"summary": about("one sentence for people", TEXT)}
 
 KEYS = about(
-    "with model.per: key: keys that have models of their own, and those that do worst",
+    "with model.per: key: keys with their own models, and the worst of them",
     every(**each(COUNT, "own", "answering", "loaded", "loads", "unloads"), worst=listed(OBJECT)),
 )
 STATUS = every(
     {"keys": KEYS},
     state=one_of("online", "degraded", "stopped", "crashed"), problem=or_null(TEXT),
     health=every(state=one_of("ok", "degraded", "stopped", "crashed"), reasons=listed(TEXT)),
-    on_hold=about("parts that a command has paused", listed(TEXT)),
+    on_hold=about("components paused by a command", listed(TEXT)),
     ts=SECONDS, uptime_s=NUMBER, version=TEXT,
     **each(COUNT, "boot", "samples", "labels", "quarantined", "evicted"),
     model=every(version=VERSION, since=or_null(SECONDS), quality=or_null(OBJECT)),
@@ -63,14 +63,16 @@ STATUS = every(
     outbox=OUTBOX, engine=or_null(TEXT), audit=AUDIT_HEAD,
 )  # fmt: skip
 
-CLASSES = every(classes=about("those of now", listed(TEXT)), free=about("how many can still come", COUNT))
+CLASSES = every(
+    classes=about("current classes", listed(TEXT)), free=about("number of further classes possible", COUNT)
+)
 
 TRANSFER = every(
     {
-        "topic": about("the chunks go to this topic, one level more for the number", TEXT),
+        "topic": about("topic of the chunks, with the number as a further level", TEXT),
         "missing": listed(COUNT),
         "version": or_null(VERSION),
-        "share": about("of these weights in the mixture", or_null(NUMBER)),
+        "share": about("share of these weights in the mixture", or_null(NUMBER)),
         "reasons": listed(TEXT),
     },
     state=one_of("receiving", "executing", "promoted", "refused"),
@@ -79,20 +81,20 @@ TRANSFER = every(
 
 ANSWERS: dict[str, Schema] = {
     "train": every({
-        "state": about("only in the first of two answers", one_of("accepted")),
+        "state": about("only in the first of two responses", one_of("accepted")),
         **each(COUNT, "new_samples", "run", "steps", "samples"),
         "outcome": one_of("done"), "engine": TEXT, "verdict": or_null(VERDICT),
     }),
-    "cancel": every(cancelled=about("the command", TEXT), run=or_null(COUNT)),
+    "cancel": every(cancelled=about("the cancelled command", TEXT), run=or_null(COUNT)),
     "checkpoint": every(ACCEPTED | each(or_null(COUNT), "generation", "step")),
-    "accept": every(accepted=about("alarms, or labels that are learned from after all", COUNT)),
+    "accept": every(accepted=about("number of alarms, or of labels that edged now learns from", COUNT)),
     "weights.get": every(version=VERSION, chunks=COUNT, sent=COUNT, manifest=OBJECT),
     "weights.apply": TRANSFER,
     "model.install": TRANSFER,
     "bundle.install": TRANSFER,
     "keys.rotate": every(keys=listed(OBJECT)),
     "keys.revoke": every(keys=listed(OBJECT)),
-    "drift.reset": every(forgotten=about("signals since the start", COUNT)),
+    "drift.reset": every(forgotten=about("signals since startup", COUNT)),
     "pause": PAUSED,
     "resume": PAUSED,
     "promote": every(from_=VERSION, to=VERSION),
@@ -104,26 +106,26 @@ ANSWERS: dict[str, Schema] = {
         "figures": about("accuracy, balanced_accuracy, kappa; mae, rmse, r2; or error", OBJECT),
     }),
     "export": every(ACCEPTED | {
-        "version": VERSION, "file": about("within the state directory", TEXT), "bytes": COUNT, "sha256": TEXT,
+        "version": VERSION, "file": about("in the state directory", TEXT), "bytes": COUNT, "sha256": TEXT,
     }),
     "label": fields(
         "number", "before", "after", more=True, **each(COUNT, "labelled", "unknown"),
-        number=about("to undo it", COUNT), held=about("whether a label holds now", FLAG),
+        number=about("number for label.undo", COUNT), held=about("whether a label holds now", FLAG),
         before=SO_MANY, after=SO_MANY,
     ),
     "label.undo": fields(
         "number", "undone", "before", "after", more=True, **each(COUNT, "number", "undone"),
-        kept=about("labelled again since", COUNT), gone=about("evicted since", COUNT),
+        kept=about("samples labelled again since", COUNT), gone=about("samples evicted since", COUNT),
         before=SO_MANY, after=SO_MANY,
     ),
     "labels.suspects": every(
-        reviewed=about("when labels were looked at; null before", or_null(SECONDS)),
-        labels=about("how many were looked at", COUNT),
+        reviewed=about("time of the last review; null before the first", or_null(SECONDS)),
+        labels=about("number of reviewed labels", COUNT),
         suspects=listed(fields(
             "id", "key", "ts", "label", "answer", "confidence", "label_confidence", "values",
             id=TEXT, key=TEXT, ts=SECONDS, values=listed(NUMBER), label=TEXT, answer=TEXT,
-            confidence=about("of the answer, between 0 and 1", NUMBER),
-            label_confidence=about("what the same model gives the label", NUMBER),
+            confidence=about("confidence of the answer, from 0 to 1", NUMBER),
+            label_confidence=about("the same model's confidence in the label", NUMBER),
         )),
     ),
     "labels.confirm": fields(
@@ -133,7 +135,7 @@ ANSWERS: dict[str, Schema] = {
     "class.remove": CLASSES,
     "class.merge": CLASSES,
     "wipe": every(ACCEPTED | {
-        "keys": about("whose own models went", COUNT),
+        "keys": about("keys whose models were erased", COUNT),
     } | each(COUNT, "samples", "labels", "quarantined", "models", "files") | {
         "checkpoints": about("files", COUNT),
     }),
@@ -143,13 +145,13 @@ ANSWERS: dict[str, Schema] = {
     "status": STATUS,
     "ping": every(pong=FLAG, ts=SECONDS, version=TEXT),
     "capabilities": every(
-        root=about("what every topic of the device begins with", TEXT),
-        protocol=about("version of MQTT", TEXT),
+        root=about("prefix of all topics of the device", TEXT),
+        protocol=about("MQTT version", TEXT),
         task=one_of("classify", "regress", "reconstruct", "forecast"),
-        features=about("names, or how many", ANYTHING),
+        features=about("names, or their number", ANYTHING),
         classes=listed(ANYTHING),
         **each(TEXT, "device", "version", "engine", "codec"),
-        commands=about("by name: description, and the schemas of request and answer", OBJECT),
+        commands=about("by name: description, and the schemas of request and response", OBJECT),
     ),
 }  # fmt: skip
 """What is in `data` of the answer to each command."""
@@ -160,12 +162,12 @@ def answer_to(name: str) -> Schema:
     good = fields(
         "status", "state", "data",
         status=one_of("ok"), state=one_of("accepted", "executing", "successful"),
-        data=ANSWERS.get(name, OBJECT), transaction=about("as it came", ANYTHING),
+        data=ANSWERS.get(name, OBJECT), transaction=about("as received", ANYTHING),
     )  # fmt: skip
     bad = fields(
         "status", "state", "error", "reason",
         status=one_of("error"), state=one_of("failed", "refused"), reason=one_of("failed", "refused"),
-        error=about("one line: where, what, and what to do", TEXT), transaction=about("as it came", ANYTHING),
+        error=about("one line: place, problem, remedy", TEXT), transaction=about("as received", ANYTHING),
     )  # fmt: skip
     return {"anyOf": [good, bad]}
 
@@ -182,19 +184,19 @@ PUBLISHED: dict[str, Schema] = {
     ),
     "state/quality": every(
         {"accuracy": or_null(NUMBER), "error": or_null(NUMBER)},
-        version=VERSION, labelled=about("how many labels it is from", COUNT),
+        version=VERSION, labelled=about("number of labels", COUNT),
     ),
     "state/health": every(state=one_of("ok", "degraded"), reasons=listed(TEXT)),
     "state/prediction": every(
         key=TEXT, ts=or_null(SECONDS), label=or_null(TEXT), confidence=or_null(NUMBER),
         output=or_null(listed(NUMBER)), model=or_null(VERSION),
-        alarm=FLAG, silent=about("its next sample is overdue", FLAG), untrained=FLAG,
+        alarm=FLAG, silent=about("the next sample of the key is overdue", FLAG), untrained=FLAG,
     ),
-    "state/labelling": every(key=TEXT, label=about("the class that holds", or_null(TEXT))),
+    "state/labelling": every(key=TEXT, label=about("the label that holds", or_null(TEXT))),
     "state/training": every(
         {"summary": SUMMARY, "summary_ts": or_null(SECONDS)},
         engine=or_null(TEXT), running=FLAG,
-        runs=about("ever begun, rounds of a fleet among them", COUNT),
+        runs=about("runs ever started, including rounds of a fleet", COUNT),
         paused=about("after failures, as in the event training_paused", or_null(OBJECT)),
         **each(COUNT, "failures", "promotions", "rejections", "rollbacks"),
         on_hold=ON_HOLD, waiting_for=listed(TEXT),
@@ -205,18 +207,18 @@ PUBLISHED: dict[str, Schema] = {
         problem=or_null(TEXT), on_hold=ON_HOLD, windows=WINDOWS, outbox=OUTBOX,
     ),
     "state/streams": every(
-        streams=about("with several streams, at the topic of the device: of each, by its name", OBJECT)
+        streams=about("with several streams, at the device's topic: state of each, by name", OBJECT)
     ),
     "state/config": every(
-        {"page": about("where other machines find the device page; null if they cannot", or_null(TEXT))},
+        {"page": about("URL of the device page for other machines; null if none", or_null(TEXT))},
         **each(OBJECT, "stream", "training", "gate", "serving", "storage", "commands", "report"),
         **SETTINGS["properties"],
     ),
     "metrics": every(
         ts=SECONDS, uptime_s=NUMBER, model=VERSION,
         **each(COUNT, "seq", "boot", "quarantine", "predictions"),
-        problem=about("what keeps the device from its work", or_null(TEXT)),
-        flash=about("bytes written to the disk since the start", OBJECT),
+        problem=about("the problem that degrades the device", or_null(TEXT)),
+        flash=about("bytes written to disk since startup", OBJECT),
         ingest=every(
             **each(COUNT, "samples", "waiting", "redelivered", "failed_commits"),
             per_s=NUMBER, lag_s=or_null(NUMBER), windows=WINDOWS,
@@ -225,19 +227,19 @@ PUBLISHED: dict[str, Schema] = {
         training=every(**each(COUNT, "runs", "failures", "new"), running=or_null(OBJECT)),
         **each(OBJECT, "live", "latency", "recovery", "host"),
         anomaly=or_null(OBJECT),
-        labels=every(count=about("labels that found their samples", COUNT)),
+        labels=every(count=about("labels that matched a sample", COUNT)),
         outbox=OUTBOX,
         audit=AUDIT_HEAD,
-        commands=about("since the start, by what became of them", {
+        commands=about("since startup, by outcome", {
             "type": "object", "additionalProperties": COUNT,
         }),
     ),
     "predictions": every(
         {"label": ANYTHING, "confidence": or_null(NUMBER), "boot": COUNT, "seq": COUNT,
-         "set": about("with serving.coverage: classes, or least and greatest value of each target",
+         "set": about("with serving.coverage: classes, or smallest and largest value per target",
                       {"type": ["array", "null"]}),
          "coverage": about("share of the sets that contain the truth", NUMBER),
-         "own": about("the model is the key's own, and `model` its version", FLAG),
+         "own": about("the key's own model answered, and `model` is its version", FLAG),
          "historical": HISTORICAL, "untrained": about("true until every class has labels", FLAG),
          "missing": about("what an untrained model lacks, such as 7 of 20 labels", TEXT)},
         id=TEXT, key=TEXT, ts=SECONDS, model=VERSION,
@@ -270,11 +272,11 @@ EVENTS: dict[str, Schema] = {
     "model_rolled_back": every(SUMMED_UP, from_=VERSION, to=VERSION, reason=TEXT),
     "key_model": every(
         {
-            "labels": about("that the key has, when it gets a model of its own", COUNT),
-            "reason": about("why its own model does not answer any more", TEXT),
+            "labels": about("labels of the key when it gets its own model", COUNT),
+            "reason": about("why its own model no longer answers", TEXT),
         },
         key=TEXT,
-        answers=about("which model answers its samples from now on", one_of("own", "stream")),
+        answers=about("the model that answers from now on", one_of("own", "stream")),
     ),
     "anomaly": every(key=TEXT, state=one_of("start", "end"), offset=COUNT, since=SECONDS),
     "sensor_stuck": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
@@ -302,7 +304,7 @@ EVENTS: dict[str, Schema] = {
         sample_ts=SECONDS,
         values=ANYTHING,
         answer=ANYTHING,
-        random=about("drawn at random, not because its label would teach much", FLAG),
+        random=about("drawn at random, not by the value of its label", FLAG),
     ),
 }
 """What the events have beside `event`, `ts`, `seq` and `boot`."""
@@ -310,7 +312,7 @@ EVENTS: dict[str, Schema] = {
 
 def event() -> Schema:
     """The schema of a message on `events`."""
-    of_key = about("whose model it is about, where that is the model of a key", TEXT)
+    of_key = about("key whose model this is about, with model.per: key", TEXT)
     more = {"historical": HISTORICAL, "key": of_key}
     common = every(more, event=one_of(*EVENTS), ts=SECONDS, seq=COUNT, boot=COUNT)
     cases = [

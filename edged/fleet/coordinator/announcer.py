@@ -117,4 +117,6 @@ class Announcer:
 
     def _send(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         if not self._session.publish(topic, payload, qos=1, retain=retain):
-            log.warning("fleet_not_told", topic=topic, remedy="it is told again when the broker is back")
+            log.warning(
+                "fleet_not_told", topic=topic, remedy="edged reports it again when the broker is back"
+            )

@@ -67,7 +67,7 @@ class ControlReader:
             try:
                 self._control = read_control(self._path.parent)
             except (CorruptError, StorageError) as problem:
-                log.error("fleet_control_unreadable", problem=problem.line(), remedy="give the order again")
+                log.error("fleet_control_unreadable", problem=problem.line(), remedy="send the order again")
         return self._control
 
 

@@ -88,9 +88,9 @@ MIGRATIONS: Migrations = (
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One training run; `ended`, `outcome` and `result` are None while it goes on.
+    """One training run; `ended`, `outcome` and `result` are None while it is in progress.
 
-    `outcome` is a word of the caller's, or `interrupted` for one that a crash left open.
+    `outcome` is chosen by the caller, or is `interrupted` for a run that a crash left open.
     """
 
     id: int

@@ -49,7 +49,7 @@ class ModelData(Message):
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """What the registry knows of one model.
+    """The record of one model in the registry.
 
     `source` is `bundle`, `training` or another word; `data` is stored as it came, `origin` reads it. `proven`
     says that it passed its probation; a `good` model was champion and proven, a `retired` one was champion

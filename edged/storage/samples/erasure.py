@@ -130,7 +130,7 @@ def overwrite_log(db: sqlite3.Connection, path: Path) -> None:
     """
     if not _log_overwritten(db, path):
         raise StorageError("the write-ahead log is still being read", where=str(path),
-                           remedy="end the program that reads it, then do it again")  # fmt: skip
+                           remedy="stop the program that reads it, then try again")  # fmt: skip
 
 
 def _log_overwritten(db: sqlite3.Connection, path: Path) -> bool:

@@ -93,8 +93,8 @@ class LabelHistory:
         )
         if found is None:
             raise RefusedError(
-                "nothing is here that could be undone" if number is None else f"{number} is not known here",
-                where="number", remedy=f"of the newest {KEPT} answers to `label`, one that has a number",
+                "there is nothing to undo" if number is None else f"there is no action {number}",
+                where="number", remedy=f"use the number in one of the newest {KEPT} responses to `label`",
             )  # fmt: skip
         if found.undone_by is not None:
             raise RefusedError(f"{number} is undone already", where="number")

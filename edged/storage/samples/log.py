@@ -275,7 +275,9 @@ class SampleLog(JoiningReader):
         """
         classes = self._schema.open
         if classes is None:
-            raise RefusedError("its classes are fixed", where="stream.max_classes", remedy="set it, once")
+            raise RefusedError(
+                "the classes of this stream are fixed", where="stream.max_classes", remedy="set this key"
+            )
         with self._lock, classes.changing(), self._writing():
             yield classes
 

@@ -132,7 +132,7 @@ class DriftFigures(SparseMessage):
 
 @dataclass(frozen=True)
 class EvaluationReport(SparseMessage):
-    """The figures of an evaluation; `metric` is that of what adapted. None: not measured here."""
+    """The figures of an evaluation; `metric` is that of the adapted model. None: not measured."""
 
     samples: int
     scored: int

@@ -19,14 +19,14 @@ def document(draft: Draft, mqtt: Mapping[str, Any], source: str) -> str:
     """The text of the file; `mqtt` is its section of that name, `source` says what it was made from."""
     lines = [
         f"# Written by `edged init` from {_plain(source)}.",
-        "# All keys and what they mean: docs/config.md, or `edged config schema`.",
+        "# All keys and their meaning: docs/config.md, or `edged config schema`.",
         "",
         "device:",
         _line(
             2,
             "id",
             draft.device,
-            f"part of every topic: predictions come on edged/{draft.device}/predictions",
+            f"part of every topic, such as edged/{draft.device}/predictions",
         ),
         "",
         "mqtt:",
@@ -47,10 +47,10 @@ _WHY_MQTT = {
     "host": "the broker",
     "port": "1883 without TLS, usually 8883 with it",
     "transport": "MQTT over a WebSocket",
-    "username": "its name there",
-    "password_file": "file whose first line is the password",
-    "tls": "an encrypted connection, checked with the system's certificates",
-    "insecure": "without TLS: everybody on the way can read and change messages",
+    "username": "user name at the broker",
+    "password_file": "file with the password in its first line",
+    "tls": "encrypted; the system's CA certificates are trusted",
+    "insecure": "without TLS: others on the network can read and change messages",
 }
 
 

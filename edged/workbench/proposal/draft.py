@@ -128,10 +128,10 @@ class Draft:
         if machine.keys:
             told = f"{len(machine.keys)} alike: {', '.join(machine.keys[:4])}"
         elif not self.single:
-            told = "read here: features without a topic of their own"
+            told = "topic of the features that name none"
         elif not machine.live:
             told += ", all retained"
-        format_ = [DraftLine("codec", "influx", "InfluxDB's line protocol")] if machine.lines else []
+        format_ = [DraftLine("codec", "influx", "InfluxDB line protocol")] if machine.lines else []
         return [DraftLine("topic", self.topic, told), *format_, self._key()]
 
     def _key(self) -> DraftLine:
@@ -141,12 +141,12 @@ class Draft:
         named = [c for c in machine.candidates() if c.topic == self.topic and _KEY.fullmatch(c.name)]
         several = next((c for c in named if c.whole and len(c.field.words) > 1), None)
         if self.single and several is not None:
-            return DraftLine("key", several.path, "the field that says which one a message is about")
+            return DraftLine("key", several.path, "the field that names the machine of a message")
         if self.single and self.plain and machine.level is not None and self.labels.learning != "hand":
             return DraftLine(
                 "key", f"topic:{machine.level}", f"this level of the topic names it: {machine.name}"
             )
-        return DraftLine("key", {"fixed": self.device}, "all of this is about one machine")
+        return DraftLine("key", {"fixed": self.device}, "all messages belong to one machine")
 
     def feature_entries(self) -> list[DraftLine]:
         """One item of the list of features each, without a key."""
@@ -191,19 +191,19 @@ class Draft:
         entries = [] if self.single else [self._sample()]
         if not self.plain:
             lacking = [name for name, c in zip(self.names, self.features, strict=True) if not c.whole]
-            why = f"not every message has {', '.join(lacking[:3])}" if lacking else "sensors fail at times"
-            why = why if self.single else "each topic brings some of the values"
-            told = f"{why}: the newest value counts, and the network is told"
+            why = f"not every message has {', '.join(lacking[:3])}" if lacking else "sensors can fail"
+            why = why if self.single else "each topic has some of the values"
+            told = f"{why}: the newest value counts, and a flag marks the gap"
             entries.append(DraftLine("missing", {"fill": "last", "flags": True}, told))
         return entries + self._time() + self._labels()
 
     def _sample(self) -> DraftLine:
         topic = self._topic(self.topic)
         if topic.interval is None:
-            return DraftLine("sample", _CLOCK, "by the clock: these sensors report changes only")
+            return DraftLine("sample", _CLOCK, "by the clock: these sensors only report changes")
         pairs = zip(self.names, self.features, strict=True)
         own = [(not c.whole, name) for name, c in pairs if c.topic == self.topic]
-        told = "one sample each time that the busiest topic brings this value"
+        told = "each new value of the busiest topic makes a sample"
         return DraftLine("sample", min(own, key=lambda one: one[0])[1], told)
 
     def _time(self) -> list[DraftLine]:
@@ -214,7 +214,7 @@ class Draft:
         for c in there:
             unix = c.field.kind == "number" and c.field.low > _UNIX
             if _TIME.fullmatch(c.name) and (unix or (c.field.kind == "time" and c.field.zoned)):
-                return [DraftLine("ts", c.path, "when it was measured")]
+                return [DraftLine("ts", c.path, "time of the measurement")]
         return []
 
     def _labels(self) -> list[DraftLine]:
@@ -222,14 +222,14 @@ class Draft:
         if labels.learning == "normal":
             return [
                 DraftLine(
-                    "target", "reconstruct", "no labels: it learns what is normal, and tells of the rest"
+                    "target", "reconstruct", "no labels: it learns what is normal, and reports anomalies"
                 )
             ]
         classes = labels.classes if isinstance(labels.classes, int) else list(labels.classes)
-        told = "what a label can be: add words that are still to come"
+        told = "possible labels: add future ones"
         entries = [DraftLine("classes", classes, told)] if classes else []
         if candidate is None:
-            told = f"given by hand, each holds until the next: {self.label_command}"
+            told = f"sent by hand, each holds until the next: {self.label_command}"
             value = {"topic": self.label_topic, "hold": True}
             if not self._one_key:
                 value = {"topic": "labels/+", "key": "topic:1", "hold": True}
@@ -238,7 +238,7 @@ class Draft:
             return [*entries, DraftLine("label", candidate.path, f"in the message: {candidate.field.shown}")]
         path = {"path": candidate.path} if candidate.path else {}
         value = {"topic": candidate.topic, **path, "hold": True}
-        return [*entries, DraftLine("label", value, "what it says holds until it says something else")]
+        return [*entries, DraftLine("label", value, "each label holds until the next")]
 
     @property
     def _one_key(self) -> bool:

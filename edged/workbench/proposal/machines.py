@@ -24,13 +24,13 @@ _NO_READINGS = re.compile(
     r"(LWT|STATE|INFO\d*|RESULT|STATUS\d*|LOGGING|MARGINS|HASS_STATE)|(.*/)?(availability|LWT|online|announce|"
     r"set|get|command|cmnd|rpc|debug|will|birth)"
 )
-_COUNTS = "counts up: `change: rate` would make a speed of it"
-A_WORD = "a word: `values` would make a number of it"
+_COUNTS = "a counter: `change: rate` would make it a rate"
+A_WORD = "a word: `values` would make it a number"
 _LEFT_OUT = tuple(
     (re.compile(pattern, re.IGNORECASE), why)
     for pattern, why in (
         (r"(.*[._])?(linkquality|lqi|rssi|snr|signal\w*|wifi\w*)([._].*)?", "radio signal"),
-        (r"(.*[._])?batt(ery)?([._]?\w*)", "its own battery"),
+        (r"(.*[._])?batt(ery)?([._]?\w*)", "battery of the sensor"),
         (r"(.*\.)?(update|update_available|installed_version|latest_version|firmware|fw|ota)([._].*)?",
          "firmware"),
         (r"(rxInfo|txInfo|deviceInfo|device|aenergy|ret_aenergy|errors?|.*\]\.error|adr|dr|fPort)(\..*)?",
@@ -38,7 +38,7 @@ _LEFT_OUT = tuple(
         (r"(.*[._])?(id|uid|uuid|mac|ip|serial|\w*eui|devaddr|index|row)", "an id"),
         (r"(.*[._])?(seq\w*|counter|fcnt|uptime\w*|heap\w*|boot\w*|total\w*|today|yesterday|cfg_rev)",
          _COUNTS),
-        (r"(.*[._])?(tF|fahrenheit)", "the same in another unit"),
+        (r"(.*[._])?(tF|fahrenheit)", "same value in another unit"),
         (r"(.*[._])?(child_lock|power_on_behavior|calibration|\w+_calibration|\w+_precision|brightness_max)",
          "a setting"),
     )
@@ -165,10 +165,10 @@ def _why_not(name: str, known: SeenField, *, label: bool) -> str:
     if kind in ("number", "on/off"):
         return _COUNTS if known.counts_up else ""
     return {
-        "nothing": "no value so far",
+        "nothing": "no value yet",
         "time": "a time",
         "word": A_WORD,
-        "numbers": "" if name == "x" else "an array: its numbers are NAME.0, NAME.1 and so on",
+        "numbers": "" if name == "x" else "an array: its numbers are NAME.0, NAME.1, …",
     }.get(kind, "text")
 
 

@@ -28,9 +28,9 @@ def messages(path: Path) -> Iterator[tuple[str, bytes]]:
     with _text(path) as file:
         first = next((line for line in file if line.strip()), "")
         if "\0" in first or not first:
-            what = "there is nothing in it" if not first else "this is not text"
+            what = "the file is empty" if not first else "the file is not text"
             raise ConfigError(
-                what, where=str(path), remedy="give CSV, JSON lines or what mosquitto_sub -v prints"
+                what, where=str(path), remedy="use CSV, JSON lines or the output of mosquitto_sub -v"
             )
         lines = islice(chain([first], file), MOST)
         if path.name.removesuffix(".gz").endswith(".csv"):
@@ -47,7 +47,9 @@ def _text(path: Path) -> Iterator[TextIO]:
         with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as plain:
             yield io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
     except UnicodeDecodeError as problem:
-        raise ConfigError("is not UTF-8 text", where=str(path), remedy="save it as UTF-8") from problem
+        raise ConfigError(
+            "the file is not UTF-8 text", where=str(path), remedy="save it as UTF-8"
+        ) from problem
     except (EOFError, gzip.BadGzipFile) as problem:
         raise ConfigError(f"the file is damaged: {problem}", where=str(path)) from problem
 

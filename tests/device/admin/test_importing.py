@@ -117,7 +117,7 @@ def test_an_import_that_was_begun_for_another_stream_is_refused(tmp_path: Path) 
     begun = len(stored(tmp_path))
     assert 0 < begun < 9000
     other = loader.load(write_config(tmp_path, {**STREAM, "ts": None}, storage=storage))
-    with pytest.raises(RefusedError, match=f"begun for another configuration, {begun:,} samples"):
+    with pytest.raises(RefusedError, match=f"started with another configuration, {begun:,} samples"):
         import_files(other, [data])
     told = import_files(loaded, [data])
     assert told.samples == 9000

@@ -131,7 +131,7 @@ def test_what_people_say_is_stored_learned_audited_and_taken_back(broker: Broker
         ):  # fmt: skip
             answer = ask(listener, "label", **odd)
             assert (answer["status"], what in answer["error"]) == ("error", True), answer
-        assert "nothing is here" in ask(listener, "label.undo")["error"]
+        assert "nothing to undo" in ask(listener, "label.undo")["error"]
         pump(listener, range(2), "7")
         assert data(listener, "label", key=7, ts=START + 1, label="ok")["labelled"] == 1
         assert data(listener, "label", **{"from": START, "to": START, "key": 7, "label": 1})["labelled"] == 1
@@ -177,7 +177,7 @@ def test_a_wipe_ends_what_holds_and_leaves_nothing_to_undo(broker: Broker, tmp_p
         data(listener, "label", **{"from": START, "to": START + 1, "label": "ok"})
         data(listener, "label", key="p1", label="worn", hold=True)
         data(listener, "wipe", confirm="rig", what=["labels"])
-        assert "nothing is here" in ask(listener, "label.undo")["error"]
+        assert "nothing to undo" in ask(listener, "label.undo")["error"]
         listener.send("sensors/p1", {"x": [1, 2]})
         listener.wait(lambda: len(listener.messages["predictions"]) > 3)
     assert counted(device) == {None: 4}
@@ -254,7 +254,7 @@ def test_each_command_is_carried_out_once_over_a_crash(
             assert counted(device) == ({None: 4000} if undoing else {1.0: 4000})
         if not undoing:
             data(listener, "label.undo")
-        assert "nothing is here" in ask(listener, "label.undo")["error"], "it was there once"
+        assert "nothing to undo" in ask(listener, "label.undo")["error"], "it was there once"
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_every_key_is_in_the_page() -> None:
             {"reduce": {"how": "flower", "strategy": "FedAvg"}, "train": {"dynamic": 0.1}},
             "train.dynamic needs a reduce.how of edged's own",
         ),
-        ({"mqtt": {"host": "broker.example"}}, "plain text"),
+        ({"mqtt": {"host": "broker.example"}}, "unencrypted"),
     ],
 )
 def test_what_is_refused_is_told_with_its_place(

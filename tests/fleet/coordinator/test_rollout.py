@@ -285,7 +285,7 @@ def test_history_has_who_took_what_when_and_survives_a_torn_line(tmp_path: Path)
         ({"rollout": {"canaries": "none"}}, "no group none in groups"),
         ({"rollout": {"approval": "first"}, "gate": {"stages": [1.0]}}, "needs a stage before the last"),
         ({"rollout": {"rate": 3}, "gate": {"evaluate": False}}, "rollout.rate needs devices that try models"),
-        ({"rollout": {"hours": "22-6"}}, "is no span of the day"),
+        ({"rollout": {"hours": "22-6"}}, "is not a time span"),
         ({"rollout": {"device_bytes": 10}}, "10 bytes a day, but the model has"),
         ({"rollout": {"fleet_bytes": "1MiB"}, "choose": {"everyone": True}}, "choose.everyone to false"),
         ({"groups": {"all": {}}}, "a group of all devices is the fleet"),

@@ -471,5 +471,5 @@ def test_settings_that_mean_nothing_with_a_format_are_refused() -> None:
     assert "ts" in refused(features=["a"], codec="senml", ts="t")
     assert "records" in refused(features=["a"], codec="csv", records="metrics")
     assert "records" in refused(features=["a"], codec="influx", records="metrics")
-    assert "no column" in refused(features=["a"], codec="csv", ts="t")
-    assert "no column" in refused(features=["a", "b"], codec="csv", columns=["a"])
+    assert "not a column" in refused(features=["a"], codec="csv", ts="t")
+    assert "not a column" in refused(features=["a", "b"], codec="csv", columns=["a"])

@@ -132,7 +132,7 @@ def test_an_interval_without_samples_is_refused_and_leaves_nothing(log: SampleLo
     log.commit(batch(1, 5))
     with pytest.raises(RefusedError, match="no sample of 'm0'"):
         between(history_of(log), 100, 200, 1.0)
-    with pytest.raises(RefusedError, match="nothing is here"):
+    with pytest.raises(RefusedError, match="nothing to undo"):
         undo(history_of(log))
 
 
@@ -265,13 +265,13 @@ def test_the_history_is_bounded_in_number_and_bytes(log: SampleLog) -> None:
     history = history_of(log)
     for number in range(KEPT + 20):
         between(history, number + 1, number + 1, 1.0)
-    with pytest.raises(RefusedError, match="not known"):
+    with pytest.raises(RefusedError, match="no action"):
         undo(history, 20)
     undo(history, 21)
     small = history_of(log, max_bytes=200)
     between(small, 200, 300, 0.0)
     between(small, 1, 2, 0.0)
-    with pytest.raises(RefusedError, match="not known"):
+    with pytest.raises(RefusedError, match="no action"):
         undo(small, KEPT + 20)
 
 

@@ -75,4 +75,4 @@ def test_a_reconstruction_can_promise_nothing(tmp_path: Path) -> None:
     config = write_config(tmp_path, {"features": 4, "target": "reconstruct"}, serving={"coverage": 0.9})
     answer = edged("config", "check", config)
     assert answer.code == 2
-    assert "serving.coverage is about labels, and a reconstruction has none" in answer.problem
+    assert "serving.coverage needs labels, and a reconstruction has none" in answer.problem

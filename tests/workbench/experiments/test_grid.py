@@ -86,7 +86,7 @@ REFUSALS = {
     HEAD + "recipes:\n- {hidden: [4]}\n- {batch: 0}": "r.yaml:4: recipes.1.batch: ",
     HEAD + "recipes:\n- {learning_rate: [0.1, fast]}": "r.yaml:3: recipes.0.learning_rate: ",
     HEAD
-    + "recipes:\n- {learning_rate: [0.1, 0.1]}": "r.yaml:3: recipes.0.learning_rate: a name is there twice",
+    + "recipes:\n- {learning_rate: [0.1, 0.1]}": "r.yaml:3: recipes.0.learning_rate: a name appears twice",
     HEAD + "recipes:\n- {batch: 4, batch: 5}": "r.yaml:3: recipes.0.batch: this key is given twice",
     HEAD
     + "recipes:\n- {patience: 2, replay_share: 0.5}": "r.yaml:3: recipes.0: patience would leave the last",

@@ -75,7 +75,7 @@ def test_what_is_no_feature_says_why() -> None:
         "ENERGY.Total",
     }
     assert "change: rate" in why["ENERGY.Total"]
-    assert why["action"] == "no value so far"
+    assert why["action"] == "no value yet"
 
 
 def test_topics_without_readings_make_no_machine() -> None:

@@ -49,7 +49,7 @@ def test_what_mosquitto_sub_has_printed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [(b"", "nothing"), (b"\0\1\2", "not text"), (b"caf\xe9 1\n", "UTF-8"), (b"\n \n", "nothing")],
+    [(b"", "empty"), (b"\0\1\2", "not text"), (b"caf\xe9 1\n", "UTF-8"), (b"\n \n", "empty")],
 )
 def test_another_kind_of_file_is_one_line(tmp_path: Path, content: bytes, what: str) -> None:
     path = tmp_path / "file"

@@ -172,7 +172,8 @@ REQUESTS: dict[str, Schema] = {
         "the configuration in force", fields(keys=about("such as training.every; all without", listed(TEXT)))
     ),
     "config.set": about(
-        "changes keys such as training.every for good; null goes back to the file's value",
+        "changes keys such as training.every for good; null goes back to the file's value; of a device with"
+        " several streams also streams.<name>: sections, or false",
         {"type": "object", "properties": {}},
     ),
     "logs.level": about(

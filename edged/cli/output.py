@@ -74,6 +74,27 @@ def _told(name: str, value: Any) -> str:
 def show_status(values: Mapping[str, Any]) -> None:
     """Print the result of `edged status`."""
     show_pairs("edged", summary(values))
+    if (values.get("keys") or {}).get("own"):
+        _show_keys(values["keys"])
+
+
+def _show_keys(told: Mapping[str, Any]) -> None:
+    """Print the keys that have models of their own, the worst first."""
+    heads = ("key", "answers", "version", "accuracy", "labels", "trainings", "model")
+    table = new_table("keys with models of their own", heads)
+    for line in told["worst"]:
+        table.add_row(
+            Text(line["key"]),
+            "own model" if line.get("answers") else "the stream's",
+            plain(line["version"] or None),
+            percent(line["accuracy"]),
+            plain(line.get("labels")),
+            plain(line["runs"]),
+            "loaded" if line.get("loaded") else "on disk",
+        )
+    out.print(table)
+    if (hidden := told["own"] - len(told["worst"])) > 0:
+        out.print(f"{hidden:,} more keys not shown")
 
 
 def show_streams(told: Mapping[str, Mapping[str, Any]]) -> None:

@@ -45,7 +45,7 @@ SUMMARY = about("what the newest labels did, in plain words; null before the fir
 SUMMED_UP: Schema = {"summary": about("the same in plain words", TEXT)}
 
 KEYS = about(
-    "with model.per: key: keys that have models of their own, and those that do worst",
+    "with model.per: key: keys that have models of their own, and those that do worst (at most 20)",
     every(**each(COUNT, "own", "answering", "loaded", "loads", "unloads"), worst=listed(OBJECT)),
 )
 STATUS = every(

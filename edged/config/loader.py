@@ -177,23 +177,11 @@ class _File:
                 problems += problem.problems
             else:
                 configs.append(config.named(entry.name))
-        problems += self._fleet_problems(changes) + self._problems_of_one()
+        problems += self._fleet_problems(changes)
         if problems:
             once = list({problem.line(): problem for problem in problems}.values())
             raise ConfigFileError(sorted(once, key=lambda one: _line_of(one.where, self.path)))
         return configs
-
-    def _problems_of_one(self) -> list[ConfigError]:
-        """Sections that are for a device with one stream."""
-        return [
-            ConfigError(
-                "this section is for a device with one stream",
-                where=_place(self.path, self.root, [name], {}),
-                remedy="remove it, or give that stream its own daemon",
-            )
-            for name in ("sparkplug",)
-            if name in self.data
-        ]
 
     def _fleet_problems(self, changes: Mapping[str, Any]) -> list[ConfigError]:
         """A fleet improves one model: of which stream has to be said."""
@@ -202,6 +190,10 @@ class _File:
             return []
         given = [str(entry.get("name")) for entry in streams if isinstance(entry, dict)]
         names = [name for name in dict.fromkeys([*given, *changes]) if changes.get(name) is not False]
+        if fleet.get("flower"):
+            where = _place(self.path, self.root, ["fleet", "flower"], {})
+            remedy = "remove it: rounds come over MQTT; or give fleet.stream its own daemon"
+            return [ConfigError("Flower takes a device with one stream", where=where, remedy=remedy)]
         if fleet.get("stream") in names:
             return []
         where = _place(self.path, self.root, ["fleet", "stream"], {})

@@ -133,7 +133,10 @@ class Settings:
         """Return the retained state `config`."""
         if self._state is None:
             sections = self.config.model_dump(mode="json", include=PUBLISHED)
-            self._state = ConfigState(sections, self.report(), page_address(self.config.web))
+            page = page_address(self.config.web)
+            if page is not None and self.config.name:
+                page = f"{page}streams/{self.config.name}/"
+            self._state = ConfigState(sections, self.report(), page)
         return self._state
 
     def _apply(self, wanted: Config) -> None:

@@ -105,7 +105,7 @@ class SeveralStreams(Listener):
         self._stopping = False
         self._changing = threading.RLock()  # signals and commands change streams, on threads of their own
         registry = self._open_registry(config.device_dir)
-        self.parts = DeviceParts(config, path, notifier, endings, registry.next_boot())
+        self.parts = DeviceParts(config, path, notifier, endings, registry.next_boot(), registry)
         self.own_topics = DeviceTopics(self.parts, registry, self.streams, self.failed, self)
         problems = [self._open(config) for config in configs]
         if not self.streams:
@@ -176,6 +176,8 @@ class SeveralStreams(Listener):
         parts.timetable.every(WATCH_SECONDS, parts.clock_watch.look)
         parts.timetable.every(LOOK_SECONDS, self._watch)
         self.own_topics.start()
+        if parts.edge_node is not None:
+            parts.edge_node.start()
         if self._web is not None:
             self._web.start()
         parts.timetable.start()
@@ -427,6 +429,8 @@ class SeveralStreams(Listener):
         for stream in self.streams.values():
             stream.finish()
         self.own_topics.farewell()
+        if self.parts.edge_node is not None:
+            self.parts.edge_node.stop()
         self.parts.session.stop()
         for name in list(self.streams):
             self._close(name)

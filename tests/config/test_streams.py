@@ -151,9 +151,10 @@ def test_a_fleet_names_its_stream(file: Path) -> None:
     assert second.fleet is not None
 
 
-def test_sparkplug_is_for_one_stream(file: Path) -> None:
-    (told,) = refused(file, PUMPS + "sparkplug: {group: plant}\n")
-    assert f"{file}:10: sparkplug: this section is for a device with one stream" in told
+def test_flower_is_for_one_stream(file: Path) -> None:
+    fleet = "fleet: {name: plants, stream: pump-2, flower: true}\nweb: {unix_socket: edged.sock}\n"
+    (told,) = refused(file, PUMPS + fleet)
+    assert f"{file}:10: fleet.flower: Flower takes a device with one stream" in told
 
 
 def test_what_was_set_holds_for_the_device_or_for_one_stream(file: Path) -> None:

@@ -159,7 +159,7 @@ def show_models(listed: Sequence[ListedModel]) -> None:
             record.status,
             plain(record.parent),
             record.source,
-            plain(record.data.get("samples")),
+            plain(record.origin.samples),
             plain(record.metrics.get("gain")),
             _when(record.created),
         )

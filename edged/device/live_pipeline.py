@@ -104,8 +104,11 @@ class LivePipeline(Pipeline):
             imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
         )
 
-    def share(self, threads: SharedThreads) -> None:
-        """Run on threads that several streams share; call it before anything starts."""
-        self.ingestor.share(threads.ingest)
-        self.serving.share(threads.serve, threads.ingest)
-        self.worker.share(threads.background)
+    def start(self, threads: SharedThreads | None) -> None:
+        """Begin to take in samples and to answer, on `threads` where several streams share them."""
+        if threads is None:
+            self.serving.start()
+            self.ingestor.start()
+        else:
+            self.serving.start(threads.serve, threads.ingest)
+            self.ingestor.start(threads.ingest)

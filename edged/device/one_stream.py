@@ -33,15 +33,13 @@ class RunningStream(Assembly):
 
     def _start(self) -> None:
         several = bool(self.config.name)
-        if several:
-            self.pipeline.share(self.parts.threads)
-            self.outbound.share(self.parts.threads.background)
-        self.pipeline.serving.start()
-        self.pipeline.ingestor.start()
+        threads = self.parts.threads if several else None
+        background = threads.background if threads else None
+        self.pipeline.start(threads)
         self.audit.record_configuration(self.config, self.clock.now())
         self.dispatcher.resume()
         self.inbox.start(self.dispatcher)
-        self.outbound.start()
+        self.outbound.start(background)
         self._plan()
         # A message comes once for each filter that covers it: subscribe to none that another covers.
         self.filters = widest(self.config.stream.all_topics)
@@ -50,7 +48,9 @@ class RunningStream(Assembly):
         requests = (self.topics.requests, self.topics.slashed_requests)
         self.session.subscribe(requests, 1, self.inbox.receive, as_published=True)
         self.pauses.start()
-        self.pipeline.worker.start()  # now: what is paused does not train, and a resumed run has its command
+        self.pipeline.worker.start(
+            background
+        )  # now: what is paused does not train, and a resumed run has its command
         for extension in self.extensions:
             extension.start()
         self.recovery.serving()  # before anybody hears of it

@@ -92,9 +92,7 @@ class GroupCommitter:
         self._stopping = False
         self._given_up = 0
         self._overflowed = False
-        self.turns: OwnTurns | SharedTurns = OwnTurns("ingest")
-        """Those of the ingest loop."""
-
+        self._turns: OwnTurns | SharedTurns = OwnTurns("ingest")
         self.due = float("inf")
         """Monotonic time of the next commit; infinite while there is nothing to commit."""
 
@@ -111,6 +109,10 @@ class GroupCommitter:
     def waiting(self) -> int:
         """Number of deliveries that are buffered and not yet acknowledged."""
         return len(self._backlog)
+
+    def start(self, turns: OwnTurns | SharedTurns) -> None:
+        """Wait from now on in the turns of the ingest loop."""
+        self._turns = turns
 
     # ---- what is decoded -------------------------------------------------------------------
 
@@ -222,7 +224,7 @@ class GroupCommitter:
         if pause <= 0:
             return
         until = time.monotonic() + pause
-        with self.turns.apart():
+        with self._turns.apart():
             while not self._stopping and (left := until - time.monotonic()) > 0:
                 time.sleep(min(left, STEP_SECONDS))
                 self._watchdog.beat("ingest")

@@ -173,13 +173,11 @@ class Ingestor:
 
     # ---- the ingest thread -----------------------------------------------------------------
 
-    def share(self, threads: TurnThreads) -> None:
-        """Take turns on threads that several streams share; call it before `start`."""
-        self._wake = self._committer.turns = SharedTurns(threads)
-        self.idle = float("inf")
-
-    def start(self) -> None:
-        """Start the ingest thread."""
+    def start(self, threads: TurnThreads | None = None) -> None:
+        """Start the ingest loop, on a thread of its own or on `threads` that several streams share."""
+        if threads is not None:
+            self._wake, self.idle = SharedTurns(threads), float("inf")
+        self._committer.start(self._wake)
         self._wake.start(self)
 
     def stop(self, timeout: float = 5.0) -> None:

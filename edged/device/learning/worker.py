@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edged.device.promotion.rollout import Rollout
     from edged.domain.commands.tasks import Task
     from edged.domain.drift.signals import DriftSignal
-    from edged.domain.protocols import ServedModel
+    from edged.domain.protocols import ServedModel, Stage
     from edged.domain.training.training_run import JudgedCandidate, RunOptions, RunResult
     from edged.host.turns import TurnThreads
     from edged.storage.models.registry import Registry
@@ -51,12 +51,30 @@ class ChangeQueue:
 
     def __init__(self) -> None:
         self.actions: deque[Callable[[], None]] = deque()
-        self.turns: OwnTurns | SharedTurns = OwnTurns("change")
+        self._turns: OwnTurns | SharedTurns = OwnTurns("change")
 
     def defer(self, action: Callable[[], None]) -> None:
         """Call `action` soon on another thread; from any thread."""
         self.actions.append(action)
-        self.turns.set()
+        self._turns.set()
+
+    def start(self, stage: Stage, threads: TurnThreads | None) -> None:
+        """Let `stage` carry out what waits, on a thread of its own or on `threads`."""
+        if threads is not None:
+            self._turns = SharedTurns(threads)
+        self._turns.start(stage)
+
+    def wake(self) -> None:
+        """Have a turn taken; from any thread."""
+        self._turns.set()
+
+    def clear(self) -> None:
+        """Forget that it was woken, before what waits is counted."""
+        self._turns.clear()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the last turn, at most `timeout` seconds."""
+        self._turns.join(timeout)
 
 
 class TrainingWorker:
@@ -104,15 +122,12 @@ class TrainingWorker:
 
     # ---- what other threads call -----------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the training loop and the loop of changes."""
+    def start(self, threads: TurnThreads | None = None) -> None:
+        """Start the training loop and the loop of changes, on `threads` that several streams share if any."""
+        if threads is not None:
+            self._wake, self.idle = SharedTurns(threads), None
         self._wake.start(self)
-        self._queue.turns.start(self._changes)
-
-    def share(self, threads: TurnThreads) -> None:
-        """Take turns on threads that several streams share; call it before `start`."""
-        self._wake, self._queue.turns = SharedTurns(threads), SharedTurns(threads)
-        self.idle = self._changes.idle = None
+        self._changes.start(threads)
 
     def wake(self) -> None:
         """Look whether a run is due, such as when labels became durable; from any thread."""
@@ -126,7 +141,7 @@ class TrainingWorker:
     def look(self) -> None:
         """Look whether a run is due, and make durable what a full disk has refused; from any thread."""
         self.wake()
-        self._queue.turns.set()
+        self._queue.wake()
 
     def defer(self, action: Callable[[], None]) -> None:
         """Call `action` soon on another thread: the serving thread must not wait for a change of champion."""
@@ -280,7 +295,7 @@ class TrainingWorker:
     def join(self, timeout: float) -> None:
         """Wait for what is being done."""
         self._wake.join(timeout)
-        self._queue.turns.join(timeout)
+        self._queue.join(timeout)
 
     # ---- the threads -----------------------------------------------------------------------
 
@@ -446,21 +461,26 @@ class ChangeLoop:
     def __init__(self, worker: TrainingWorker, queue: ChangeQueue) -> None:
         self._worker, self._queue = worker, queue
         self._ending = False
-        self.idle: float | None = SETTLE_SECONDS
-        """Seconds between two turns without a change."""
+        self._idle: float | None = SETTLE_SECONDS  # seconds between two turns without a change
+
+    def start(self, threads: TurnThreads | None) -> None:
+        """Begin, on a thread of its own or on `threads`, where `look` wakes it."""
+        if threads is not None:
+            self._idle = None
+        self._queue.start(self, threads)
 
     def stop(self) -> None:
         """Carry out what waits, then end."""
         self._ending = True
-        self._queue.turns.set()
+        self._queue.wake()
 
     def patience(self) -> float | None:
         """See `Stage`."""
-        return self.idle
+        return self._idle
 
     def turn(self, *, woken: bool) -> bool:  # noqa: ARG002  what waits tells more
         """See `Stage`: what waits, or what a full disk has refused where nothing does."""
-        self._queue.turns.clear()
+        self._queue.clear()
         over, waiting = self._ending, len(self._queue.actions)
         for _ in range(waiting):
             self._carry_out(self._queue.actions.popleft())

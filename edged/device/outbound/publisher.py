@@ -78,22 +78,20 @@ class OutboundRouter(Listener):
 
     # ---- life ----------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to send what waits from an earlier life."""
+    def start(self, threads: TurnThreads | None = None) -> None:
+        """Begin to send what waits from an earlier life.
+
+        With `threads`, which several streams share, `look` wakes what waits.
+        """
         if self._forwarder is not None:
-            self._forwarder.start()
+            self._forwarder.start(threads)
         try:
             self._send_again()
         except EdgedError as problem:
             log.warning("weights_not_published", problem=problem.line())
 
-    def share(self, threads: TurnThreads) -> None:
-        """Forward on threads that several streams share, where `look` wakes what waits; before `start`."""
-        if self._forwarder is not None:
-            self._forwarder.share(threads)
-
     def look(self) -> None:
-        """Forward what waits; call it regularly after `share`."""
+        """Forward what waits; call it regularly where threads are shared."""
         if self._forwarder is not None:
             self._forwarder.look()
 

@@ -93,13 +93,11 @@ class StoreAndForward:
 
     # ---- what other threads call ---------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to write down and to send what waits."""
+    def start(self, threads: TurnThreads | None = None) -> None:
+        """Begin to write down and to send what waits, on `threads` if several streams share them."""
+        if threads is not None:
+            self._wake, self.idle = SharedTurns(threads), None
         self._wake.start(self)
-
-    def share(self, threads: TurnThreads) -> None:
-        """Take turns on threads that several streams share; call it before `start`."""
-        self._wake, self.idle = SharedTurns(threads), None
 
     def look(self) -> None:
         """Take a turn if anything waits; from any thread."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Weights = dict[str, NDArray[np.float32]]
 
-TOLD = ("samples", "first_offset", "last_offset")
-
 
 @dataclass(frozen=True)
 class WeightUpdate:
@@ -150,6 +148,7 @@ class WeightUpdates:
         encoding: str = weight_encoding.CODED,
     ) -> dict[str, Any]:
         record = self._registry.get(version)
+        origin = record.origin
         return {
             "encoding": encoding,
             "device": self._config.device.id,
@@ -159,7 +158,11 @@ class WeightUpdates:
             "base": base,
             "parameters": fingerprint(held),
             "created": record.created,
-            "data": {name: record.data.get(name) for name in TOLD},
+            "data": {
+                "samples": origin.samples,
+                "first_offset": origin.first_offset,
+                "last_offset": origin.last_offset,
+            },
             "metrics": {name: value for name, value in record.metrics.items() if name != "scale"},
         }
 

@@ -90,13 +90,14 @@ class ServingWorker:
         self.idle: float | None = IDLE_SECONDS
         """Seconds between two turns without work; None where `look` is called while there may be some."""
 
-    def start(self) -> None:
-        """Start the prediction thread."""
-        self._turns.start(self)
+    def start(self, threads: TurnThreads | None = None, callers: TurnThreads | None = None) -> None:
+        """Start the prediction loop, on a thread of its own or on `threads` that several streams share.
 
-    def share(self, threads: TurnThreads, callers: TurnThreads) -> None:
-        """Take turns on threads that several streams share, as `callers` do; call it before `start`."""
-        self._turns, self.idle, self._callers = SharedTurns(threads), None, callers
+        Those that submit then take turns on `callers`.
+        """
+        if threads is not None:
+            self._turns, self.idle, self._callers = SharedTurns(threads), None, callers
+        self._turns.start(self)
 
     def stop(self, timeout: float = 5.0) -> None:
         """Answer the queued samples, then stop the thread."""

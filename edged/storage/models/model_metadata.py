@@ -70,7 +70,9 @@ class ModelMetadata:
             return {}
         created = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="seconds")
         told = {"model_version": record.version, "parent": record.parent, "run": record.run}
-        data = {name: record.data.get(name) for name in ("samples", "first_offset", "last_offset", "bundle")}
+        origin = record.origin
+        data = {"samples": origin.samples, "first_offset": origin.first_offset,
+                "last_offset": origin.last_offset, "bundle": origin.bundle}  # fmt: skip
         known = {name: value for name, value in (told | data).items() if value is not None}
         return {name: str(value) for name, value in known.items()} | {
             "source": record.source,

@@ -51,6 +51,7 @@ class Observer:
     engine: str = ""
     training: str = "idle"
     failure: str = ""
+    step: tuple[int, int] | None = None
     online: threading.Event = field(default_factory=threading.Event)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -101,10 +102,23 @@ class Observer:
         if json.loads(delivery.payload)["state"] == "online":
             self.online.set()
 
-    def wait(self, condition: Any, seconds: float, what: str) -> None:
-        """Wait until `condition()` holds, at most `seconds`."""
+    def on_metrics(self, delivery: ReceivedMessage) -> None:
+        """How far the present training run is."""
+        running = json.loads(delivery.payload)["training"]["running"]
         with self.changed:
-            if not self.changed.wait_for(lambda: condition() or bool(self.failure), seconds):
-                raise TrainingError(f"{what} did not happen within {seconds:.0f} s", where="demo")
+            self.step = None if running is None else (running["run"], running["step"])
+            self.changed.notify_all()
+
+    def wait(self, condition: Any, seconds: float, what: str) -> None:
+        """Wait until `condition()` holds, at most `seconds` after a training run made its last step."""
+        with self.changed:
+            while not (condition() or self.failure):
+                last = self.step
+
+                def changed(last: tuple[int, int] | None = last) -> bool:
+                    return bool(condition() or self.failure or self.step != last)
+
+                if not self.changed.wait_for(changed, seconds):
+                    raise TrainingError(f"{what} did not happen within {seconds:.0f} s", where="demo")
         if self.failure:
             raise TrainingError(self.failure, where="demo")

@@ -165,6 +165,7 @@ class Demo:
             (topics.predictions, self.witness.on_prediction),
             (topics.events, self.witness.on_event),
             (topics.status, self.witness.on_status),
+            (topics.metrics, self.witness.on_metrics),
         ):
             session.subscribe([topic], 1, _acknowledging(session, handler))
         session.start()

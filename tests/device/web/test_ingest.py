@@ -6,6 +6,7 @@ import gzip
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -284,3 +285,22 @@ def test_where_commands_are_signed_nobody_labels_without_the_token(broker: Mosqu
             made.client.using(TOKENS[scope])("POST", SAMPLES, sample(1)) for scope in ("infer", "ingest")
         ]
     assert [answer.status for answer in answers] == [403, 200]
+
+
+def test_a_bare_label_by_curl(press: Served, broker: Mosquitto, tmp_path: Path) -> None:
+    """The label that holds from now on; where labels name samples, the error says what is expected."""
+
+    def curl(made: Served) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{made.client.port}{LABELS}"
+        done = subprocess.run(["curl", "-sS", url, "-d", "worn"], capture_output=True, check=True)
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    assert curl(press)["error"] == (
+        "1 of 1 records rejected, none stored: line 1: wrong_type: received 'worn', "
+        'expected an object such as {"id": "4-1207", "label": "worn"}'
+    )
+    held = PRESS | {"label": {"topic": "rig/state", "hold": True}, "key": {"fixed": "m1"}}
+    with served(broker, tmp_path, held) as made:
+        assert curl(made) == {"accepted": 1, "unmatched": 0}
+        assert made.new(SAMPLES, sample(1) | {"when": time.time()})[0][3] == 1.0

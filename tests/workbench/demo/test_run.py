@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
-from edged.errors import BundleError, ConfigError
+from edged.errors import BundleError, ConfigError, TrainingError
 from edged.workbench.demo.broker import find_mosquitto
-from edged.workbench.demo.observer import Score
+from edged.workbench.demo.observer import Observer, Score
 from edged.workbench.demo.plant import CLASSES, FEATURES, RATE, replayed, simulated
 from edged.workbench.demo.run import run_demo
 from tests.commands import edged, two_classes
@@ -143,3 +147,31 @@ def test_scores_count_answered_samples_only() -> None:
     assert windows[:2] == [0.5, 1.0]
     assert np.isnan(windows[2])
     assert windows[3:] == [1.0], "a window that is not full is left out"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """A message of the topic `metrics`."""
+
+    payload: bytes
+
+
+def test_a_slow_board_is_waited_for_while_its_training_makes_steps() -> None:
+    world = simulated(2, seed=1)
+    observer = Observer(world, Score(np.full(len(world), np.nan, np.float32)))
+
+    def hear(*steps: int | None) -> None:
+        for step in steps:
+            running = None if step is None else {"run": 1, "step": step}
+            observer.on_metrics(cast("Any", Metrics(json.dumps({"training": {"running": running}}).encode())))
+            time.sleep(0.15)  # less than what is waited for, all together more
+        if None not in steps:
+            observer.trainings = 1
+            hear(None)
+
+    thread = threading.Thread(target=hear, args=(1, 2, 3, 4))
+    thread.start()
+    observer.wait(lambda: observer.trainings > 0, 0.4, "the first training")
+    thread.join()
+    with pytest.raises(TrainingError, match="the second training did not happen within 0 s"):
+        observer.wait(lambda: observer.trainings > 1, 0.4, "the second training")

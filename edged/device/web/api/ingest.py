@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from edged.config.features import LabelConfig
 from edged.device.web.http.bodies import read_body
 from edged.device.web.http.errors import HttpError, as_json
 from edged.domain.line_protocol import parse_line
@@ -70,7 +71,8 @@ class IngestEndpoints:
             told = "which topic?" if topic is None else f"{topic[:60]!r} is no topic of the stream"
             named = ", ".join(self._stream.all_topics)
             raise HttpError(400, told, kind="request", remedy=f"add ?topic=, one of {named}")
-        records = self._records(body, request.scope["edged.headers"].get(b"content-type", b""))
+        media = request.scope["edged.headers"].get(b"content-type", b"")
+        records = self._records(body, media, self._label_line if decode is self._labels else _line)
         taken: list[Any] = []
         rejected: list[str] = []
         foreign: list[str] = []
@@ -93,8 +95,8 @@ class IngestEndpoints:
         labels = {"unmatched": unmatched} if decode is self._labels else {"passed_over": len(foreign)}
         return as_json({"accepted": len(records) - len(foreign), **labels})
 
-    def _records(self, body: bytes, media: bytes) -> Records:
-        """The records in a body; HttpError when it is none of the known formats, or has too many."""
+    def _records(self, body: bytes, media: bytes, of_line: Callable[[str], Any]) -> Records:
+        """The records in a body, `of_line` those of plain text; HttpError for another format, or too many."""
         kind = media.partition(b";")[0].strip().lower().decode("latin-1")
         if kind not in (*TEXT, *JSON_LINES):
             known = "application/json, application/x-ndjson, text/plain"
@@ -107,7 +109,7 @@ class IngestEndpoints:
                 found = records_of(parse_any(body, len(body)), self._stream.records, most)
                 records = [(f"record {number}", record) for number, record in enumerate(found, 1)]
             else:
-                records = _lines(body, lambda line: in_nanoseconds(parse_line(line)))
+                records = _lines(body, of_line)
         except RejectedSampleError as problem:
             raise HttpError(400, f"{problem.reason}: {problem.what}", kind="request") from None
         if not 0 < len(records) <= most:
@@ -118,6 +120,15 @@ class IngestEndpoints:
                 remedy="web.limits.rows",
             )
         return records
+
+    def _label_line(self, line: str) -> Any:
+        """A bare label, which has no field, or the record in a line of InfluxDB line protocol."""
+        if "=" in line:
+            return _line(line)
+        if not isinstance(self._stream.label, LabelConfig):
+            expected = 'an object such as {"id": "4-1207", "label": "worn"}'
+            raise RejectedSampleError("wrong_type", f"received {line.strip()[:40]!r}, expected {expected}")
+        return line.strip()
 
     def _is_foreign(self, record: Any, problem: RejectedSampleError) -> bool:
         """Whether a record was rejected for bringing no feature: in a batch it is of another sensor."""
@@ -134,6 +145,11 @@ def _strictly(record: Any, topic: str, decode: Decode) -> Any:
         if isinstance(one, Reading | Observation) and one.refused_label is not None:
             raise RejectedSampleError("label", one.refused_label)
     return found
+
+
+def _line(line: str) -> Any:
+    """The record in a line of InfluxDB line protocol."""
+    return in_nanoseconds(parse_line(line))
 
 
 def _lines(body: bytes, parse: Callable[[str], Any]) -> Records:

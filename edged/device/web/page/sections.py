@@ -137,12 +137,12 @@ def _model_row(view: Snapshot, record: ModelRecord) -> tuple[str, ...]:
 
 
 def _verdict(record: ModelRecord) -> str:
-    if record.verdict is None:
+    verdict = record.judged
+    if verdict is None:
         return "–"
-    word = "Accepted" if record.verdict.get("accepted") else "Rejected"
-    reasons = "; ".join(map(str, record.verdict.get("reasons", ())))
+    word, reasons = "Accepted" if verdict.accepted else "Rejected", "; ".join(verdict.reasons)
     told = escape(f"{word}: {reasons}" if reasons else word)
-    return told + _numbers(f"verdict-{record.version}", record.verdict.get("numbers"))
+    return told + _numbers(f"verdict-{record.version}", verdict.numbers)
 
 
 def quality(view: Snapshot) -> str:

@@ -409,6 +409,9 @@ def models(
     action: Annotated[str, Argument(help="list, show, rollback, pin, unpin or export")] = "list",
     version: Annotated[int | None, Argument(help="model version")] = None,
     out: Annotated[Path | None, Option("-o", help="file to export to")] = None,
+    key: Annotated[
+        str | None, Option(metavar="KEY", help="list, show or export the models of one key (model.per: key)")
+    ] = None,
     stream: Stream = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -418,7 +421,7 @@ def models(
 
     if out is not None:
         check_file(out, force=force)
-    answer = on_models(_load(config, stream), action, version, out)
+    answer = on_models(_load(config, stream), action, version, out, key)
     if isinstance(answer, list):
         print_json([one.to_json() for one in answer]) if as_json else output.show_models(answer)
     else:

@@ -72,17 +72,47 @@ def _told(name: str, value: Any) -> str:
 
 
 def show_status(values: Mapping[str, Any]) -> None:
-    """Print the result of `edged status`."""
+    """Print the result of `edged status`, or what a device with several streams says of them."""
+    if "streams" in values:
+        show_streams(values["streams"])
+        return
     show_pairs("edged", summary(values))
+    if (values.get("keys") or {}).get("own"):
+        _show_keys(values["keys"])
+
+
+def _show_keys(told: Mapping[str, Any]) -> None:
+    """Print the keys that have models of their own, the worst first."""
+    heads = ("key", "answers", "version", "accuracy", "labels", "trainings", "model")
+    table = new_table("keys with models of their own", heads)
+    for line in told["worst"]:
+        table.add_row(
+            Text(line["key"]),
+            "own model" if line.get("answers") else "the stream's",
+            plain(line["version"] or None),
+            percent(line["accuracy"]),
+            plain(line.get("labels")),
+            plain(line["runs"]),
+            "loaded" if line.get("loaded") else "on disk",
+        )
+    out.print(table)
+    if (hidden := told["own"] - len(told["worst"])) > 0:
+        out.print(f"{hidden:,} more keys not shown")
 
 
 def show_streams(told: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the result of `edged status` of several streams, one a line."""
     table = new_table("edged", ("stream", "state", "samples", "labels", "model", "trainings", "problem"))
     for name, values in told.items():
-        counts = [str(values[field]) for field in ("samples", "labels")]
-        model, runs = (values["model"] or {}).get("version"), values["training"]["runs"]
-        table.add_row(name, values["state"], *counts, str(model), str(runs), values.get("problem") or "")
+        model, runs = values.get("model"), values.get("training") or {"runs": values.get("runs")}
+        version = model["version"] if isinstance(model, Mapping) else model
+        counts = [
+            plain(values.get("samples")),
+            plain(values.get("labels")),
+            plain(version),
+            plain(runs["runs"]),
+        ]
+        table.add_row(name, values["state"], *counts, values.get("problem") or "")
     out.print(table)
 
 

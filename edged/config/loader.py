@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from edged.config import Config
 from edged.config.retired import RETIRED, retired_in, retired_key
-from edged.config.streams import KEY, OWN, chosen, expand
+from edged.config.streams import FOLDER, KEY, OWN, PREFIX, changes_in, chosen, expand
 from edged.config.values import NAME, Section
 from edged.domain.messages.requests import settable
 from edged.domain.nearest import did_you_mean
@@ -74,11 +74,11 @@ def load_all(
 ) -> list[Config]:
     """The configuration of each stream in `path`: of one without a name, or of those that `streams:` names.
 
-    With `plain` what was set by command is left out. Raises ConfigFileError with the mistakes of all streams;
-    otherwise as `load`.
+    With `plain` keys that were set by command are left out, while streams that were set count. Raises
+    ConfigFileError with the mistakes of all streams; otherwise as `load`.
     """
     file = _File.read(path, environ)
-    return file.validated({}) if plain else file.configs(ignored)
+    return file.plain()[0] if plain else file.configs(ignored)
 
 
 def load_device(
@@ -114,40 +114,60 @@ class _File:
 
     def configs(self, ignored: list[str] | None) -> list[Config]:
         """Every stream's configuration, with what was set by command as far as it fits."""
-        plain = self.validated({})
-        kept: dict[str, dict[str, Any]] = {}
-        for place, folder in self._folders(plain).items():
-            kept[place] = read_overlay(folder / OVERLAY, ignored)
+        plain, changes = self.plain(ignored)
+        kept = {
+            place: read_overlay(folder / OVERLAY, ignored)
+            for place, folder in self._folders(plain[0].device_dir, changes).items()
+        }
         if not any(kept.values()):
             return plain
         try:
-            return self.validated(kept)
+            return self.validated(kept, changes)
         except ConfigError as problem:
             if ignored is not None:
                 ignored.append(problem.line())
             return plain
 
+    def plain(self, ignored: list[str] | None = None) -> tuple[list[Config], dict[str, Any]]:
+        """Every stream's configuration without keys that were set, and what was set of streams if it fits."""
+        plain = self.validated({})
+        changes = changes_in(read_overlay(plain[0].device_dir / OVERLAY, streams=True))
+        if not changes or KEY not in self.data:
+            return plain, {}
+        try:
+            return self.validated({}, changes), changes
+        except ConfigError as problem:
+            if ignored is not None:
+                ignored.append(problem.line())
+            return plain, {}
+
     def with_overlay(self, stream: str | None, overlay: Mapping[str, Any]) -> list[Config]:
         """Every configuration, with `overlay` in place of what was set for `stream`; "" is the device."""
         if KEY not in self.data:
             return self.validated({"": overlay})
-        folders = self._folders(self.validated({}))
+        device = self.validated({})[0].device_dir
+        changes = changes_in(overlay if stream == "" else read_overlay(device / OVERLAY, streams=True))
+        folders = self._folders(device, changes)
         kept = {place: read_overlay(folder / OVERLAY) for place, folder in folders.items()}
-        return self.validated({**kept, stream or "": overlay})
+        own = {key: value for key, value in overlay.items() if not key.startswith(PREFIX)}
+        return self.validated({**kept, stream or "": own}, changes)
 
-    @staticmethod
-    def _folders(configs: list[Config]) -> dict[str, Path]:
+    def _folders(self, device: Path, changes: Mapping[str, Any]) -> dict[str, Path]:
         """Where what was set is kept: of the device, by the name "", and of each stream."""
-        return {"": configs[0].device_dir} | {config.name: config.storage.dir for config in configs}
+        names = [*(entry["name"] for entry in self.data.get(KEY, ())), *changes]
+        return {"": device} | {name: device / FOLDER / name for name in names}
 
-    def validated(self, overlays: Mapping[str, Mapping[str, Any]]) -> list[Config]:
+    def validated(
+        self, overlays: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[Config]:
+        """Every configuration, with `overlays` of keys over it, and `changes` of streams over the file's."""
         data = copy.deepcopy(self.data)
         common = overlays.get("", {})
         if KEY not in data:
             return [_validated(data, self.path, self.root, self.environ, common)]
         problems: list[ConfigError] = []
         configs: list[Config] = []
-        for entry in expand(data, self.root, self.path, problems):
+        for entry in expand(data, self.root, self.path, problems, changes):
             overlay = {**common, **overlays.get(entry.name, {})}
             try:
                 config = _validated(
@@ -157,35 +177,28 @@ class _File:
                 problems += problem.problems
             else:
                 configs.append(config.named(entry.name))
-        problems += self._fleet_problems() + self._problems_of_one()
+        problems += self._fleet_problems(changes)
         if problems:
             once = list({problem.line(): problem for problem in problems}.values())
             raise ConfigFileError(sorted(once, key=lambda one: _line_of(one.where, self.path)))
         return configs
 
-    def _problems_of_one(self) -> list[ConfigError]:
-        """Sections that are for a device with one stream."""
-        return [
-            ConfigError(
-                "this section is for a device with one stream",
-                where=_place(self.path, self.root, [name], {}),
-                remedy="remove it, or give that stream its own daemon",
-            )
-            for name in ("sparkplug",)
-            if name in self.data
-        ]
-
-    def _fleet_problems(self) -> list[ConfigError]:
+    def _fleet_problems(self, changes: Mapping[str, Any]) -> list[ConfigError]:
         """A fleet improves one model: of which stream has to be said."""
         fleet, streams = self.data.get("fleet"), self.data[KEY]
         if not isinstance(fleet, dict) or not isinstance(streams, list):
             return []
-        names = [entry.get("name") for entry in streams if isinstance(entry, dict)]
+        given = [str(entry.get("name")) for entry in streams if isinstance(entry, dict)]
+        names = [name for name in dict.fromkeys([*given, *changes]) if changes.get(name) is not False]
+        if fleet.get("flower"):
+            where = _place(self.path, self.root, ["fleet", "flower"], {})
+            remedy = "remove it: rounds come over MQTT; or give fleet.stream its own daemon"
+            return [ConfigError("Flower takes a device with one stream", where=where, remedy=remedy)]
         if fleet.get("stream") in names:
             return []
         where = _place(self.path, self.root, ["fleet", "stream"], {})
         said = "this key is required" if fleet.get("stream") is None else f"no stream {fleet['stream']!r}"
-        return [ConfigError(said, where=where, remedy=f"name one of {', '.join(map(str, names))}")]
+        return [ConfigError(said, where=where, remedy=f"name one of {', '.join(names)}")]
 
 
 def json_schema() -> dict[str, Any]:
@@ -223,10 +236,11 @@ def load_stream(path: Path, stream: str | None = None) -> StreamConfig:
     return configs[chosen([config.name for config in configs], stream, path)].stream
 
 
-def read_overlay(path: Path, ignored: list[str] | None = None) -> dict[str, Any]:
+def read_overlay(path: Path, ignored: list[str] | None = None, *, streams: bool = False) -> dict[str, Any]:
     """What was set by command: keys such as `training.every`; nothing where it cannot be read.
 
-    `ignored` gets one line, with the successor, for each key that this version has no longer.
+    With `streams` also what was set of streams, as `streams.<name>`. `ignored` gets one line, with the
+    successor, for each key that this version has no longer.
     """
     try:
         values = json.loads(path.read_bytes())
@@ -236,7 +250,8 @@ def read_overlay(path: Path, ignored: list[str] | None = None) -> dict[str, Any]
         return {}
     if ignored is not None:
         ignored += [retired_key(key, f"config.set: {key}").line() for key in values if key in RETIRED]
-    return {key: values[key] for key in settable() if key in values}
+    known = [*settable(), *(key for key in values if streams and key.startswith(PREFIX))]
+    return {key: values[key] for key in known if key in values}
 
 
 def _validated(

@@ -55,7 +55,7 @@ from edged.storage.sequence import Sequence
 if TYPE_CHECKING:
     from edged.device.device_parts import DeviceParts
     from edged.device.fleet_member.membership import Membership
-    from edged.device.integrations.sparkplug import EdgeNode
+    from edged.device.integrations.sparkplug import EdgeNode, StreamOfNode
     from edged.device.reporting.periodic import Endings
     from edged.device.startup.first_opening import FirstOpenings
     from edged.device.startup.open_state import OpenState
@@ -344,11 +344,19 @@ class Assembly:
             {"": WebParts(self.config.web, self.pipeline, self.status, self.inbox, transport, self.reviews)}
         )
 
-    def _edge_node(self) -> EdgeNode | None:
-        if self.config.sparkplug is None or self.config.name:
+    def _edge_node(self) -> EdgeNode | StreamOfNode | None:
+        if self.config.sparkplug is None:
             return None
-        from edged.device.integrations.sparkplug import EdgeNode
+        from edged.device.integrations.sparkplug import EdgeNode, StreamOfNode
 
+        if self.parts.edge_node is not None:
+            return StreamOfNode(
+                self.config,
+                self.parts.edge_node,
+                inbox=self.inbox,
+                topics=self.topics,
+                commands=self.handlers,
+            )
         return EdgeNode(
             self.config,
             registry=self.registry,

@@ -19,9 +19,11 @@ from edged.mqtt.topics import Topics
 
 if TYPE_CHECKING:
     from edged.config import Config
+    from edged.device.integrations.sparkplug import NodeOfStreams
     from edged.host.systemd import Notifier
     from edged.host.wakeup_queue import WakeupQueue
     from edged.mqtt.client.side_connection import SideConnection
+    from edged.storage.models.registry import Registry
 
 SEVERAL = "streams"  # the one loop that the watchdog knows where several streams watch their own
 
@@ -31,11 +33,18 @@ class DeviceParts:
 
     `config` is that of any stream: the sections of the device are the same in all. `path`: the configuration
     file. `endings` receives why the daemon, or one of several streams, has to end. `boot` is the number of
-    the daemon's start. Without a name `config` is that of the only stream, and `events` are its own.
+    the daemon's start. `registry` is that of a device with several streams. Without a name `config` is that
+    of the only stream, and `events` are its own.
     """
 
     def __init__(
-        self, config: Config, path: Path, notifier: Notifier, endings: WakeupQueue, boot: int
+        self,
+        config: Config,
+        path: Path,
+        notifier: Notifier,
+        endings: WakeupQueue,
+        boot: int,
+        registry: Registry | None = None,
     ) -> None:
         self.config, self.path, self.boot = config, path, boot
         self.notifier, self.endings = notifier, endings
@@ -55,3 +64,11 @@ class DeviceParts:
         self.connections: list[SideConnection] = []
         self.board_watch = BoardWatch(self.clock, BoardReader(), self.events)
         self.clock_watch = ClockWatch(self.clock, self.events)
+        self.edge_node = self._edge_node(registry)
+
+    def _edge_node(self, registry: Registry | None) -> NodeOfStreams | None:
+        if registry is None or self.config.sparkplug is None:
+            return None
+        from edged.device.integrations.sparkplug import NodeOfStreams
+
+        return NodeOfStreams(self.config, registry, self.clock)

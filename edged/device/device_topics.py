@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged import __version__, logs
-from edged.config import loader
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
-from edged.device.commands.settings import SHOWN
+from edged.device.device_settings import DeviceSettings
 from edged.device.integrations.home_assistant import ANNOUNCED, hub_message
 from edged.device.outbound.reporter import Reporter
 from edged.device.reporting.audit import AuditTrail
 from edged.device.reports import DeviceStatus, Health, StreamLine, StreamsState
-from edged.device.settings import checked_request, value_of, values_of
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.domain.commands.running import RunningCommands
 from edged.domain.commands.tasks import Handler
 from edged.mqtt.client.side_connection import SideConnection
-from edged.storage.files.atomic import publish_file
 from edged.storage.models.trust import Trust
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
     from edged.device.device_parts import DeviceParts
+    from edged.device.device_settings import StreamChanges
     from edged.device.one_stream import RunningStream
     from edged.domain.commands.rules import Answer, Request
     from edged.mqtt.client.session import Session
@@ -56,7 +53,7 @@ class DeviceTopics:
     """Status, events and commands of the device itself.
 
     `registry` keeps its journal. `streams` are those that run, `failed` those that do not, with what is
-    wrong; both change while the daemon runs.
+    wrong; both change while the daemon runs. `changes` has streams follow what is set.
     """
 
     def __init__(
@@ -65,6 +62,7 @@ class DeviceTopics:
         registry: Registry,
         streams: Mapping[str, RunningStream],
         failed: Mapping[str, str],
+        changes: StreamChanges,
     ) -> None:
         self._parts, self._registry = parts, registry
         self._streams, self._failed = streams, failed
@@ -82,6 +80,7 @@ class DeviceTopics:
         self._trust = Trust(parts.config.device_dir)
         self._audit = AuditTrail(registry, parts.config.device_dir)
         self._running = RunningCommands()
+        self._settings = DeviceSettings(parts, streams, changes)
         self._take_commands()
 
     def _take_commands(self) -> None:
@@ -123,8 +122,8 @@ class DeviceTopics:
             "status": Handler(lambda _: self.status().to_json()),
             "capabilities": Handler(lambda _: self._capabilities(handlers)),
             "logs.level": Handler(self._level),
-            "config.get": Handler(self._get),
-            "config.set": Handler(self._set),
+            "config.get": Handler(self._settings.get),
+            "config.set": Handler(self._settings.set),
             "keys.rotate": Handler(self._rotate),
             "keys.revoke": Handler(self._revoke),
         }
@@ -255,42 +254,6 @@ class DeviceTopics:
         logs.configure(request["level"], self._parts.config.log.format)
         after = {"level": request["level"]}
         return after | {"before": before, "after": after}
-
-    def _get(self, request: Request) -> Answer:
-        """Return the sections at the top of the file, with what was set for the device."""
-        values: dict[str, Any] = {"streams": {}}
-        for name, stream in list(self._streams.items()):
-            values["streams"][name] = stream.settings.config.model_dump(mode="json", include=SHOWN)
-        desired = loader.read_overlay(self._parts.config.device_dir / loader.OVERLAY)
-        told = {"desired": desired, "reported": desired, "needs_restart": []}
-        keys = request.get("keys")
-        return {"values": values if keys is None else {key: value_of(values, key) for key in keys}, **told}
-
-    def _set(self, request: Request) -> Answer:
-        """Set keys for all streams, permanently; those that a stream has set itself stay."""
-        checked_request(request)
-        path = self._parts.config.device_dir / loader.OVERLAY
-        desired = {k: v for k, v in {**loader.read_overlay(path), **request}.items() if v is not None}
-        before = values_of(self._any(), request)
-        loader.load_device(self._parts.path, desired)
-        publish_file(path, json.dumps(desired).encode())
-        waiting: set[str] = set()
-        for stream in list(self._streams.values()):
-            stream.settings.renew()
-            stream.events.states_changed()
-            waiting.update(stream.settings.report().needs_restart)
-        after = values_of(self._any(), request)
-        return {
-            "desired": desired,
-            "reported": values_of(self._any(), desired),
-            "needs_restart": sorted(waiting),
-            "before": before,
-            "after": after,
-        }
-
-    def _any(self) -> Any:
-        stream = next(iter(self._streams.values()), None)
-        return self._parts.config if stream is None else stream.settings.config
 
     def _rotate(self, request: Request) -> Answer:
         """Replace a key of the device, and of every stream for which it counts."""

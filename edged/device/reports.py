@@ -94,17 +94,27 @@ class WindowCounts(Message):
 
 @dataclass(frozen=True)
 class KeyModelLine(Message):
-    """What a key's own model does."""
+    """What a key's own model does: whether it answers, and whether it is loaded or on disk.
+
+    `version` is 0 while it is the stream's model. `labels` are those that it may learn from; None until they
+    were counted.
+    """
 
     key: str
     accuracy: float | None
     version: int
     runs: int
+    labels: int | None = None
+    answers: bool = False
+    loaded: bool = False
 
 
 @dataclass(frozen=True)
 class KeyModelsReport(Message):
-    """How many keys have models of their own, for how many these answer, and those that do `worst`."""
+    """How many keys have models of their own, for how many these answer, and those that do `worst`.
+
+    The worst are first; keys whose accuracy is not known are last, where there is room for them.
+    """
 
     own: int
     answering: int
@@ -334,6 +344,7 @@ class StoredStatus(Message):
     host: JsonObject | None = None
     flash: JsonObject | None = None
     stuck: int | None = None
+    keys: KeyModelsReport | None = None
 
     @classmethod
     def of(cls, registry: Registry) -> StoredStatus:

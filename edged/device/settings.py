@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edged import logs
 from edged.config import loader
 from edged.config.retired import RETIRED, retired_key
+from edged.config.streams import PREFIX
 from edged.domain.json_fields import JsonObject
 from edged.domain.messages.requests import settable
 from edged.domain.training.message import Message
@@ -103,7 +104,8 @@ class Settings:
 
         Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
         """
-        known = checked_request(request)
+        several = "" if not self.config.name else self.config.device_root
+        known = checked_request(request, several)
         desired = {k: v for k, v in {**self._desired, **request}.items() if v is not None}
         wanted = loader.load(self._path, overlay=desired, stream=self.config.name or None)
         publish_file(self._overlay, json.dumps(desired).encode())
@@ -131,7 +133,10 @@ class Settings:
         """Return the retained state `config`."""
         if self._state is None:
             sections = self.config.model_dump(mode="json", include=PUBLISHED)
-            self._state = ConfigState(sections, self.report(), page_address(self.config.web))
+            page = page_address(self.config.web)
+            if page is not None and self.config.name:
+                page = f"{page}streams/{self.config.name}/"
+            self._state = ConfigState(sections, self.report(), page)
         return self._state
 
     def _apply(self, wanted: Config) -> None:
@@ -188,14 +193,20 @@ class PausedParts:
         return True
 
 
-def checked_request(request: Mapping[str, Any]) -> Collection[str]:
-    """Return the keys that can be set from afar; raise ConfigError where `request` has another one."""
+def checked_request(request: Mapping[str, Any], device: str = "") -> Collection[str]:
+    """Return the keys that can be set from afar; raise ConfigError where `request` has another one.
+
+    `device` begins the topics of a device with several streams; they are set there.
+    """
     known = settable()
     for key, value in request.items():
         if key in RETIRED:
             if value is None:  # an earlier version may have set it
                 continue
             raise retired_key(key, key)
+        if key.startswith(PREFIX):
+            remedy = f"send it to {device}/request/config.set" if device else "name streams in the file first"
+            raise ConfigError("streams are set of a device with several", where=key, remedy=remedy)
         if key not in known:
             raise ConfigError("this key cannot be set from afar", where=key, remedy=f"{', '.join(known)} can")
     return known

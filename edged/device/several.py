@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,7 @@ from edged.device.one_stream import RunningStream
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import note_failed_start, open_state
 from edged.domain.events import StreamFailed
-from edged.errors import ConfigError, CorruptError, EdgedError, from_system
+from edged.errors import ConfigError, CorruptError, EdgedError, RefusedError, from_system
 from edged.host import heap
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.files.damaged_database import rename_damaged
@@ -92,7 +94,7 @@ class SeveralStreams(Listener):
         self, configs: Sequence[Config], path: Path, notifier: Notifier, endings: WakeupQueue
     ) -> None:
         self._path, self._endings = path, endings
-        self._configs = {config.name: config for config in loader.load_all(path, plain=True)}
+        self._configs = _read(path, plain=True)
         config = configs[0]
         self._lock = DirectoryLock(config.device_dir)
         self._lock.acquire()
@@ -101,9 +103,10 @@ class SeveralStreams(Listener):
         self._opened: dict[object, Opened] = {}
         self._web: WebServer | None = None
         self._stopping = False
+        self._changing = threading.RLock()  # signals and commands change streams, on threads of their own
         registry = self._open_registry(config.device_dir)
-        self.parts = DeviceParts(config, path, notifier, endings, registry.next_boot())
-        self.own_topics = DeviceTopics(self.parts, registry, self.streams, self.failed)
+        self.parts = DeviceParts(config, path, notifier, endings, registry.next_boot(), registry)
+        self.own_topics = DeviceTopics(self.parts, registry, self.streams, self.failed, self)
         problems = [self._open(config) for config in configs]
         if not self.streams:
             raise next(problem for problem in problems if problem is not None)
@@ -173,6 +176,8 @@ class SeveralStreams(Listener):
         parts.timetable.every(WATCH_SECONDS, parts.clock_watch.look)
         parts.timetable.every(LOOK_SECONDS, self._watch)
         self.own_topics.start()
+        if parts.edge_node is not None:
+            parts.edge_node.start()
         if self._web is not None:
             self._web.start()
         parts.timetable.start()
@@ -259,14 +264,47 @@ class SeveralStreams(Listener):
         cannot be used changes nothing.
         """
         self.parts.notifier.reloading()
-        try:
-            plain = {config.name: config for config in loader.load_all(path, plain=True)}
-            fresh = {config.name: config for config in loader.load_all(path)}
-        except ConfigError as problem:
-            log.error("reload_refused", problem=problem.line())
-        else:
-            self._apply(plain, fresh)
+        with self._changing:
+            try:
+                plain, fresh = _read(path, plain=True), _read(path)
+            except ConfigError as problem:
+                log.error("reload_refused", problem=problem.line())
+            else:
+                self._apply(plain, fresh)
         self.parts.notifier.ready()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Keep others from changing streams meanwhile. RefusedError while the daemon stops."""
+        with self._changing:
+            if self._stopping:
+                raise RefusedError("the daemon stops", where="config.set", remedy="send it again")
+            yield
+
+    def follow(self, name: str) -> str | None:
+        """Have one stream start, restart or stop as its configuration says.
+
+        Where it cannot start it is as it was before; then what is wrong, in one line.
+        """
+        plain, fresh = _read(self._path, plain=True), _read(self._path)
+        failed = self.failed.get(name)
+        problem = None
+        if name not in fresh:
+            self.remove(name)
+        elif name not in self.streams:
+            problem = self.add(fresh[name])
+        elif _own(plain[name]) != _own(self._configs[name]):
+            running = self.streams[name].config
+            problem = self.restart(name, fresh[name], fallback=running)
+        if problem is None:
+            self._configs = {one: config for one, config in self._configs.items() if one != name}
+            self._configs |= {name: plain[name]} if name in plain else {}
+        elif failed is not None:
+            self.failed[name] = failed
+        else:
+            self.failed.pop(name, None)
+        self._tell()
+        return problem
 
     def _apply(self, plain: dict[str, Config], fresh: dict[str, Config]) -> None:
         one = next(iter(fresh.values()))
@@ -306,14 +344,14 @@ class SeveralStreams(Listener):
         shared = [name for name in type(after).model_fields if name not in (*OWN, "log", "fleet")]
         return [name for name in shared if getattr(before, name) != getattr(after, name)]
 
-    def add(self, config: Config) -> None:
-        """Open and start another stream while the others go on."""
+    def add(self, config: Config) -> str | None:
+        """Open and start another stream while the others go on; what is wrong where that fails."""
         name = config.name
-        if self._open(config) is not None:
-            return
-        self._start(name)
+        if self._open(config) is None:
+            self._start(name)
         if name in self.streams:
             self._greet(name)
+        return self.failed.get(name)
 
     def _greet(self, name: str) -> None:
         stream = self.streams[name]
@@ -339,8 +377,13 @@ class SeveralStreams(Listener):
         stream.take_back()
         self._close(name)
 
-    def restart(self, name: str, config: Config, damaged: str | None = None) -> None:
-        """Stop a stream and start it again; messages that come meanwhile wait."""
+    def restart(
+        self, name: str, config: Config, damaged: str | None = None, fallback: Config | None = None
+    ) -> str | None:
+        """Stop a stream and start it again; messages that come meanwhile wait.
+
+        Where it cannot start it starts by `fallback`, if that is given. What is wrong with `config`.
+        """
         stream, session, parked = self.streams[name], self.parts.session, ParkedMessages()
         filters = stream.filters
         session.subscribe(filters, 1, parked.receive, shared=True)
@@ -350,10 +393,14 @@ class SeveralStreams(Listener):
         self._close(name, damaged)
         if self._open(config) is None:
             self._start(name)
+        problem = self.failed.get(name)
+        if problem is not None and fallback is not None and self._open(fallback) is None:
+            self._start(name)
         session.unsubscribe(filters, parked.receive)
         if name in self.streams:
             parked.hand_over(self.streams[name])
             self._greet(name)
+        return problem
 
     def _close(self, name: str, damaged: str | None = None) -> None:
         if self._web is not None and not self._stopping:
@@ -362,15 +409,16 @@ class SeveralStreams(Listener):
 
     def repair(self, what: Any) -> None:
         """Restart the stream of a `StreamDamage`: the start sets the damaged database aside."""
-        if isinstance(what, StreamDamage) and what.stream in self.streams:
-            configs = {config.name: config for config in loader.load_all(self._path)}
-            config = configs.get(what.stream, self.streams[what.stream].config)
-            self.restart(what.stream, config, what.file)
-            self._tell()
+        with self._changing:
+            if isinstance(what, StreamDamage) and what.stream in self.streams:
+                config = _read(self._path).get(what.stream, self.streams[what.stream].config)
+                self.restart(what.stream, config, what.file)
+                self._tell()
 
     def stop(self, damaged: str | None = None) -> None:  # noqa: ARG002  streams restart by themselves
         """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said."""
-        self._stopping = True
+        with self._changing:
+            self._stopping = True
         self.parts.notifier.stopping()
         if self._web is not None:
             self._web.stop()
@@ -381,11 +429,17 @@ class SeveralStreams(Listener):
         for stream in self.streams.values():
             stream.finish()
         self.own_topics.farewell()
+        if self.parts.edge_node is not None:
+            self.parts.edge_node.stop()
         self.parts.session.stop()
         for name in list(self.streams):
             self._close(name)
         self.own_topics.close()
         self._lock.release()
+
+
+def _read(path: Path, *, plain: bool = False) -> dict[str, Config]:
+    return {config.name: config for config in loader.load_all(path, plain=plain)}
 
 
 def _own(config: Config) -> dict[str, Any]:

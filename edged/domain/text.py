@@ -38,6 +38,8 @@ def summary(status: Mapping[str, Any]) -> dict[str, str]:
     }
     if last := runs_state.get("last"):
         lines["last run"] = last_run(last)
+    if keys := status.get("keys"):
+        lines["keys"] = key_models(keys)
     lines |= {
         "engine": str(status.get("engine") or "auto"),
         "samples": f"{status['samples']:,} received, {status['evicted']:,} evicted",
@@ -125,6 +127,16 @@ def quality(live: Mapping[str, Any] | None) -> str:
     repeated = live.get("repeated")
     beside = "" if repeated is None else f"; repeating the last value {figure(name, repeated)}"
     return f"{', '.join(told)} over {count(live['labelled'], 'label')}{beside}"
+
+
+def key_models(told: Mapping[str, Any]) -> str:
+    """How many keys have models of their own.
+
+    >>> key_models({"own": 12, "answering": 9, "loaded": 5})
+    '12 with models of their own: 9 answer, 5 are loaded'
+    """
+    own, answering, loaded = (f"{told[name]:,}" for name in ("own", "answering", "loaded"))
+    return f"{own} with models of their own: {answering} answer, {loaded} are loaded"
 
 
 def learned(state: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.promotion.summary import StoredSummary
-from edged.device.reports import StoredTraining
+from edged.device.reports import KeyModelsReport, StoredTraining
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.gate import Verdict
 from edged.domain.training.guards import TrainingPause
@@ -57,7 +57,10 @@ class LocalTraining(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalStatus(SparseMessage):
-    """What `edged status` prints; `host`, `flash` and `stuck` are of a running daemon."""
+    """What `edged status` prints; `host`, `flash` and `stuck` are of a running daemon.
+
+    `keys` is as the daemon wrote it last, where keys have models of their own.
+    """
 
     state: str
     pid: int | None
@@ -76,6 +79,7 @@ class LocalStatus(SparseMessage):
     flash: JsonObject | None = None
     stuck: int | None = None
     problem: str | None = None
+    keys: KeyModelsReport | None = None
     health: Health
 
 

@@ -46,6 +46,7 @@ from edged.storage.journal.last_shutdown import crashed
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.key_folders import KeyFolders
 from edged.storage.models.model_metadata import ModelMetadata
 from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
@@ -130,6 +131,7 @@ def _with_registry(status: LocalStatus, config: Config, registry: Registry) -> L
         engine=last.engine or status.engine,
         on_hold=registry.get_value("paused") or (),
         drift=last.drift,
+        keys=last.keys,
     )
     if status.state == "crashed":
         seen = "" if last.ts is None else f"; its last status is of {when(last.ts)}"
@@ -329,13 +331,18 @@ def _wipe_models(config: Config) -> int:
         return registry.erase()
 
 
-def on_models(config: Config, action: str, version: int | None, out: Path | None) -> ModelsAnswer:
+def on_models(
+    config: Config, action: str, version: int | None, out: Path | None, key: str | None = None
+) -> ModelsAnswer:
     """Carry out `edged models`: list, show and export read; the others change the registry.
 
-    Raises ConfigError when there is no registry, the action is unknown, or it needs a version or file;
-    RefusedError when the registry is to be changed while a daemon runs.
+    `key` is one that has models of its own, which are only read. Raises ConfigError when there is no
+    registry, the action is unknown, or it needs a version or file; RefusedError when the registry is to be
+    changed while a daemon runs.
     """
     state = config.storage.dir
+    if key is not None:
+        state = _registry_of_key(config, key, action)
     if not (state / "state.db").exists():
         raise ConfigError(
             "there is no registry yet", where=str(state), remedy="run `edged run` or `edged train` first"
@@ -357,6 +364,22 @@ def on_models(config: Config, action: str, version: int | None, out: Path | None
         finally:
             AuditLog(state).drain(registry)
         return done
+
+
+def _registry_of_key(config: Config, key: str, action: str) -> Path:
+    """The directory of the models of one key."""
+    folder = KeyFolders(config.storage.dir).of(key)
+    if not (folder / "state.db").exists():
+        raise ConfigError(
+            "this key has no own model", where=f"--key {key}", remedy="`edged status CONFIG` lists those"
+        )
+    if action not in ("list", "show", "export"):
+        device = f"{config.device.id}{f' --stream {config.name}' if config.name else ''}"
+        remedy = f"ask the daemon: edged ctl {device} {action} key={key}"
+        raise ConfigError(
+            "models of a key are changed by the daemon", where=f"models {action}", remedy=remedy
+        )
+    return folder
 
 
 def _read_models(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from edged.device.events import Extension
 from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
-from edged.mqtt.sparkplug.edge_node import Declared, SparkplugNode
+from edged.mqtt.sparkplug.edge_node import Declared, MetricSink, NodeBackend, SparkplugDevice, SparkplugNode
 from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, STRING, SparkplugTopic
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from edged.storage.models.registry import Registry
 
 NUMBER = "sparkplug_session"
-COMMANDS = {
-    f"Node Control/{command.capitalize()}": command for command in ("train", "rollback", "pause", "resume")
-}
+COMMANDS = ("train", "rollback", "pause", "resume")
 
 # Name and type of each metric, and where its value is in `StreamMetrics`.
 FIGURES = (
@@ -59,17 +57,75 @@ PREDICTION = (
     ("Prediction/Confidence", DOUBLE, "confidence"),
 )
 VERSION = "Properties/Version"
+DECLARED = (
+    *(Declared(name, kind) for name, kind, _ in (*FIGURES, *PREDICTION)),
+    Declared(VERSION, STRING),  # of the node
+)
 PATIENCE = 2.0  # seconds for taking leave
 
 log = get_logger("edged.sparkplug")
 
 
-class EdgeNode(Extension):
-    """Tells metrics and the newest prediction, and hands commands to those who carry them out.
+class SessionNumbers:
+    """Counts the sessions of an edge node; `registry` keeps the number."""
 
-    The registry keeps the number of the session. Commands go to `inbox` as if they had come on
-    `request/<command>`; the answer goes where all do.
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._number: int | None = None
+
+    def next(self) -> int:
+        """Count a session and store its number; log a warning if that fails."""
+        number = self._number
+        if number is None:
+            number = int(self._registry.get_value(NUMBER, -1))
+        self._number = number + 1
+        try:
+            self._registry.set_value(NUMBER, self._number)
+        except StorageError as problem:
+            log.warning("sparkplug_session_not_kept", problem=problem.line())
+        return self._number
+
+
+class StreamFigures(Extension):
+    """Tells metrics and the newest prediction of a stream, and hands commands to those who carry them out.
+
+    Commands go to `inbox` as if they had come on `request/<command>`; the answer goes where all do. `prefix`
+    begins the names of their metrics.
     """
+
+    def __init__(self, inbox: CommandInbox, topics: Topics, prefix: str) -> None:
+        self._inbox, self._topics, self._prefix = inbox, topics, prefix
+        self._newest: bytes | None = None
+        self._sink: MetricSink | None = None
+
+    def names(self, config: Config, commands: Collection[str]) -> list[str]:
+        """The metrics of those `commands` that need no signature: a host of Sparkplug cannot sign."""
+        unsigned = config.commands.unsigned().intersection(commands)
+        return [f"{self._prefix}{name.capitalize()}" for name in COMMANDS if name in unsigned]
+
+    def predicted(self, payloads: list[bytes]) -> None:
+        """Note the newest of these predictions for the next `report`."""
+        if payloads:
+            self._newest = payloads[-1]
+
+    def metrics(self, metrics: StreamMetrics) -> None:
+        """Report what has changed of the stream's metrics, and the newest prediction."""
+        changed = {name: _typed(attrgetter(path)(metrics), kind) for name, kind, path in FIGURES}
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            prediction = json.loads(newest)
+            changed |= {name: _typed(prediction.get(field), kind) for name, kind, field in PREDICTION}
+        if self._sink is not None:
+            self._sink.report(changed)
+
+    def execute(self, command: str) -> None:
+        """Hand over a command, named by its metric, as if it had come on its topic."""
+        topic = self._topics.request(command.removeprefix(self._prefix).lower())
+        self._inbox.receive(ReceivedMessage(topic, b"{}", 0, 0, False, False, 0, time.monotonic()))
+
+
+class EdgeNode(StreamFigures):
+    """The only stream of a device as an edge node; `registry` keeps the number of the session."""
 
     def __init__(
         self,
@@ -81,26 +137,10 @@ class EdgeNode(Extension):
         commands: Collection[str],
         clock: Clock,
     ) -> None:
-        section = config.sparkplug
-        if section is None:
-            raise ValueError("there is no section sparkplug")
-        self._registry, self._inbox, self._topics = registry, inbox, topics
-        self._number: int | None = None
-        self._newest: bytes | None = None
-        unsigned = config.commands.unsigned().intersection(commands)  # a host of Sparkplug cannot sign
-        declared = [Declared(name, kind) for name, kind, _ in (*FIGURES, *PREDICTION)]
-        self._node = SparkplugNode(
-            config.mqtt,
-            client_id=f"{config.client_id}-sparkplug",
-            place=SparkplugTopic(section.group, "", section.node or config.device.id),
-            metrics=[*declared, Declared(VERSION, STRING)],
-            commands=[metric for metric, command in COMMANDS.items() if command in unsigned],
-            backend=self,
-            clock=clock,
-            history=section.history,
-            aliases=section.aliases,
-        )
-        self._node.report({VERSION: __version__})
+        super().__init__(inbox, topics, "Node Control/")
+        self._numbers = SessionNumbers(registry)
+        self._node = _node(config, clock, self, DECLARED, self.names(config, commands))
+        self._sink = self._node
 
     def start(self) -> None:
         """Connect the edge node to its broker."""
@@ -110,36 +150,84 @@ class EdgeNode(Extension):
         """Say that we go, and end the connection."""
         self._node.stop(PATIENCE)
 
-    def predicted(self, payloads: list[bytes]) -> None:
-        """Note the newest of these predictions for the next `report`."""
-        if payloads:
-            self._newest = payloads[-1]
+    def next_session(self) -> int:
+        """Count a session: its number."""
+        return self._numbers.next()
 
-    def metrics(self, metrics: StreamMetrics) -> None:
-        """Report what has changed of the daemon's metrics, and the newest prediction."""
-        changed = {name: _typed(attrgetter(path)(metrics), kind) for name, kind, path in FIGURES}
-        newest, self._newest = self._newest, None
-        if newest is not None:
-            prediction = json.loads(newest)
-            changed |= {name: _typed(prediction.get(field), kind) for name, kind, field in PREDICTION}
-        self._node.report(changed)
 
-    def execute(self, command: str) -> None:
-        """Hand over a command, named by its metric, as if it had come on its topic."""
-        topic = self._topics.request(COMMANDS[command])
-        self._inbox.receive(ReceivedMessage(topic, b"{}", 0, 0, False, False, 0, time.monotonic()))
+class NodeOfStreams:
+    """The edge node of a device with several streams, each of which is a Sparkplug device below it."""
+
+    def __init__(self, config: Config, registry: Registry, clock: Clock) -> None:
+        self._numbers = SessionNumbers(registry)
+        self.node = _node(config, clock, self, (), ())
+
+    def start(self) -> None:
+        """Connect the edge node to its broker."""
+        self.node.start()
+
+    def stop(self) -> None:
+        """Say that we go, and end the connection."""
+        self.node.stop(PATIENCE)
 
     def next_session(self) -> int:
-        """Count a session and store its number; log a warning if that fails."""
-        number = self._number
-        if number is None:
-            number = int(self._registry.get_value(NUMBER, -1))
-        self._number = number + 1
-        try:
-            self._registry.set_value(NUMBER, self._number)
-        except StorageError as problem:
-            log.warning("sparkplug_session_not_kept", problem=problem.line())
-        return self._number
+        """Count a session: its number."""
+        return self._numbers.next()
+
+    def execute(self, command: str) -> None:
+        """Nothing: the node itself has no commands but that for another birth."""
+
+
+class StreamOfNode(StreamFigures):
+    """One of several streams as a Sparkplug device below the device's edge node."""
+
+    def __init__(
+        self,
+        config: Config,
+        edge: NodeOfStreams,
+        *,
+        inbox: CommandInbox,
+        topics: Topics,
+        commands: Collection[str],
+    ) -> None:
+        super().__init__(inbox, topics, "Device Control/")
+        self._name, self._node = config.name, edge.node
+        self._commands = self.names(config, commands)
+        self._device: SparkplugDevice | None = None
+
+    def start(self) -> None:
+        """Publish its birth, once that of the node is out."""
+        self._sink = self._device = self._node.add(self._name, DECLARED[:-1], self._commands, self)
+
+    def stop(self) -> None:
+        """Publish its death."""
+        if self._device is not None:
+            self._device.stop()
+
+
+def _node(
+    config: Config,
+    clock: Clock,
+    backend: NodeBackend,
+    metrics: Sequence[Declared],
+    commands: Collection[str],
+) -> SparkplugNode:
+    section = config.sparkplug
+    if section is None:
+        raise ValueError("there is no section sparkplug")
+    node = SparkplugNode(
+        config.mqtt,
+        client_id=f"{config.client_id}-sparkplug",
+        place=SparkplugTopic(section.group, "", section.node or config.device.id),
+        metrics=metrics or DECLARED[-1:],
+        commands=commands,
+        backend=backend,
+        clock=clock,
+        history=section.history,
+        aliases=section.aliases,
+    )
+    node.report({VERSION: __version__})
+    return node
 
 
 def _typed(value: Any, kind: int) -> Any:

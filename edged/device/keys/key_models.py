@@ -52,7 +52,7 @@ MOST_LOADING = 4  # models that wait to be loaded at once
 ANSWERS = 10_000  # samples whose two answers wait for their label
 MORE_LABELS = 20  # until a key's classes are looked at again
 CHECK_SECONDS = 0.2  # for which the database of a key is checked when it is opened
-WORST = 5
+WORST = 20  # keys that the status lists
 
 
 class KeyModels:
@@ -544,12 +544,24 @@ class KeyModels:
         """How many keys have models of their own, how many are loaded, and those that do worst."""
         with self._lock:
             loaded = {key: own.told(self._notes[key]) for key, own in self._loaded.items()}
-        notes = {**self._notes, **loaded}
-        known = [note for note in notes.values() if note.accuracy is not None]
-        worst = sorted(known, key=lambda note: note.accuracy or 0.0)[:WORST]
-        serving = sum(bool(note.contest and note.contest["own"]) for note in notes.values())
-        lines = (KeyModelLine(note.key, note.accuracy, note.version, note.runs) for note in worst)
-        return KeyModelsReport(len(notes), serving, len(loaded), self.loads, self.unloads, tuple(lines))
+        counted = self._counted > 0
+        lines = [
+            KeyModelLine(
+                note.key,
+                note.accuracy,
+                note.version,
+                note.runs,
+                labels=self._labels[note.key] if counted else None,
+                answers=bool(note.version and note.contest and note.contest["own"]),
+                loaded=note.key in loaded,
+            )
+            for note in {**self._notes, **loaded}.values()
+        ]
+        worst = sorted(lines, key=lambda line: (line.accuracy is None, line.accuracy or 0.0, line.key))
+        serving = sum(line.answers for line in lines)
+        return KeyModelsReport(
+            len(lines), serving, len(loaded), self.loads, self.unloads, tuple(worst[:WORST])
+        )
 
     def forget(self, key: str | None = None) -> int:
         """Remove the models of a key, or of all; how many keys share the stream's again.

@@ -176,7 +176,8 @@ REQUESTS: dict[str, Schema] = {
         fields(keys=about("such as training.every; all when absent", listed(TEXT))),
     ),
     "config.set": about(
-        "Change keys such as training.every permanently; null restores the file's value.",
+        "Change keys such as training.every permanently; null restores the file's value. Of a device with"
+        " several streams also streams.<name>: sections, or false.",
         {"type": "object", "properties": {}},
     ),
     "logs.level": about(

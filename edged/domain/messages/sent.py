@@ -45,7 +45,7 @@ SUMMARY = about("result of the newest labels in one sentence; null before the fi
 SUMMED_UP: Schema = {"summary": about("one sentence for people", TEXT)}
 
 KEYS = about(
-    "with model.per: key: keys with their own models, and the worst of them",
+    "with model.per: key: keys with their own models, and the worst of them (at most 20)",
     every(**each(COUNT, "own", "answering", "loaded", "loads", "unloads"), worst=listed(OBJECT)),
 )
 STATUS = every(

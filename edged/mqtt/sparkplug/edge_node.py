@@ -5,9 +5,10 @@ MQTT allows one last will a connection, and the death of an edge node is one: he
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from edged.errors import RejectedSampleError
@@ -48,14 +49,102 @@ class _Change(NamedTuple):
     ts: float
 
 
-class NodeBackend(Protocol):
-    """The device behind an edge node."""
+class CommandTarget(Protocol):
+    """What an edge node, or a device below it, hands commands to."""
+
+    def execute(self, command: str) -> None:
+        """Execute a command, named by its metric; called on the network thread."""
+
+
+class NodeBackend(CommandTarget, Protocol):
+    """The daemon behind an edge node."""
 
     def next_session(self) -> int:
         """Count a session: its number (`bdSeq`), which continues across restarts."""
 
-    def execute(self, command: str) -> None:
-        """Execute a command, named by its metric; called on the network thread."""
+
+class MetricSink(Protocol):
+    """Where the values of metrics go."""
+
+    def report(self, values: Mapping[str, Any]) -> None:
+        """Publish the values that have changed; undeclared metrics are ignored."""
+
+
+class _Part:
+    """Metrics and commands of the edge node itself, or of the `device` below it of that name."""
+
+    def __init__(
+        self,
+        device: str,
+        metrics: Sequence[Declared],
+        commands: Sequence[str],
+        target: CommandTarget,
+        history: int,
+        numbers: Iterable[int],
+    ) -> None:
+        self.device, self.target = device, target
+        self._metrics, self.commands = tuple(metrics), tuple(commands)
+        # Without numbers each message has the names of its metrics.
+        self._aliases = dict(zip([*(m.name for m in metrics), *commands], numbers, strict=False))
+        self._names = {alias: name for name, alias in self._aliases.items()}
+        self._types = {metric.name: metric.datatype for metric in metrics}
+        self._values: dict[str, Any] = {}
+        self.history: deque[_Change] = deque(maxlen=history)
+
+    def kind(self, what: str) -> str:
+        """The kind of a message, such as `NDATA` or `DDATA`."""
+        return f"{'D' if self.device else 'N'}{what}"
+
+    def birth(self, now: float) -> list[Metric]:
+        """All metrics with names, aliases and types."""
+        metrics = [
+            Metric(m.name, self._values.get(m.name), self._aliases.get(m.name), now, m.datatype)
+            for m in self._metrics
+        ]
+        return metrics + [
+            Metric(name, False, self._aliases.get(name), now, BOOLEAN) for name in self.commands
+        ]
+
+    def take(self, values: Mapping[str, Any], now: float) -> list[_Change]:
+        """Note values of declared metrics; those that have changed."""
+        changes = [
+            _Change(name, value, now)
+            for name, value in values.items()
+            if name in self._types and (name not in self._values or self._values[name] != value)
+        ]
+        self._values |= {change.name: change.value for change in changes}
+        return changes
+
+    def changed(self, change: _Change, *, historical: bool = False) -> Metric:
+        """The metric of a change."""
+        alias, datatype = self._aliases.get(change.name), self._types[change.name]
+        return Metric(
+            change.name if alias is None else "", change.value, alias, change.ts, datatype, historical
+        )
+
+    def wanted(self, metrics: Iterable[Metric]) -> Iterable[str]:
+        """The names of those that a host has set to true, each once."""
+        found = (
+            m.name or self._names.get(-1 if m.alias is None else m.alias, "")
+            for m in metrics
+            if m.value is True
+        )
+        return dict.fromkeys(found)
+
+
+class SparkplugDevice:
+    """A device below an edge node, with metrics and commands of its own."""
+
+    def __init__(self, node: SparkplugNode, part: _Part) -> None:
+        self._node, self._part = node, part
+
+    def report(self, values: Mapping[str, Any]) -> None:
+        """Publish the values that have changed; undeclared metrics are ignored."""
+        self._node.report_of(self._part, values)
+
+    def stop(self) -> None:
+        """Publish the death."""
+        self._node.remove(self._part)
 
 
 class SparkplugNode:
@@ -84,19 +173,37 @@ class SparkplugNode:
         aliases: bool = True,
     ) -> None:
         self._wire = SparkplugWire("sparkplug")
-        self._place = place
-        self._metrics = tuple(metrics)
-        self._commands = (REBIRTH, *commands)
-        names = [*(m.name for m in metrics), *self._commands] if aliases else []
-        self._aliases = {name: alias for alias, name in enumerate(names, 1)}
-        self._types = {metric.name: metric.datatype for metric in metrics}
-        self._backend, self._clock = backend, clock
+        self._place, self._backend, self._clock = place, backend, clock
+        self._kept = history
+        self._numbers: Iterable[int] = itertools.count(1) if aliases else ()  # unique in the whole node
+        self._own = _Part("", metrics, (REBIRTH, *commands), backend, history, self._numbers)
+        self._devices: dict[str, _Part] = {}
         self._lock = threading.Lock()
-        self._values: dict[str, Any] = {}
-        self._history: deque[_Change] = deque(maxlen=history)
         self._session_number = self._seq = 0
         self.born, self._used = False, True
         self.session = Session(config, client_id=client_id, will=self._will, clean=True, listener=self)
+
+    def add(
+        self, name: str, metrics: Sequence[Declared], commands: Sequence[str], target: CommandTarget
+    ) -> SparkplugDevice:
+        """Have a device below this node; its birth is published now, or after that of the node."""
+        part = _Part(name, metrics, commands, target, self._kept, self._numbers)
+        with self._lock:
+            self._devices[name] = part
+            if self.born:
+                self._send(part, "BIRTH", part.birth(self._clock.now()))
+        self.session.subscribe([self._topic("DCMD", name)], 1, self._command)
+        return SparkplugDevice(self, part)
+
+    def remove(self, part: _Part) -> None:
+        """Have the device no more; its death is published."""
+        with self._lock:
+            if self._devices.get(part.device) is not part:
+                return
+            del self._devices[part.device]
+            if self.born:
+                self._send(part, "DEATH", ())
+        self.session.unsubscribe([self._topic("DCMD", part.device)], self._command)
 
     # ---- life ------------------------------------------------------------------------------
 
@@ -124,12 +231,13 @@ class SparkplugNode:
         return self._wire.write([number], ts=self._clock.now(), seq=None)
 
     def online(self) -> None:
-        """Publish the birth, and as historical data what has changed while there was no connection."""
+        """Publish the births, and as historical data what has changed while there was no connection."""
         self._be_born()
         with self._lock:
-            while self._history:
-                changes = [self._history.popleft() for _ in range(min(OF_ONE_MESSAGE, len(self._history)))]
-                self._send("NDATA", [self._changed(change, historical=True) for change in changes])
+            for part in (self._own, *self._devices.values()):
+                while part.history:
+                    changes = [part.history.popleft() for _ in range(min(OF_ONE_MESSAGE, len(part.history)))]
+                    self._send(part, "DATA", [part.changed(change, historical=True) for change in changes])
 
     def connection_changed(self) -> None:
         """Keep changes as history from now on if the connection was lost."""
@@ -141,46 +249,35 @@ class SparkplugNode:
         """Publish all metrics with names, aliases and types; message numbers start again at 0."""
         with self._lock:
             now = self._clock.now()
-            metrics = [Metric(BDSEQ, self._session_number, ts=now, datatype=INT64)]
-            metrics += [
-                Metric(m.name, self._values.get(m.name), self._aliases.get(m.name), now, m.datatype)
-                for m in self._metrics
-            ]
-            metrics += [Metric(name, False, self._aliases.get(name), now, BOOLEAN) for name in self._commands]
+            number = Metric(BDSEQ, self._session_number, ts=now, datatype=INT64)
             self._seq = 0
             self.born = self._used = True
-            self._send("NBIRTH", metrics)
+            self._send(self._own, "BIRTH", [number, *self._own.birth(now)])
+            for part in self._devices.values():
+                self._send(part, "BIRTH", part.birth(now))
 
     # ---- what changes ----------------------------------------------------------------------
 
     def report(self, values: Mapping[str, Any]) -> None:
         """Publish the values that have changed; undeclared metrics are ignored."""
-        now = self._clock.now()
+        self.report_of(self._own, values)
+
+    def report_of(self, part: _Part, values: Mapping[str, Any]) -> None:
+        """Publish what has changed of the node itself or of one device."""
         with self._lock:
-            changes = [
-                _Change(name, value, now)
-                for name, value in values.items()
-                if name in self._types and (name not in self._values or self._values[name] != value)
-            ]
-            self._values |= {change.name: change.value for change in changes}
+            changes = part.take(values, self._clock.now())
             if not self.born:
-                self._history.extend(changes)
+                part.history.extend(changes)
             elif changes:
-                self._send("NDATA", [self._changed(change) for change in changes])
+                self._send(part, "DATA", [part.changed(change) for change in changes])
 
-    def _changed(self, change: _Change, *, historical: bool = False) -> Metric:
-        alias, datatype = self._aliases.get(change.name), self._types[change.name]
-        return Metric(
-            change.name if alias is None else "", change.value, alias, change.ts, datatype, historical
-        )
-
-    def _send(self, kind: str, metrics: Sequence[Metric]) -> None:
+    def _send(self, part: _Part, what: str, metrics: Sequence[Metric]) -> None:
         payload = self._wire.write(metrics, ts=self._clock.now(), seq=self._seq)
         self._seq = (self._seq + 1) % SEQUENCE
-        self.session.publish(self._topic(kind), payload)
+        self.session.publish(self._topic(part.kind(what), part.device), payload)
 
-    def _topic(self, kind: str) -> str:
-        return self._place._replace(kind=kind).name
+    def _topic(self, kind: str, device: str = "") -> str:
+        return self._place._replace(kind=kind, device=device).name
 
     # ---- commands --------------------------------------------------------------------------
 
@@ -194,14 +291,12 @@ class SparkplugNode:
         except RejectedSampleError as problem:
             log.warning("sparkplug_command_refused", reason=problem.what)
             return
-        names = {alias: name for name, alias in self._aliases.items()}
-        wanted = [
-            m.name or names.get(-1 if m.alias is None else m.alias, "") for m in metrics if m.value is True
-        ]
-        for name in dict.fromkeys(wanted):
+        parts = {self._topic(part.kind("CMD"), part.device): part for part in list(self._devices.values())}
+        part = parts.get(delivery.topic, self._own)
+        for name in part.wanted(metrics):
             if name == REBIRTH:
                 self._be_born()
-            elif name in self._commands:
-                self._backend.execute(name)
+            elif name in part.commands:
+                part.target.execute(name)
             else:
                 log.warning("sparkplug_command_refused", reason=f"unknown: {name[:80]!r}")

@@ -380,7 +380,7 @@ class Replay(Listener):
         return self.answers_of(self.frozen)
 
     def answers_of_experts(self) -> list[NDArray[np.float32]]:
-        """What each expert of the models that served has answered to the stream, `(n, 1)` each."""
+        """What each expert of the stream's models has answered, `(n, 1)` each; NaN where a key's answered."""
         found = self.expert_answers
         return [] if found is None else [found[:, i : i + 1] for i in range(found.shape[1])]
 

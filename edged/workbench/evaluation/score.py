@@ -47,7 +47,7 @@ def report(replay: Replay) -> EvaluationReport:
         frozen=score_rows(replay, scored, replay.frozen_answers),
         no_change=repeated,
         experts={
-            f"expert{i}": score_rows(replay, scored, answer)
+            f"expert{i}": score_rows(replay, scored[np.isfinite(answer[scored, 0])], answer)
             for i, answer in enumerate(replay.answers_of_experts(), 1)
         },
         calibration_error=_calibration_error(replay, scored),

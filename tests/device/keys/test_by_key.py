@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +105,14 @@ def test_keys_that_contradict_each_other_learn_apart(broker: Mosquitto, tmp_path
         keys = data(listener, "status")["keys"]
         assert keys["own"] == 2
         assert keys["loaded"] == 2
-        assert {one["key"] for one in keys["worst"]} <= {"a", "b"}
-
+        assert {one["key"]: (one["loaded"], one["answers"]) for one in keys["worst"]} == {
+            "a": (True, True),
+            "b": (True, True),
+        }
+        wait_until(
+            lambda: all(350 < one["labels"] <= 400 for one in key_lines(listener))
+        )  # some are held out
+        _shown(device, listener)
         _commands(listener)
         device.stop(signal.SIGKILL)
 
@@ -126,6 +134,42 @@ def test_keys_that_contradict_each_other_learn_apart(broker: Mosquitto, tmp_path
         assert data(listener, "status")["keys"]["own"] == 0
 
 
+def key_lines(listener: Listener) -> list[dict[str, Any]]:
+    """What the status says of each key."""
+    return list(data(listener, "status")["keys"]["worst"])
+
+
+def _shown(device: Device, listener: Listener) -> None:
+    """What the command line shows of keys, and how one of their models is chosen."""
+    path = str(device.path)
+    wait_until(lambda: len((device.cli("status", path).get("keys") or {"worst": ()})["worst"]) == 2)
+    listed = device.cli("models", path, "list", "--key", "b")
+    assert [one["champion"] for one in listed].count(True) == 1
+    serving = next(one["version"] for one in listed if one["champion"])
+    back = data(listener, "rollback", key="b")["to"]
+    assert back != serving
+    assert data(listener, "promote", key="b", version=serving)["to"] == serving
+    for arguments, told in (
+        (("rollback", "--key", "b"), "edged ctl rig rollback key=b"),
+        (("list", "--key", "c"), "this key has no own model"),
+    ):
+        refused = subprocess.run(
+            [sys.executable, "-m", "edged", "models", path, *arguments],
+            capture_output=True, text=True, check=False, timeout=100,
+        )  # fmt: skip
+        assert refused.returncode != 0
+        assert told in refused.stderr
+    table = subprocess.run(
+        [sys.executable, "-m", "edged", "status", path],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    ).stdout
+    assert "2 with models of their own" in table
+    assert "own model" in table
+
+
 def _until_own(listener: Listener, key: str) -> None:
     """Ask until the key's own model was loaded."""
     rounds = iter(range(1000, 100_000, 10))
@@ -145,4 +189,4 @@ def _commands(listener: Listener) -> None:
     data(listener, "drift.reset", key="b")
     data(listener, "rollback", key="a", version=0)
     assert share(answers(listener, "a", 5, 700), "own") == 0.0
-    assert [e["key"] for e in listener.events("model_rolled_back")] == ["a"]
+    assert [e["key"] for e in listener.events("model_rolled_back")] == ["b", "a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,15 @@ def plant_running(plant: Plant, port: int) -> Iterator[Listener]:
         if plant.process is not None and plant.process.poll() is None:
             plant.stop()
         listener.close()
+
+
+def ask(listener: Listener, command: str, stream: str = "", /, **fields: Any) -> dict[str, Any]:
+    """Send a command to one stream, or to the device, and wait for its answer."""
+    place = f"{stream}/" if stream else ""
+    before = len(listener.messages[f"{place}response/{command}"])
+    listener.publish(f"edged/rig/{place}request/{command}", json.dumps(fields))
+    listener.wait(lambda: len(listener.messages[f"{place}response/{command}"]) > before)
+    return listener.messages[f"{place}response/{command}"][-1]
 
 
 def feed(listener: Listener, name: str, count: int, *, seed: int = 0, first: int = 0) -> None:

@@ -10,20 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.device.several.plant import Plant, feed, ids, plant_running
+from tests.device.several.plant import Plant, ask, feed, ids, plant_running
 from tests.running_device import Listener, wait_until
 
 if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto
-
-
-def asked(listener: Listener, command: str, stream: str = "", /, **fields: Any) -> dict[str, Any]:
-    """Send a command to one stream, or to the device, and wait for its answer."""
-    place = f"{stream}/" if stream else ""
-    before = len(listener.messages[f"{place}response/{command}"])
-    listener.publish(f"edged/rig/{place}request/{command}", json.dumps(fields))
-    listener.wait(lambda: len(listener.messages[f"{place}response/{command}"]) > before)
-    return listener.messages[f"{place}response/{command}"][-1]
 
 
 def finished(listener: Listener) -> list[dict[str, Any]]:
@@ -45,31 +36,31 @@ def test_each_stream_has_its_samples_its_commands_and_its_settings(tmp_path: Pat
             feed(listener, name, count)
         listener.wait(lambda: [len(ids(listener, name)) for name in "abc"] == [30, 20, 10])
         assert [ids(listener, name)[-1] for name in "abc"] == ["a-29", "b-19", "c-9"]
-        wait_until(lambda: asked(listener, "status", "b")["data"]["samples"] == 20)
-        told = asked(listener, "status")["data"]
+        wait_until(lambda: ask(listener, "status", "b")["data"]["samples"] == 20)
+        told = ask(listener, "status")["data"]
         assert {name: line["samples"] for name, line in told["streams"].items()} == {
             "a": 30,
             "b": 20,
             "c": 10,
         }
-        assert asked(listener, "ping")["status"] == "ok"
+        assert ask(listener, "ping")["status"] == "ok"
         # Settings: of one stream, and of all.
-        asked(listener, "config.set", "b", **{"gate.max_regret": 0.3})
-        every = asked(listener, "config.set", **{"training.min_new_samples": 77})
+        ask(listener, "config.set", "b", **{"gate.max_regret": 0.3})
+        every = ask(listener, "config.set", **{"training.min_new_samples": 77})
         assert every["status"] == "ok", every
-        values = {name: asked(listener, "config.get", name)["data"]["values"] for name in "abc"}
+        values = {name: ask(listener, "config.get", name)["data"]["values"] for name in "abc"}
         assert [values[name]["training"]["min_new_samples"] for name in "abc"] == [77, 77, 77]
         assert [values[name]["gate"]["max_regret"] for name in "abc"] == [0.02, 0.3, 0.02]
         # A command of one stream is none of another, nor of the device.
-        assert asked(listener, "train")["status"] == "error"
-        assert "ping" in asked(listener, "capabilities")["data"]["commands"]
-        assert asked(listener, "capabilities")["data"]["streams"] == ["a", "b", "c"]
+        assert ask(listener, "train")["status"] == "error"
+        assert "ping" in ask(listener, "capabilities")["data"]["commands"]
+        assert ask(listener, "capabilities")["data"]["streams"] == ["a", "b", "c"]
     assert (plant.state_of("b") / "samples.db").exists()
     assert not (plant.state / "samples.db").exists()
     assert listener.messages["status"][-1]["state"] == "offline"
     assert "a/status" not in listener.messages
     with plant_running(plant, broker.port) as listener:
-        told = asked(listener, "status")["data"]
+        told = ask(listener, "status")["data"]
         assert {name: line["samples"] for name, line in told["streams"].items()} == {
             "a": 30,
             "b": 20,
@@ -82,7 +73,7 @@ def test_streams_train_one_after_the_other_and_never_at_once(tmp_path: Path, bro
     with plant_running(plant, broker.port) as listener:
         for name in "abc":
             feed(listener, name, 60)
-        wait_until(lambda: [asked(listener, "status", n)["data"]["labels"] for n in "abc"] == [60] * 3)
+        wait_until(lambda: [ask(listener, "status", n)["data"]["labels"] for n in "abc"] == [60] * 3)
         for name in "abc":
             listener.publish(f"edged/rig/{name}/request/train", json.dumps({"transaction": name}))
         listener.wait(lambda: len(finished(listener)) == 3, 120)
@@ -167,12 +158,12 @@ def test_a_paused_stream_holds_up_no_other(tmp_path: Path, broker: Mosquitto) ->
         tmp_path, broker.port, mqtt={"host": "127.0.0.1", "port": broker.port, "receive_maximum": 20}
     )
     with plant_running(plant, broker.port) as listener:
-        assert asked(listener, "pause", "a", what="ingest")["status"] == "ok"
+        assert ask(listener, "pause", "a", what="ingest")["status"] == "ok"
         feed(listener, "a", 100)  # more than may be unacknowledged
         feed(listener, "b", 100)
         listener.wait(lambda: len(ids(listener, "b")) == 100)
         assert ids(listener, "a") == []
-        assert asked(listener, "resume", "a", what="ingest")["status"] == "ok"
+        assert ask(listener, "resume", "a", what="ingest")["status"] == "ok"
         listener.wait(lambda: len(set(ids(listener, "a"))) == 100)
 
 
@@ -183,9 +174,9 @@ def test_streams_may_share_topics(tmp_path: Path, broker: Mosquitto) -> None:
     with plant_running(plant, broker.port) as listener:
         feed(listener, "a", 20)
         listener.wait(lambda: len(ids(listener, "a")) == len(ids(listener, "b")) == 20)
-        wait_until(lambda: asked(listener, "status", "b")["data"]["samples"] == 20)
+        wait_until(lambda: ask(listener, "status", "b")["data"]["samples"] == 20)
     with plant_running(plant, broker.port) as listener:  # all were acknowledged
-        assert asked(listener, "status", "a")["data"]["samples"] == 20
+        assert ask(listener, "status", "a")["data"]["samples"] == 20
 
 
 def test_kill_9_loses_and_doubles_nothing_in_any_stream(tmp_path: Path, broker: Mosquitto) -> None:
@@ -201,7 +192,7 @@ def test_kill_9_loses_and_doubles_nothing_in_any_stream(tmp_path: Path, broker: 
             before = len(listener.messages["status"])
             plant.start()
             listener.wait(lambda before=before: listener.messages["status"][before:][-1:], 120)  # type: ignore[misc]
-        wait_until(lambda: [asked(listener, "status", n)["data"]["samples"] for n in "abc"] == [400] * 3, 60)
+        wait_until(lambda: [ask(listener, "status", n)["data"]["samples"] for n in "abc"] == [400] * 3, 60)
         for name in "abc":  # answers go out at QoS 0: those that a kill found on their way are not sent again
             assert set(ids(listener, name)) <= {f"{name}-{n}" for n in range(400)}
             feed(listener, name, 20, first=400)
@@ -210,7 +201,7 @@ def test_kill_9_loses_and_doubles_nothing_in_any_stream(tmp_path: Path, broker: 
                 {f"{name}-{n}" for n in range(400, 420)} <= set(ids(listener, name)) for name in "abc"
             )
         )
-        wait_until(lambda: [asked(listener, "status", n)["data"]["samples"] for n in "abc"] == [420] * 3, 60)
+        wait_until(lambda: [ask(listener, "status", n)["data"]["samples"] for n in "abc"] == [420] * 3, 60)
 
 
 def test_streams_that_are_slowed_down_hold_up_no_other(tmp_path: Path, broker: Mosquitto) -> None:
@@ -224,5 +215,5 @@ def test_streams_that_are_slowed_down_hold_up_no_other(tmp_path: Path, broker: M
         listener.wait(lambda: all(len(ids(listener, name)) >= 20 for name in "ac"))
         feed(listener, "b", 5)
         listener.wait(lambda: len(ids(listener, "b")) == 5)
-        wait_until(lambda: asked(listener, "status", "b")["data"]["samples"] == 5)
+        wait_until(lambda: ask(listener, "status", "b")["data"]["samples"] == 5)
         assert len(ids(listener, "a")) + len(ids(listener, "c")) < 240

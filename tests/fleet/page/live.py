@@ -25,6 +25,7 @@ import pytest
 from edged.fleet.coordinator.control import instruct
 from edged.workbench.demo.broker import Mosquitto, free_port
 from tests.certificates import Authority
+from tests.device.several.plant import Plant, ask, plant_running
 from tests.fleet.conftest import Site
 from tests.fleet.page.simulated import Simulated, client, metrics, states
 from tests.fleet.page.ui import fleet_ui
@@ -414,6 +415,44 @@ def test_a_device_of_flesh_and_blood(make_broker: MakeBroker, browser: Any, tmp_
         expect(state(page, "rig")).to_have_text("offline", timeout=3_000)
         device.start()
         expect(state(page, "rig")).to_have_text("online", timeout=60_000)
+
+
+def test_each_stream_of_a_device_has_a_line(make_broker: MakeBroker, browser: Any, tmp_path: Path) -> None:
+    """A device with three streams, of which one cannot start: seen, told to pause, removed."""
+    broker = make_broker()
+    plant = Plant(tmp_path, broker.port)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "bundle.json").write_text("{")
+    plant.stream("c")["model"] = {"bundle": "broken"}
+    plant.write()
+    with (
+        fleet_ui("--broker", f"mqtt://127.0.0.1:{broker.port}") as ui,
+        plant_running(plant, broker.port) as listener,
+        opened(browser, ui.url) as page,
+    ):
+        connect(page)
+        expect(row(page, "rig")).to_contain_text("3 streams")
+        expect(row(page, "rig")).to_contain_text("c: ")
+        for name in "ab":
+            expect(state(page, f"rig/{name}")).to_have_text("online")
+            expect(row(page, f"rig/{name}").locator("td").nth(4)).to_have_text("1")  # the model
+        expect(state(page, "rig/c")).to_have_text("failed")
+        expect(row(page, "rig/c")).to_contain_text("broken")
+        page.get_by_role("button", name="rig/a", exact=True).click()
+        page.locator("#detail-command").click()
+        page.locator("#send-command").select_option("pause")
+        page.get_by_role("button", name="Send pause to 1 device").click()
+        expect(page.locator("#answer-list li").first).to_contain_text("rig/a pause: successful")
+        page.locator("#detail-close").click()
+        expect(row(page, "rig/a")).to_contain_text("paused")
+        expect(row(page, "rig/b")).not_to_contain_text("paused")
+        picture(page, "streams")
+        assert ask(listener, "config.set", **{"streams.b": False})["status"] == "ok"
+        expect(row(page, "rig/b")).to_have_count(0)
+        expect(row(page, "rig")).to_contain_text("2 streams")
+        plant.stop(signal.SIGKILL)
+        for name in ("rig", "rig/a"):
+            expect(state(page, name)).to_have_text("offline", timeout=3_000)
 
 
 def test_why_a_device_refuses_most_messages(make_broker: MakeBroker, browser: Any, tmp_path: Path) -> None:

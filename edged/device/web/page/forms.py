@@ -11,6 +11,7 @@ from edged.device.web.page.format import button, moment
 from edged.device.web.page.snapshot import PAUSABLE
 
 if TYPE_CHECKING:
+    from edged.device.reports import KeyModelLine
     from edged.device.web.page.snapshot import Snapshot
     from edged.storage.models.registry import ModelRecord
 
@@ -80,6 +81,20 @@ def model_buttons(view: Snapshot, record: ModelRecord) -> str:
         ask = f"Pin version {version} until you unpin it?"
         line.append(button("Pin", ask, "pin", {"version": version}, about=f"Pin version {version}"))
     return " ".join(line)
+
+
+def key_buttons(view: Snapshot, line: KeyModelLine) -> str:
+    """Return the buttons of one key's model."""
+    if not view.may_control or not line.version:
+        return ""
+    key, told = line.key, f"the model of {line.key}"
+    back = f"Roll {told} back to its previous version?"
+    share = f"Replace {told} by the stream’s? It learns on from there."
+    return (
+        button("Roll back", back, "rollback", {"key": key}, about=f"Roll back {told}")
+        + " "
+        + button("Use the stream’s", share, "rollback", {"key": key, "version": 0}, about=f"Replace {told}")
+    )
 
 
 def requests(view: Snapshot) -> str:

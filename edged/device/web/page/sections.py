@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from edged.charts.figures import age, change, count, percent, plain, size
 from edged.charts.html import document
 from edged.device.web.page.format import facts, meter, moment, table
-from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
+from edged.device.web.page.forms import actions, alarms, evaluations, key_buttons, model_buttons, requests
 from edged.device.web.page.labels import sample_map, suspects
 from edged.device.web.page.timeline import NARROW, WIDE, measured, timeline
-from edged.domain.text import happening, notes, summary, when
+from edged.domain.text import happening, key_models, notes, summary, when
 
 if TYPE_CHECKING:
     from edged.device.reports import FlashPace
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NEWEST = 12  # events that are shown at once
 SENSORS = 40  # rows of the tables, silent and stuck ones first
 STYLE = Path(__file__).with_name("static") / "page.css"
-REPORTED = ("quality", "model", "training", "sensors", "storage", "events")
+REPORTED = ("quality", "model", "keys", "training", "sensors", "storage", "events")
 
 
 def health(view: Snapshot) -> str:
@@ -196,6 +196,34 @@ def _in_words(view: Snapshot, points: Sequence[Point], tell: Callable[[float | N
     )
 
 
+def keys(view: Snapshot) -> str:
+    """Return the keys that have models of their own, the worst first; nothing where none has."""
+    told = view.status.keys
+    if told is None or not told.own:
+        return ""
+    rows = [
+        (
+            escape(line.key),
+            "Own model" if line.answers else "The stream’s",
+            "–" if not line.version else str(line.version),
+            percent(line.accuracy),
+            "–" if line.labels is None else f"{line.labels:,}",
+            str(line.runs),
+            "Loaded" if line.loaded else "On disk",
+            key_buttons(view, line),
+        )
+        for line in told.worst
+    ]
+    head = ("Key", "Answers", "Version", "Accuracy", "Labels", "Trainings", "Model", "Actions")
+    columns = ("", "", "wide", "", "", "wide", "wide", "" if view.may_control else "gone")
+    hidden = told.own - len(rows)
+    return (
+        f"<p>{escape(key_models(told.to_json()))}.</p>"
+        + table("Keys with models of their own, least accurate first", head, rows, columns)
+        + (f"<p>{hidden:,} more keys not shown.</p>" if hidden > 0 else "")
+    )
+
+
 def training(view: Snapshot) -> str:
     """Return the present training run, and recent runs."""
     state = view.status.training
@@ -352,6 +380,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "map": ("Map of the samples", sample_map),
     "alarms": ("Alarms", alarms),
     "model": ("Model", model),
+    "keys": ("Models of keys", keys),
     "training": ("Training", training),
     "predictions": ("Predictions", predictions),
     "sensors": ("Sensors", sensors),

@@ -12,6 +12,7 @@ const LAST_WORDS = 5000; // milliseconds in which messages may still come after 
 const VERDICTS = ["model_promoted", "candidate_rejected", "model_rolled_back"];
 const ENOUGH_LABELS = 100; // for live quality to be compared
 const READS = ["capabilities", "config.get", "labels.suspects", "ping", "status"]; // need no signature
+const OWN_TOPICS = ["status", "state", "metrics", "predictions", "events", "request", "response", "progress", "weights"];
 const DECODER = new TextDecoder();
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
@@ -31,9 +32,13 @@ function parsed(payload) {
   }
 }
 
+// A device, or with `of` one of the streams of that device, whose connection is its own.
 class Device {
-  constructor(id) {
+  constructor(id, of = null) {
     this.id = id;
+    this.of = of;
+    this.line = null; // of a stream: what the device says of it
+    this.streams = null; // of a device with several: by name, what it says of each
     this.status = null; // the retained one, and the will
     this.gone = null; // when an "offline" came in while we listened
     this.heard = null; // when it last said something while we listened
@@ -49,9 +54,14 @@ class Device {
   // Its own word on when it was there at last, by its own clock: the newest time in what the broker keeps.
   get told() {
     const { model, training } = this.states;
-    const times = [this.status?.ts, model.since, part(training.last).ended, this.metrics?.ts].map(moment);
+    const times = [this.life.status?.ts, model.since, part(training.last).ended, this.metrics?.ts].map(moment);
     const known = times.filter((time) => time !== null);
     return known.length ? Math.max(...known) : null;
+  }
+
+  // Whose connection it has.
+  get life() {
+    return this.of ?? this;
   }
 
   // Milliseconds without a word after which it counts as silent.
@@ -77,6 +87,7 @@ class Device {
   }
 
   #state(name, told, live, now) {
+    if (name === "streams") this.streams = part(told.streams);
     if (!Object.hasOwn(this.states, name)) return;
     const more = name === "drift" && isNumber(told.signals) && told.signals > (this.states.drift.signals ?? 0);
     if (more && live) this.driftAt = now;
@@ -136,12 +147,14 @@ class Device {
   standing(listening, now) {
     if (listening === null) return { state: "unknown", since: null, exact: false };
     // The broker may be wrong: what goes on talking is there.
-    const talks = this.heard !== null && this.heard > (this.gone ?? 0) + LAST_WORDS;
-    if (this.status?.state === "offline" && !talks) {
-      if (this.gone !== null) return { state: "offline", since: this.gone, exact: true };
+    const { status, gone } = this.life;
+    const last = this.heard;
+    const talks = last !== null && last > (gone ?? 0) + LAST_WORDS;
+    if (status?.state === "offline" && !talks) {
+      if (gone !== null) return { state: "offline", since: gone, exact: true };
       return { state: "offline", since: this.told, exact: false };
     }
-    const last = this.heard;
+    if (this.line?.state === "failed") return { state: "failed", since: null, exact: false };
     if (last !== null && now - last <= this.patience) return { state: "online", since: last, exact: true };
     if (now - Math.max(listening, last ?? 0) <= this.patience) return { state: "waiting", since: this.told, exact: false };
     return { state: "silent", since: last ?? this.told, exact: last !== null };
@@ -165,6 +178,10 @@ class Device {
     const { buffer, training } = this.states;
     const { problem, host, recovery, ingest } = this.metrics ?? {};
     const found = [];
+    if (typeof this.line?.problem === "string") found.push(this.line.problem);
+    for (const [name, line] of Object.entries(this.streams ?? {})) {
+      if (typeof part(line).problem === "string") found.push(`${name}: ${line.problem}`);
+    }
     if (typeof buffer.problem === "string") found.push(buffer.problem);
     if (typeof problem === "string" && problem !== buffer.problem) found.push(problem);
     if (isObject(training.paused)) found.push(`training paused: ${training.paused.reason}`);
@@ -209,18 +226,50 @@ class Fleet {
     const [id, name] = [rest.slice(0, cut), rest.slice(cut + 1)];
     if (cut < 1) return null;
     if (name === "status" && payload.length === 0) {
-      this.devices.delete(id); // someone has cleared it: the device is no more
+      this.#forget(id); // someone has cleared it: the device is no more
       return { device: null, name, told: {} };
     }
     const told = parsed(payload);
     if (told === null) return null;
+    const owner = this.#device(id);
+    if (owner === null) return null;
+    const [stream, ...within] = name.split("/");
+    if (within.length === 0 || id === "fl" || OWN_TOPICS.includes(stream)) {
+      owner.take(name, told, !retained, now);
+      if (name === "state/streams") this.#streams(owner);
+      return { device: owner, name, told };
+    }
+    const device = this.#device(`${id}/${stream}`, owner);
+    if (device === null) return null;
+    device.take(within.join("/"), told, !retained, now);
+    if (!retained) owner.heard = now;
+    return { device, name: within.join("/"), told };
+  }
+
+  #device(id, of = null) {
     let device = this.devices.get(id);
     if (device === undefined) {
       if (this.devices.size >= MOST_DEVICES) return null;
-      device = new Device(id);
+      device = new Device(id, of);
       this.devices.set(id, device);
     }
-    device.take(name, told, !retained, now);
-    return { device, name, told };
+    return device;
+  }
+
+  // A line for each stream that the device has, also for those that have said nothing.
+  #streams(owner) {
+    for (const [name, line] of Object.entries(owner.streams)) {
+      const device = this.#device(`${owner.id}/${name}`, owner);
+      if (device !== null) device.line = part(line);
+    }
+    for (const [id, { of }] of this.devices) {
+      if (of === owner && !Object.hasOwn(owner.streams, id.slice(owner.id.length + 1))) this.devices.delete(id);
+    }
+  }
+
+  #forget(id) {
+    for (const [one, { of }] of this.devices) {
+      if (one === id || of?.id === id) this.devices.delete(one);
+    }
   }
 }

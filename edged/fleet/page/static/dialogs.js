@@ -66,7 +66,7 @@ class Detail {
     const since = moment(model.since);
     const last = part(training.last);
     return {
-      edged: device.status?.version ?? null,
+      edged: device.life.status?.version ?? null,
       model: model.version === undefined ? null : `${figure(model.version)}${model.pinned === true ? " (pinned)" : ""}${since === null ? "" : `, since ${clock(since)}`}`,
       source: model.parent === undefined ? null : `${figure(model.source)}${model.parent === null ? "" : `, parent ${figure(model.parent)}`}`,
       "gate metrics": this.#line(part(model.metrics)),

@@ -96,7 +96,9 @@ class Link {
           this.on.up();
         }
       }
-      // Rounds of fleets that learn together; who may not read them sees the devices all the same.
+      // Streams of devices, and rounds of fleets: who may not read them sees the devices all the same.
+      const streams = ["+/state/streams", ...FILTERS.flat().map((filter) => `+/+/${filter}`)];
+      await client.subscribeAsync(streams.map((filter) => `${this.root}/${filter}`), { qos: 1 }).catch(() => null);
       await client.subscribeAsync([`${this.root}/fl/+/status/#`], { qos: 1 }).catch(() => null);
     } catch (problem) {
       if (this.client === client && client.connected) this.#refused(String(problem.message));

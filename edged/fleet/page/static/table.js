@@ -1,7 +1,7 @@
 "use strict";
 // The list of devices: which are shown, in which order, and what is said of each. Values are text, never HTML.
 
-const SEVERITY = { offline: 0, silent: 1, waiting: 2, unknown: 3, online: 4 };
+const SEVERITY = { failed: -1, offline: 0, silent: 1, waiting: 2, unknown: 3, online: 4 };
 const ORDER = new Intl.Collator(undefined, { numeric: true }); // making one takes as long as many comparisons
 const textOf = (value) => (value === NOTHING ? "" : value);
 const number = (value) => (isNumber(value) ? value : null);
@@ -12,9 +12,9 @@ const COLUMNS = [
   { id: "state", head: "State", say: (row) => STATES[row.standing.state], by: (row) => SEVERITY[row.standing.state] },
   { id: "seen", head: "Last seen", wide: true, say: (row, now) => words.seen(row.standing, now),
     by: (row) => (row.standing.since === null ? null : -row.standing.since) },
-  { id: "version", head: "edged", wide: true, say: ({ device }) => figure(device.status?.version),
-    by: ({ device }) => textOf(figure(device.status?.version)) },
-  { id: "model", head: "Model", wide: true, say: ({ device }) => figure(device.states.model.version),
+  { id: "version", head: "edged", wide: true, say: ({ device }) => figure(device.life.status?.version),
+    by: ({ device }) => textOf(figure(device.life.status?.version)) },
+  { id: "model", head: "Model", wide: true, say: ({ device }) => words.model(device),
     by: ({ device }) => number(device.states.model.version) },
   { id: "quality", head: "Live quality", say: ({ device }) => words.quality(device),
     by: ({ device }) => number(device.quality?.value) },

@@ -7,6 +7,7 @@ const STATES = {
   waiting: "waiting",
   silent: "silent",
   offline: "offline",
+  failed: "failed",
   unknown: "unknown",
 };
 
@@ -47,13 +48,15 @@ const words = {
       case "offline":
         if (since === null) return "offline, time unknown";
         return standing.exact ? `offline since ${clock(since)}` : `offline since ${clock(since)} or later`;
+      case "failed":
+        return "failed: the stream does not run";
       case "silent": {
-        const status = device.status === null ? "" : "marked online at the broker, but ";
+        const status = device.life.status === null ? "" : "marked online at the broker, but ";
         if (since === null) return `silent: ${status}no message since this page connected`;
         return `silent: ${status}no message since ${clock(since)}${standing.exact ? "" : " or later"}`;
       }
       case "waiting":
-        return `${device.status === null ? "" : "marked online at the broker; "}no message yet`;
+        return `${device.life.status === null ? "" : "marked online at the broker; "}no message yet`;
       default:
         return "unknown: not connected to the broker";
     }
@@ -63,6 +66,8 @@ const words = {
     if (standing.since === null) return NOTHING;
     return standing.exact ? `${ago(now - standing.since)} ago` : `≤ ${ago(now - standing.since)} ago`;
   },
+
+  model: ({ streams, states }) => (streams === null ? figure(states.model.version) : plural(Object.keys(streams).length, "stream")),
 
   quality: ({ quality }) => (quality === null ? NOTHING : `${measure(quality.name, quality.value)}${quality.name === "accuracy" ? "" : ` ${quality.name}`}`),
 

@@ -24,7 +24,7 @@ LARGEST = 512  # columns: what is solved takes their square in memory, and their
 HALF_LIFE = 3000.0  # labels after which one counts half
 PENALTY, CONTEXT_PENALTY = 10.0, 100.0  # of weights of standardised features, and of their context
 FEWEST = 2  # labels of a class before it can be answered
-YOUNG = 10  # labels of a class with each of which it is known much better
+YOUNG = 10  # labels of a class with each of which it is known much better; as many as it counts until then
 CLIP, FAR, ENOUGH = (
     5.0,
     10.0,
@@ -76,7 +76,7 @@ class RidgeHead:
 
     It keeps sums over samples `(1, x)` and their classes, in which older ones count less, and solves
     (ZᵀZ + Λ)·W = ZᵀY for standardised Z when they have grown by a twentieth, by 400 labels, or by a class,
-    and with each of the first `YOUNG` labels of a class.
+    and with each of the first `YOUNG` labels of a class, which until then counts as if it had so many.
     A row that is subtracted from the sums is forgotten exactly. Scores become probabilities by a softmax
     whose sharpness follows what the scores of each label had been before it was learned (Newton's method on
     its likelihood).
@@ -193,16 +193,27 @@ class RidgeHead:
         far = np.where(solution.scale > 0, FAR / np.where(solution.scale > 0, solution.scale, 1), np.inf)
         return np.clip(rows, solution.mean - far, solution.mean + far)
 
+    def _with_young(self) -> tuple[Doubles, Doubles]:
+        """The sums, in which a class with few labels has its mean so often that it counts as `YOUNG`."""
+        counts = self._by_class[0]
+        young = np.flatnonzero((self._counts >= FEWEST) & (self._counts < YOUNG) & (counts > 1e-9))
+        more = YOUNG / counts[young] - 1
+        added = self._by_class[:, young] * more
+        by_class = self._by_class.copy()
+        by_class[:, young] += added
+        return self._sums + added @ (self._by_class[:, young] / counts[young]).T, by_class
+
     def _solve(self) -> None:
-        total, sums = float(self._sums[0, 0]), self._sums[0, 1:]
-        mean, by_class = sums / total, self._by_class[0]
-        spread = self._sums[1:, 1:] - np.outer(sums, mean)
+        grown, shares = self._with_young()
+        total, sums = float(grown[0, 0]), grown[0, 1:]
+        mean, by_class = sums / total, shares[0]
+        spread = grown[1:, 1:] - np.outer(sums, mean)
         deviation = np.sqrt(np.maximum(spread.diagonal(), 0) / total)
         tiny = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-5)
         scale = np.where(tiny, 0.0, 1 / np.where(tiny, 1, deviation))
         left = spread * scale * scale[:, None]
         left[np.diag_indices_from(left)] += self._penalty
-        right = (self._by_class[1:] - np.outer(mean, by_class)) * scale[:, None]
+        right = (shares[1:] - np.outer(mean, by_class)) * scale[:, None]
         weights = np.asarray(np.linalg.solve(left, right), np.float64)
         self._solution = _Solution(mean + self._origin, scale, weights, by_class / total, self.told_apart > 1)
         self._solved_at = self.labels

@@ -66,6 +66,18 @@ def test_each_of_the_first_labels_takes_effect_and_two_of_a_class_are_enough() -
     assert shares(head, x).argmax(axis=1).tolist() == y.tolist()
 
 
+def test_a_class_that_comes_late_is_answered_after_three_labels() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(0, 1, (400, 6)).astype(np.float32)
+    x[200:, :2] += 5
+    y = np.repeat([0, 1], 200)
+    head = made()
+    head.learn(x[:203], y[:203])
+    right = shares(head, x).argmax(axis=1) == y
+    assert right[:200].mean() > 0.9
+    assert right[203:].mean() > 0.9
+
+
 def test_most_answers_are_right_after_sixty_labels() -> None:
     head = made()
     head.learn(*task(60))

@@ -222,9 +222,9 @@ def test_streams_that_were_set_and_fit_no_more_are_left_out(file: Path) -> None:
         ("streams.pump-1", {"model": {"keys": ["a.pub"]}}, "streams.pump-1.model.keys: this cannot be set"),
         ("streams.pump-1", {"gate": {"min_gain": "lots"}}, "config.set: streams.pump-1.gate.min_gain"),
         ("streams.pump-1", 3, "config.set: streams.pump-1: expected a mapping"),
-        ("streams.Pump", {}, "'Pump' is no name of a stream"),
+        ("streams.Pump", {}, "'Pump' is not a valid stream name"),
         ("streams.status", {}, "'status' is a topic of the device itself"),
-        ("streams.pump-1", {"stream": {"topic": "#"}}, "covers what edged itself publishes"),
+        ("streams.pump-1", {"stream": {"topic": "#"}}, "covers edged's own topics"),
     ],
 )
 def test_a_stream_that_is_set_must_fit(file: Path, key: str, value: object, told: str) -> None:

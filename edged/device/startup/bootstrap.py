@@ -19,6 +19,7 @@ from edged.errors import BundleError, CorruptError, StorageError, UnavailableErr
 from edged.host.child_process import run_module
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, fsync_directory, publish_file, staging_path
+from edged.storage.files.database import CACHE_KIB
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.trust import KEYS
 from edged.storage.samples.log import SampleLog
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.bootstrap")
 
 BUILD_SECONDS = 120.0
+STREAM_CACHE_KIB = 128  # of each of several streams
 # One wide layer learns a stream faster than two narrow ones: +0.3 to +1 point of accuracy in the mean.
 STANDARD = [256]
 # Without it weights grow with every step of years: +0.8 points of accuracy (docs/studies/learning.md).
@@ -59,6 +61,7 @@ def open_samples(config: Config, *, readonly: bool = False, clock: Clock | None 
         readonly=readonly,
         clock=clock,
         by_key=config.model.per == "key",
+        cache_kib=STREAM_CACHE_KIB if config.name else CACHE_KIB,
     )
 
 

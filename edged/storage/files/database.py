@@ -21,7 +21,7 @@ Migrations = tuple[tuple[str, ...], ...]
 
 PAGE_SIZE = 4096
 _BUSY_SECONDS = 10.0
-_CACHE_KIB, _READER_CACHE_KIB = 512, 256
+CACHE_KIB = 512  # of pages that a connection keeps; half of it where it only reads
 WAL_BYTES = 4 * 1024**2
 
 _APPLICATION = 0x65640000  # "ed"; the version of the schema is added
@@ -39,14 +39,19 @@ _REMEDIES = {
 
 
 def connect(
-    path: Path, *, readonly: bool = False, synchronous: Synchronous = "FULL", wal_bytes: int = WAL_BYTES
+    path: Path,
+    *,
+    readonly: bool = False,
+    synchronous: Synchronous = "FULL",
+    wal_bytes: int = WAL_BYTES,
+    cache_kib: int = CACHE_KIB,
 ) -> sqlite3.Connection:
     """Open a database in autocommit mode; transactions are begun explicitly.
 
     The file is created, with its directory, unless `readonly`: only read, beside a running writer or without
     one. Any `synchronous` but FULL is for throw-away databases and for the tests of FULL; within
     `atomic.scratch` it is OFF. The write-ahead log should not exceed `wal_bytes`; its pages move into the
-    file at half of it.
+    file at half of it. Pages of `cache_kib` KiB stay in memory, half as many where it only reads.
 
     Raises StorageError when it is missing (`readonly`) or cannot be opened; CorruptError when it is no
     database.
@@ -65,6 +70,7 @@ def connect(
         db.text_factory = _text
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
+            _start_small(db, cache_kib // 2 if readonly else cache_kib)
             _configure(db, readonly, synchronous if DISK.durable else "OFF", wal_bytes)
             unless_opened.pop_all()
     if not readonly:
@@ -78,7 +84,6 @@ def _text(stored: bytes) -> str:
 
 
 def _configure(db: sqlite3.Connection, readonly: bool, synchronous: Synchronous, wal_bytes: int) -> None:
-    _start_small(db, _READER_CACHE_KIB if readonly else _CACHE_KIB)
     if readonly:
         db.execute("PRAGMA query_only = ON")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the file: fails here or never

@@ -128,6 +128,7 @@ class SampleLog(JoiningReader):
         synchronous: Synchronous = "FULL",
         clock: Clock | None = None,
         by_key: bool = False,
+        cache_kib: int = database.CACHE_KIB,
     ) -> SampleLog:
         """Open the log, creating it unless `readonly`.
 
@@ -144,12 +145,15 @@ class SampleLog(JoiningReader):
         * `synchronous`: FULL, except for logs that need not survive anything.
         * `clock`: with it `max_age` is not fooled by the wall clock being set; see `Ages`.
         * `by_key`: keys have models of their own, and windows of one key are read quickly.
+        * `cache_kib`: KiB of pages that stay in memory, half of it when `readonly`.
 
         Raises StorageError when it is missing (`readonly`), belongs to another stream, or cannot be opened;
         CorruptError when the file is no database any more.
         """
         wal_bytes = eviction.wal_budget(max_bytes)
-        db = database.connect(path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes)
+        db = database.connect(
+            path, readonly=readonly, synchronous=synchronous, wal_bytes=wal_bytes, cache_kib=cache_kib
+        )
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
             cls._prepare(db, path, schema, readonly=readonly, by_key=by_key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edged import logs
 from edged.config import loader
@@ -15,27 +15,13 @@ from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from edged.device.device_parts import DeviceParts
     from edged.device.one_stream import RunningStream
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.json_fields import JsonObject
+    from edged.domain.protocols import StreamChanges
 
 log = logs.get_logger("edged.settings")
-
-
-class StreamChanges(Protocol):
-    """Has the streams of a running device follow the configuration."""
-
-    def changing(self) -> AbstractContextManager[None]:
-        """Keep others from changing streams meanwhile. RefusedError while the daemon stops."""
-
-    def follow(self, name: str) -> str | None:
-        """Have one stream start, restart or stop as its configuration says.
-
-        Where it cannot start it is as it was before; then what is wrong, in one line.
-        """
 
 
 class DeviceSettings:

@@ -25,9 +25,9 @@ from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
     from edged.device.device_parts import DeviceParts
-    from edged.device.device_settings import StreamChanges
     from edged.device.one_stream import RunningStream
     from edged.domain.commands.rules import Answer, Request
+    from edged.domain.protocols import StreamChanges
     from edged.mqtt.client.session import Session
     from edged.storage.models.registry import Registry
 

@@ -11,6 +11,7 @@ from edged.domain.model_files import FLOAT32, Form
 
 if TYPE_CHECKING:
     from array import array
+    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
@@ -302,6 +303,19 @@ class SampleSink(Protocol):
 
     def label(self, updates: list[LabelUpdate]) -> None:
         """Hand over labels that found their samples."""
+
+
+class StreamChanges(Protocol):
+    """Has the streams of a running device follow the configuration."""
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Keep others from changing streams meanwhile. RefusedError while the daemon stops."""
+
+    def follow(self, name: str) -> str | None:
+        """Have one stream start, restart or stop as its configuration says.
+
+        Where it cannot start it is as it was before; then what is wrong, in one line.
+        """
 
 
 class Stage(Protocol):

@@ -57,10 +57,8 @@ PREDICTION = (
     ("Prediction/Confidence", DOUBLE, "confidence"),
 )
 VERSION = "Properties/Version"
-DECLARED = (
-    *(Declared(name, kind) for name, kind, _ in (*FIGURES, *PREDICTION)),
-    Declared(VERSION, STRING),  # of the node
-)
+DECLARED = tuple(Declared(name, kind) for name, kind, _ in (*FIGURES, *PREDICTION))
+OF_NODE = Declared(VERSION, STRING)
 PATIENCE = 2.0  # seconds for taking leave
 
 log = get_logger("edged.sparkplug")
@@ -196,11 +194,11 @@ class StreamOfNode(StreamFigures):
         self._device: SparkplugDevice | None = None
 
     def start(self) -> None:
-        """Publish its birth, once that of the node is out."""
-        self._sink = self._device = self._node.add(self._name, DECLARED[:-1], self._commands, self)
+        """Publish the birth of the stream's device, once that of the node is out."""
+        self._sink = self._device = self._node.add(self._name, DECLARED, self._commands, self)
 
     def stop(self) -> None:
-        """Publish its death."""
+        """Publish the death of the stream's device."""
         if self._device is not None:
             self._device.stop()
 
@@ -219,7 +217,7 @@ def _node(
         config.mqtt,
         client_id=f"{config.client_id}-sparkplug",
         place=SparkplugTopic(section.group, "", section.node or config.device.id),
-        metrics=metrics or DECLARED[-1:],
+        metrics=[*metrics, OF_NODE],
         commands=commands,
         backend=backend,
         clock=clock,

@@ -24,7 +24,7 @@ from edged.storage.files.database import (
 )
 from edged.storage.files.database import used_pages as used
 from edged.storage.outbox import tables
-from edged.storage.outbox.space import OutboxSpace, fold_wal, pages_of, reserve_wal
+from edged.storage.outbox.space import CACHE_KIB, OutboxSpace, fold_wal, pages_of, reserve_wal
 from edged.storage.outbox.tables import Key, OutboxBacklog, total, waiting
 from edged.storage.samples.erasure import erase_files
 
@@ -349,7 +349,7 @@ class Outbox:
 
 
 def _connected(path: Path, space: OutboxSpace) -> sqlite3.Connection:
-    db = connect(path, wal_bytes=space.wal_bytes // 2)
+    db = connect(path, wal_bytes=space.wal_bytes // 2, cache_kib=CACHE_KIB)
     with ExitStack() as unless_ready:
         unless_ready.callback(space.release)
         unless_ready.callback(db.close)

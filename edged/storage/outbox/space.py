@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WAL_BYTES = 4 * 1024**2
 _FOLD_BYTES = 256 * 1024  # the write-ahead log is folded into the file when it has so much
 _SHARED_BYTES = 32 * 1024  # of SQLite's index of the write-ahead log
-_CACHE_KIB = 256
+CACHE_KIB = 256
 _RESERVE = 16 * 1024**2  # free on the disk, or a tenth of it where that is less
 _FLOOR = 1024**2  # what the outbox keeps on a full disk
 _FULL_SECONDS = 60.0
@@ -55,7 +55,6 @@ class OutboxSpace:
         db.execute(f"PRAGMA max_page_count = {self._cap}").fetchone()
         db.execute("PRAGMA secure_delete = OFF").fetchone()
         db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}").fetchone()
-        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         pages = min(self.wal_bytes // 4, _FOLD_BYTES) // PAGE_SIZE
         db.execute(f"PRAGMA wal_autocheckpoint = {pages}").fetchone()
         # Held open as long as the database: closing it would take SQLite's locks away.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -112,13 +113,11 @@ class Observer:
     def wait(self, condition: Any, seconds: float, what: str) -> None:
         """Wait until `condition()` holds, at most `seconds` after a training run made its last step."""
         with self.changed:
+            step, until = self.step, time.monotonic() + seconds
             while not (condition() or self.failure):
-                last = self.step
-
-                def changed(last: tuple[int, int] | None = last) -> bool:
-                    return bool(condition() or self.failure or self.step != last)
-
-                if not self.changed.wait_for(changed, seconds):
+                if not self.changed.wait(until - time.monotonic()):
                     raise TrainingError(f"{what} did not happen within {seconds:.0f} s", where="demo")
+                if self.step != step:
+                    step, until = self.step, time.monotonic() + seconds
         if self.failure:
             raise TrainingError(self.failure, where="demo")

@@ -79,8 +79,14 @@ class ImportFeed:
         sweep(state / FOLDER)
 
     def waiting(self) -> bool:
-        """Whether there may be something to store."""
-        return self._clock.monotonic() >= self._not_before and any(ImportChunks.waiting(self._state))
+        """Whether there may be something to store; looks for it every `LOOK_SECONDS` at most."""
+        now = self._clock.monotonic()
+        if now < self._not_before:
+            return False
+        found = any(ImportChunks.waiting(self._state))
+        if not found:
+            self._not_before = now + LOOK_SECONDS
+        return found
 
     def store_next(self, first: int) -> int:
         """Store a part of the next chunk with offsets from `first` on; return the next offset."""

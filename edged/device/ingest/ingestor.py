@@ -206,6 +206,7 @@ class Ingestor:
         self._wake.clear()
         asked, flushed = self._flush_requests.start_turn(), False
         try:
+            importing = self._imports is not None and not self._paused and self._imports.waiting()
             if self._paused:
                 if self._stopping:
                     self._inbox.clear()  # not acknowledged: the broker has them
@@ -214,7 +215,6 @@ class Ingestor:
                 self.take_in(deliveries)
             self._take_in_submitted()
             self._take_in_due()
-            importing = self._imports is not None and not self._paused and self._imports.waiting()
             flushed = self._committer.commit_due(at_once=bool(asked) or importing)
             if importing and flushed and not self._stopping:
                 self._take_in_imported()

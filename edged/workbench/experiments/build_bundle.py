@@ -41,8 +41,8 @@ def build_bundle(order: TrialOrder) -> BundleBuilt:
         wanted = model.producer_name == UNTRAINED
         if not wanted:
             notes.append(
-                f"the inputs of {recipe.model} are taken as they are: it may be trained already; for one that is"
-                " not, set standardise: true"
+                f"the inputs of {recipe.model} are taken as they are: it may be trained already;"
+                " for one that is not, set standardise: true"
             )
     statistics = _statistics(order, model) if wanted else None
     if order.weights is not None:

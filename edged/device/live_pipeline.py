@@ -57,7 +57,7 @@ class LivePipeline(Pipeline):
             samples=self.samples,
             registry=self.registry,
             changes=changes,
-            keys=self.keys,
+            keys=None if self.keys is None else self.keys.training,
         )
         requests = label_requests(config.labels, config.gate.holdout, state.boot)
         self.requester = LabelRequester(requests, self.schema, self.clock, host.events)
@@ -70,7 +70,7 @@ class LivePipeline(Pipeline):
             events=host.events,
             watchdog=watchdog,
             latencies=latencies,
-            keys=self.keys,
+            keys=None if self.keys is None else self.keys.serving,
         )
         notices = IngestNotices(self.schema, host.events, self.clock)
         admission = AdmissionControl(config.stream.admission_rules(), config.stream.watched)

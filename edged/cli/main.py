@@ -29,6 +29,7 @@ from edged.cli.ingest import ingest
 from edged.cli.init import init
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
+from edged.cli.progress import ReplayProgress, TrainingProgress
 from edged.cli.recipes import recipe_app
 from edged.cli.state import audit, backup, import_data, restore, weights_app
 from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
@@ -229,7 +230,7 @@ def train(
     """Train once in the foreground; the candidate goes through the gate."""
     from edged.device.admin.state import train_once
 
-    with output.TrainingProgress() as progress:
+    with TrainingProgress() as progress:
         result = train_once(_load(config, stream), resume=resume, observer=progress)
     print_json(result.to_json()) if as_json else output.show_training(result)
     if not result.verdict.accepted:
@@ -278,7 +279,7 @@ def evaluate(
     named = list(zip(_names(configs), loaded, strict=True))
     written = ["compare.*", *_names(configs)] if several else evaluation.WRITTEN
     replacing = nullcontext() if out is None else new_directory(out, *written, force=force)
-    with replacing as folder, output.ReplayProgress() as progress:
+    with replacing as folder, ReplayProgress() as progress:
         found: EvaluationComparison | EvaluationReport
         if several:
             found = evaluation.run_several(named, data, options, folder, progress.update)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.device.ingest.import_feed import ImportFeed
-from edged.device.learning.worker import ChangeQueue, TrainingWorker
+from edged.device.learning.changes import ChangeQueue
+from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Pipeline, label_requests
 from edged.device.serving import ServingWorker
 from edged.device.serving.label_requester import LabelRequester

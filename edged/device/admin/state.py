@@ -41,6 +41,7 @@ from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.backup.restore import RESTORED, copies
 from edged.storage.files.atomic import DirectoryLock, publish_file
 from edged.storage.files.damaged_database import database_files
+from edged.storage.journal import last_status
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.journal.last_shutdown import crashed
 from edged.storage.models.active_bundle import ActiveBundle
@@ -67,7 +68,7 @@ ModelsAnswer = list[ListedModel] | ListedModel | ExportedModel | Pinned | Champi
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
-    "by-key", "imports", ".restor*", ".replaced",
+    "by-key", "imports", last_status.FILE, ".restor*", ".replaced",
 )  # fmt: skip
 
 
@@ -109,7 +110,7 @@ def status_of(config: Config) -> LocalStatus:
 
 
 def _with_registry(status: LocalStatus, config: Config, registry: Registry) -> LocalStatus:
-    last, champion = StoredStatus.of(registry), registry.champion()
+    last, champion = StoredStatus.of(config.storage.dir), registry.champion()
     reign, runs = registry.reign(), registry.runs(1)
     record = None if champion is None else registry.get(champion)
     backoff = FailureBackoff.recalled(backoff_rules(config.training), registry.get_value(BACKOFF))
@@ -267,6 +268,7 @@ def _erase(config: Config, state: Path, what: Sequence[str]) -> Erased:
         gone = replace(gone, messages=_wipe_messages(state))
         erase_files(copies(state))
     if "samples" in what or "labels" in what:
+        erase_files([state / last_status.FILE])
         counts = _wipe_samples(config, samples="samples" in what)
         gone = replace(
             gone, samples=counts["samples"], labels=counts["labels"], quarantined=counts["quarantined"]

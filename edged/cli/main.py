@@ -198,7 +198,7 @@ def status(
     if healthy:
         _show_health(configs, as_json)
         return
-    from edged.device.admin.state import status_of
+    from edged.device.admin.local_status import status_of
 
     if len(configs) > 1:
         told = {one.name: status_of(one).to_json() for one in configs}
@@ -228,7 +228,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train once in the foreground; the candidate goes through the gate."""
-    from edged.device.admin.state import train_once
+    from edged.device.admin.local_training import train_once
 
     with TrainingProgress() as progress:
         result = train_once(_load(config, stream), resume=resume, observer=progress)
@@ -364,7 +364,7 @@ def wipe(
     as_json: AsJson = False,
 ) -> None:
     """Erase what the device has collected and learned, down to the bytes in its files."""
-    from edged.device.admin import state
+    from edged.device.admin import wiping
     from edged.errors import ConfigError
 
     asked = {
@@ -383,7 +383,7 @@ def wipe(
                 remedy="add --yes",
             )
         typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} permanently?", abort=True, err=True)
-    gone = state.wipe(loaded, what).to_json()
+    gone = wiping.wipe(loaded, what).to_json()
     print_json(gone) if as_json else output.show_pairs("erased", gone)
 
 
@@ -418,7 +418,7 @@ def models(
     as_json: AsJson = False,
 ) -> None:
     """Show and change the model registry."""
-    from edged.device.admin.state import on_models
+    from edged.device.admin.models import on_models
 
     if out is not None:
         check_file(out, force=force)

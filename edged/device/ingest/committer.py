@@ -150,15 +150,18 @@ class GroupCommitter:
 
     # ---- commits ---------------------------------------------------------------------------
 
-    def commit_due(self, *, at_once: bool) -> bool:
+    def commit_due(self, *, at_once: bool, later: bool = False) -> bool:
         """Commit what has waited long enough, with `at_once` all; evict samples that are too old.
+
+        With `later` what has only waited for company waits for the next turn: others need this thread.
 
         Returns
         -------
         Whether all that was added is durable.
         """
         self.due = self.retry_at if at_once else self._next_commit()
-        if self._stopping or time.monotonic() >= self.due:
+        put_off = later and self.due > self.retry_at
+        if self._stopping or (time.monotonic() >= self.due and not put_off):
             self.commit()
             self.due = self._next_commit()
         self._evict()

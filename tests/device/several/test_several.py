@@ -212,7 +212,7 @@ def test_kill_9_loses_and_doubles_nothing_in_any_stream(tmp_path: Path, broker: 
 
 def test_streams_that_are_slowed_down_hold_up_no_other(tmp_path: Path, broker: Mosquitto) -> None:
     plant = Plant(tmp_path, broker.port, report={"every": "200ms"})
-    for name in "ac":  # as many as there are threads for ingest, and each is slow to acknowledge
+    for name in "ac":  # as many as there are threads for commits, and each is slow to acknowledge
         plant.stream(name)["stream"]["max_rate"] = 1
     plant.write()
     with plant_running(plant, broker.port) as listener:

@@ -29,7 +29,7 @@ def write_status(state: Path, status: JsonObject) -> None:
     told = json.dumps(status).encode()
     line = b"%08x %s\n" % (crc32(told), told)  # what is longer of the one before stays behind it
     with disk_errors("writing the status", state / FILE):
-        file = os.open(state / FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(state / FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.pwrite(file, line, 0) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

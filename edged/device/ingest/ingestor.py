@@ -90,7 +90,7 @@ class Ingestor:
         self._channels = schema.channels
         self.windowing = None if stream.window is None else Windowing(stream.window.rules(), stream.width)
         self.joiner = joiner
-        self._restored = self._put_off = False
+        self._restored = False
         self._room = INBOX_FACTOR * config.mqtt.receive_maximum + self._config.commit_rows
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
@@ -216,8 +216,8 @@ class Ingestor:
             self._take_in_submitted()
             self._take_in_due()
             # Messages of other streams are not to wait for this commit: that is the work of a turn by itself.
-            self._put_off = self._wake.shared and bool(deliveries) and not self._put_off
-            flushed = self._committer.commit_due(at_once=bool(asked) or importing, later=self._put_off)
+            later = self._wake.shared and woken
+            flushed = self._committer.commit_due(at_once=bool(asked) or importing, later=later)
             if importing and flushed and not self._stopping:
                 self._take_in_imported()
             if flushed and self._forgetting:

@@ -45,7 +45,7 @@ def test_the_web_server_knows_every_stream(tmp_path: Path, broker: Mosquitto) ->
         assert 'href="/streams/a/" aria-current="page"' in page
         assert "rig b" in get(port, "/streams/b/")[1]
         assert get(port, "/streams/c/")[0] == 404
-        assert json.loads(get(port, "/streams/b/api/status")[1])["samples"] == 5
+        wait_until(lambda: json.loads(get(port, "/streams/b/api/status")[1])["samples"] == 5)
         # Figures of all streams, each with its label; those of the device once.
         text = get(port, "/metrics")[1]
         assert 'edged_samples_total{stream="a"} 3' in text

@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import select
 import shutil
 import signal
 import sys
 import tempfile
-import time
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SECONDS = 60
 PATIENCE = 2.0  # seconds that a command may take to end after Ctrl-C
+LOOK = 0.001  # seconds between two looks whether a FIFO is read
 VALUES = {"words": ["rig", "ping"], "kind": ["mlp"], "loss": ["cross_entropy"]}
 """Of required parameters that are no paths; others get the text `x`."""
 
@@ -198,22 +199,17 @@ def limited() -> int:
 
 def _interrupt(pid: int, reader: Path) -> None:
     """SIGINT once the child waits for what the FIFO brings; nothing when it ends without."""
-    while not _ended(pid):
+    ended = os.pidfd_open(pid)
+    while not select.select([ended], [], [], LOOK)[0]:
         try:
             writer = os.open(reader, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
-            os.sched_yield()
             continue
         os.kill(pid, signal.SIGINT)
-        until = time.monotonic() + PATIENCE
-        while not _ended(pid) and time.monotonic() < until:
-            os.sched_yield()
+        select.select([ended], [], [], PATIENCE)
         os.close(writer)
-        return
-
-
-def _ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        break
+    os.close(ended)
 
 
 def interrupted(good: dict[str, str], place: Path) -> Iterator[Outcome]:

@@ -109,9 +109,10 @@ class State:
     def figures(self) -> Figures:
         """Read counts, champion and live quality."""
         from edged.storage.files.atomic import DirectoryLock
+        from edged.storage.journal.last_status import read_status
 
         counts, registry = self._samples.counts(), self._registry
-        told: dict[str, Any] = registry.get_value("status") or {}
+        told: Mapping[str, Any] = read_status(self.path)
         reign = registry.reign()
         return Figures(
             DirectoryLock.holder(self.path),

@@ -29,6 +29,7 @@ from edged.cli.ingest import ingest
 from edged.cli.init import init
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
+from edged.cli.progress import ReplayProgress, TrainingProgress
 from edged.cli.recipes import recipe_app
 from edged.cli.state import audit, backup, import_data, restore, weights_app
 from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
@@ -197,7 +198,7 @@ def status(
     if healthy:
         _show_health(configs, as_json)
         return
-    from edged.device.admin.state import status_of
+    from edged.device.admin.local_status import status_of
 
     if len(configs) > 1:
         told = {one.name: status_of(one).to_json() for one in configs}
@@ -227,9 +228,9 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train once in the foreground; the candidate goes through the gate."""
-    from edged.device.admin.state import train_once
+    from edged.device.admin.local_training import train_once
 
-    with output.TrainingProgress() as progress:
+    with TrainingProgress() as progress:
         result = train_once(_load(config, stream), resume=resume, observer=progress)
     print_json(result.to_json()) if as_json else output.show_training(result)
     if not result.verdict.accepted:
@@ -278,7 +279,7 @@ def evaluate(
     named = list(zip(_names(configs), loaded, strict=True))
     written = ["compare.*", *_names(configs)] if several else evaluation.WRITTEN
     replacing = nullcontext() if out is None else new_directory(out, *written, force=force)
-    with replacing as folder, output.ReplayProgress() as progress:
+    with replacing as folder, ReplayProgress() as progress:
         found: EvaluationComparison | EvaluationReport
         if several:
             found = evaluation.run_several(named, data, options, folder, progress.update)
@@ -363,7 +364,7 @@ def wipe(
     as_json: AsJson = False,
 ) -> None:
     """Erase what the device has collected and learned, down to the bytes in its files."""
-    from edged.device.admin import state
+    from edged.device.admin import wiping
     from edged.errors import ConfigError
 
     asked = {
@@ -382,7 +383,7 @@ def wipe(
                 remedy="add --yes",
             )
         typer.confirm(f"erase {', '.join(what)} in {loaded.storage.dir} permanently?", abort=True, err=True)
-    gone = state.wipe(loaded, what).to_json()
+    gone = wiping.wipe(loaded, what).to_json()
     print_json(gone) if as_json else output.show_pairs("erased", gone)
 
 
@@ -417,7 +418,7 @@ def models(
     as_json: AsJson = False,
 ) -> None:
     """Show and change the model registry."""
-    from edged.device.admin.state import on_models
+    from edged.device.admin.models import on_models
 
     if out is not None:
         check_file(out, force=force)

@@ -13,6 +13,7 @@ from edged import bundles
 from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
+from edged.cli.progress import RecipeProgress
 
 recipe_app = typer.Typer(help="Compare ways to train on recorded data.", no_args_is_help=True)
 
@@ -37,7 +38,7 @@ def recipe_run(
     logs.configure("warning", "auto")
     if write is not None:
         check_file(write, force=force)
-    with new_directory(folder, "report.*", force=force) as out, output.RecipeProgress() as progress:
+    with new_directory(folder, "report.*", force=force) as out, RecipeProgress() as progress:
         options = ExperimentOptions(out, jobs or len(os.sched_getaffinity(0)), write, force)
         report = run(recipes, data, options, progress)
     if as_json:  # without the curves, which are in the files

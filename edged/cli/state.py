@@ -12,6 +12,7 @@ from typer import Argument, Option
 from edged.cli import output
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file
+from edged.cli.progress import ImportBar
 from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
 
 
@@ -103,7 +104,7 @@ def import_data(
     from edged.config import loader
     from edged.device.admin.importing import import_files
 
-    with output.ImportBar() as bar:
+    with ImportBar() as bar:
         told = import_files(loader.load(config, stream=stream), files, known, bar.update)
     print_json(told.to_json()) if as_json else output.show_import(told)
 

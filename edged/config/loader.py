@@ -1,4 +1,4 @@
-"""Reading the configuration: YAML, environment, and errors that say file, line, key and remedy.
+"""Reading the configuration: YAML, then the environment, then what was set by command.
 
 `load` applies environment overrides (`EDGED_MQTT__HOST=...`). Relative paths are relative to the
 configuration file.
@@ -13,17 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
 from edged.config import Config
+from edged.config.problems import all_problems, line_of, place_of
 from edged.config.retired import RETIRED, retired_in, retired_key
 from edged.config.streams import FOLDER, KEY, OWN, PREFIX, changes_in, chosen, expand
-from edged.config.values import NAME, Section
+from edged.config.values import Section
 from edged.domain.messages.requests import settable
-from edged.domain.nearest import did_you_mean
 from edged.errors import ConfigError, ConfigFileError
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class _File:
         problems += self._fleet_problems(changes)
         if problems:
             once = list({problem.line(): problem for problem in problems}.values())
-            raise ConfigFileError(sorted(once, key=lambda one: _line_of(one.where, self.path)))
+            raise ConfigFileError(sorted(once, key=lambda one: line_of(one.where, self.path)))
         return configs
 
     def _fleet_problems(self, changes: Mapping[str, Any]) -> list[ConfigError]:
@@ -191,12 +191,12 @@ class _File:
         given = [str(entry.get("name")) for entry in streams if isinstance(entry, dict)]
         names = [name for name in dict.fromkeys([*given, *changes]) if changes.get(name) is not False]
         if fleet.get("flower"):
-            where = _place(self.path, self.root, ["fleet", "flower"], {})
+            where = place_of(self.path, self.root, ["fleet", "flower"], {})
             remedy = "remove it: rounds come over MQTT; or give fleet.stream its own daemon"
             return [ConfigError("Flower takes a device with one stream", where=where, remedy=remedy)]
         if fleet.get("stream") in names:
             return []
-        where = _place(self.path, self.root, ["fleet", "stream"], {})
+        where = place_of(self.path, self.root, ["fleet", "stream"], {})
         said = "this key is required" if fleet.get("stream") is None else f"no stream {fleet['stream']!r}"
         return [ConfigError(said, where=where, remedy=f"name one of {', '.join(names)}")]
 
@@ -264,7 +264,7 @@ def _validated(
 ) -> Config:
     """`places` are those of keys that stand elsewhere than their names say."""
     overridden = {**places, **_apply_overlay(data, overlay), **_apply_environment(data, environ)}
-    retired = [retired_key(key, _place(path, root, key.split("."), overridden)) for key in retired_in(data)]
+    retired = [retired_key(key, place_of(path, root, key.split("."), overridden)) for key in retired_in(data)]
     if retired:
         raise ConfigFileError(retired)
     storage = data.setdefault("storage", {})
@@ -277,7 +277,7 @@ def _validated(
     missing = [
         ConfigError(
             f"{file} does not exist",
-            where=_place(path, root, keys, overridden),
+            where=place_of(path, root, keys, overridden),
             remedy=_MAKING.get(keys[-1], "create it or correct the path"),
         )
         for keys, file in _files(config)
@@ -398,146 +398,3 @@ def _refuse_single_underscore(name: str) -> None:
             where=f"environment variable {name}",
             remedy=f"name it {ENV_PREFIX}{section.upper()}__{key.upper()}",
         )
-
-
-def all_problems(
-    problem: ValidationError,
-    path: Path,
-    root: Any,
-    overridden: dict[str, str],
-    model: type[Section] = Config,
-    hint: str = "`edged config schema` lists every key",
-) -> ConfigFileError:
-    """What is wrong with a file that should hold `model`: each key once, in the order of the file.
-
-    Each has its line, what was received and what to do: at worst `hint`.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for error in sorted(problem.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"]))):
-        # The branches of a union have an error each.
-        found.setdefault(".".join(_keys_of([str(part) for part in error["loc"]], model)), dict(error))
-    told = [_problem(error, key, path, root, overridden, model, hint) for key, error in found.items()]
-    return ConfigFileError(sorted(told, key=lambda one: _line_of(one.where, path)))
-
-
-def _line_of(where: str, path: Path) -> int:
-    line = where.removeprefix(f"{path}:").partition(":")[0]
-    return int(line) if line.isdecimal() else 0
-
-
-def _problem(
-    error: dict[str, Any],
-    dotted: str,
-    path: Path,
-    root: Any,
-    overridden: dict[str, str],
-    model: type[Section],
-    hint: str,
-) -> ConfigError:
-    keys = dotted.split(".") if dotted else []
-    if error["type"] == "missing":
-        place = _located(path, root, keys[:-1], named=dotted)
-        above = ".".join(keys[:-1])
-        if (
-            "" in overridden
-            and keys[0] in OWN
-            and (above in overridden or _located(path, root, keys[:-1]) == str(path))
-        ):
-            place = f"{overridden.get(above, overridden[''])}.{keys[-1] if above in overridden else dotted}"
-        return ConfigError("this key is required", where=place, remedy=_EXAMPLES.get(dotted, hint))
-    where = _place(path, root, keys, overridden)
-    if error["type"] == "extra_forbidden":
-        known = _known_keys(keys[:-1], model)
-        remedy = did_you_mean(keys[-1], known) or "known here: " + ", ".join(known)
-        return ConfigError("unknown key", where=where, remedy=remedy)
-    return ConfigError(_words(error, secret="password" in dotted), where=where, remedy=hint)
-
-
-def _words(error: dict[str, Any], *, secret: bool) -> str:
-    """What is wrong with a value, and the value itself, where it is short and no secret."""
-    pattern = error.get("ctx", {}).get("pattern")
-    said = PATTERNS.get(pattern) or _WORDS.get(error["type"]) or error["msg"].removeprefix("Value error, ")
-    given = repr(error.get("input"))
-    plain = isinstance(error.get("input"), str | int | float | None) and len(given) <= SHORT
-    if secret or not plain or error["type"] == "value_error" or given in said:
-        return said
-    return f"{said[:1].lower()}{said[1:].replace('Input', 'input')}, not {given}"
-
-
-SHORT = 60
-PATTERNS = {
-    NAME: "expected a letter or digit, then letters, digits, `_`, `.` and `-`: at most 63 characters",
-    r"^[a-z]+(\.[a-z]+)*$": "expected the name of a command, such as config.set",
-    r"^[A-Za-z0-9]+ExecutionProvider$": "expected a provider of onnxruntime, such as CPUExecutionProvider",
-    r"^[^#+\s]+$": "expected levels of a topic, without spaces, `#` and `+`",
-    r"^[^#+/\s]+$": "expected one level of a topic, without spaces, `#`, `+` and `/`",
-    r"^/[^\s#]*$": "expected a path that begins with / and has neither spaces nor `#`",
-    r"^[^+/#\x00]+$": "expected one level of a topic, without `#`, `+` and `/`",
-}
-"""Patterns of values in words."""
-
-_WORDS = {"model_type": "expected a section: keys with values", "model_attributes_type": "expected a section"}
-
-
-def _place(path: Path, root: Any, keys: list[str], overridden: dict[str, str]) -> str:
-    """What gave the value over the file, else the file's line."""
-    dotted = ".".join(keys)
-    if "" in overridden and dotted in overridden:
-        return overridden[dotted]
-    names = [name for key, name in overridden.items() if key == dotted or key.startswith(f"{dotted}.")]
-    given = _located(path, root, keys)
-    if dotted in overridden or (names and given == _located(path, root, [], named=dotted)):
-        return overridden.get(dotted, names[0])
-    return given
-
-
-def _section_of(model: Any, key: str) -> Any:
-    """The section that a key of a section holds, alone or in a list, or None where it holds a value."""
-    annotation = model.model_fields[key].annotation
-    options = [annotation, *getattr(annotation, "__args__", ())]
-    plain = [o for o in options if isinstance(o, type) and get_origin(o) is None]
-    return next((o for o in plain if issubclass(o, Section)), None)
-
-
-def _keys_of(location: list[str], model: Any) -> list[str]:
-    """Keys of the file from pydantic's location, which also names members of unions."""
-    kept: list[str] = []
-    for key in location:
-        if model is None:
-            break
-        kept.append(key)
-        if not key.isdigit():  # a position in a list of sections
-            model = _section_of(model, key) if key in model.model_fields else None
-    return kept
-
-
-def _known_keys(keys: list[str], model: Any) -> list[str]:
-    own = [KEY] if not keys and model is Config else []
-    for key in keys:
-        if not key.isdigit():
-            model = _section_of(model, key)
-    return [*model.model_fields, *own]
-
-
-def _located(path: Path, root: Any, keys: list[str], *, named: str = "") -> str:
-    node, line = root, None
-    for key in keys:
-        found = None
-        if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == key), None)
-        elif isinstance(node, yaml.SequenceNode) and key.isdigit() and int(key) < len(node.value):
-            found = node.value[int(key)], node.value[int(key)]
-        if found is None:
-            break
-        line, node = found[0].start_mark.line + 1, found[1]
-    place = f"{path}:{line}" if line is not None else str(path)
-    name = named or ".".join(keys)
-    return f"{place}: {name}" if name else place
-
-
-_EXAMPLES = {
-    "device": "add `device: {id: press-7}`",
-    "device.id": "add `id: press-7`",
-    "stream": "add `stream: {topic: sensors/#, features: [temp, vib]}`",
-    "stream.features": "add `features: [temp, vib]` or `features: 8`",
-}

@@ -199,7 +199,7 @@ class Assembly:
             self.pipeline,
             session=self.session,
             outbound=self.outbound,
-            vitals=VitalsReader(self.config.storage.dir),
+            vitals=self.parts.vitals,
             recovery=self.recovery,
             boot=self.boot,
             paused=self.paused,

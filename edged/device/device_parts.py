@@ -14,6 +14,7 @@ from edged.device.pipeline import SharedThreads
 from edged.host.board import BoardReader
 from edged.host.scheduler import Scheduler
 from edged.host.systemd import Watchdog
+from edged.host.vitals import VitalsReader
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from edged.mqtt.client.side_connection import SideConnection
     from edged.storage.models.registry import Registry
 
+FRESH_SECONDS, FRESH_SHARE = 10.0, 0.9  # that vital signs hold at most, and of the interval of reports
 SEVERAL = "streams"  # the one loop that the watchdog knows where several streams watch their own
 
 
@@ -63,6 +65,8 @@ class DeviceParts:
         self.threads = SharedThreads()
         self.connections: list[SideConnection] = []
         self.board_watch = BoardWatch(self.clock, BoardReader(), self.events)
+        fresh = FRESH_SHARE * min(config.report.every, FRESH_SECONDS)
+        self.vitals = VitalsReader(config.device_dir, clock=self.clock, fresh=fresh)
         self.clock_watch = ClockWatch(self.clock, self.events)
         self.edge_node = self._edge_node(registry)
 

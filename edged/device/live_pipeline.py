@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
 from edged.device.ingest.import_feed import ImportFeed
-from edged.device.learning.worker import ChangeQueue, TrainingWorker
+from edged.device.learning.changes import ChangeQueue
+from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Pipeline, label_requests
 from edged.device.serving import ServingWorker
 from edged.device.serving.label_requester import LabelRequester
@@ -57,7 +58,7 @@ class LivePipeline(Pipeline):
             samples=self.samples,
             registry=self.registry,
             changes=changes,
-            keys=self.keys,
+            keys=None if self.keys is None else self.keys.training,
         )
         requests = label_requests(config.labels, config.gate.holdout, state.boot)
         self.requester = LabelRequester(requests, self.schema, self.clock, host.events)
@@ -70,7 +71,7 @@ class LivePipeline(Pipeline):
             events=host.events,
             watchdog=watchdog,
             latencies=latencies,
-            keys=self.keys,
+            keys=None if self.keys is None else self.keys.serving,
         )
         notices = IngestNotices(self.schema, host.events, self.clock)
         admission = AdmissionControl(config.stream.admission_rules(), config.stream.watched)

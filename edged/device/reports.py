@@ -17,14 +17,15 @@ from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.trainer_messages import RunProgress
 from edged.host.vitals import Vitals
 from edged.storage.journal.journal import RunRecord
+from edged.storage.journal.last_status import read_status
 from edged.storage.outbox.tables import OutboxBacklog
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edged.host.vitals import BoardVitals
-    from edged.storage.models.registry import Registry
 
 PACE_SECONDS = 3600.0
-STATUS = "status"  # name of the registry's value
 
 
 # ---- what several of them hold -----------------------------------------------------------------
@@ -347,9 +348,9 @@ class StoredStatus(Message):
     keys: KeyModelsReport | None = None
 
     @classmethod
-    def of(cls, registry: Registry) -> StoredStatus:
-        """Read the stored status; all of it is None before the first."""
-        return cls.from_json(registry.get_value(STATUS) or {})
+    def of(cls, state: Path) -> StoredStatus:
+        """Read it from a state directory; all of it is None where there is none."""
+        return cls.from_json(read_status(state))
 
 
 # ---- metrics -----------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ class Settings:
             pipeline.models.configure(self.config.gate)
             pipeline.predictor.configure(self.config.gate)
         if pipeline.keys is not None:
-            pipeline.keys.configure(self.config)
+            pipeline.keys.pipelines.configure(self.config)
         if "log" in changes:
             logs.configure(self.config.log.level, self.config.log.format)
 

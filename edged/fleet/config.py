@@ -9,8 +9,9 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from edged.config.loader import all_problems, read_yaml
+from edged.config.loader import read_yaml
 from edged.config.mqtt import MqttConfig
+from edged.config.problems import all_problems
 from edged.config.serving import LogConfig
 from edged.config.training import DaySpan, minutes
 from edged.config.values import Count, Duration, FilePath, Name, Section, Share, Size

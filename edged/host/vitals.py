@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from edged.clock import Clock, SystemClock
@@ -56,6 +56,7 @@ class VitalsReader:
     """Reads vital signs; never raises, whatever the machine lacks.
 
     `path` is on the file system whose free space matters; procfs and sysfs are mounted at `proc` and `sys`.
+    A reading holds for `fresh` seconds, all but what was written: for those that share one reader.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class VitalsReader:
         sys: Path = Path("/sys"),
         root: Path = Path("/"),
         clock: Clock | None = None,
+        fresh: float = 0.0,
     ) -> None:
         self._path = path
         self._proc = proc
@@ -73,6 +75,8 @@ class VitalsReader:
         self._root = root
         self._board = BoardReader(sys=sys, root=root)
         self._clock = clock or SystemClock()
+        self._fresh = fresh
+        self._held: Vitals | None = None
         self._last = (self._clock.monotonic(), self.cpu_seconds())
 
     def read(self, child: int | None = None) -> Vitals:
@@ -80,6 +84,17 @@ class VitalsReader:
 
         `child` is the process id of a child that still lives, for what it has written.
         """
+        held = self._held
+        if held is None or self._clock.monotonic() - self._last[0] >= self._fresh:
+            self._held = held = self._read()
+        return replace(held, flash_bytes_written=self.flash_bytes(child))
+
+    def board(self) -> BoardVitals:
+        """Read heat, power and clock."""
+        told = vars(self.read())
+        return BoardVitals(**{field.name: told[field.name] for field in fields(BoardVitals)})
+
+    def _read(self) -> Vitals:
         pages = _field(self._proc / "self" / "statm", 1)
         return Vitals(
             cpu_percent=self._cpu_percent(),
@@ -87,12 +102,10 @@ class VitalsReader:
             load1=_field(self._proc / "loadavg", 0),
             disk_free_bytes=self._disk_free(),
             uptime_s=_field(self._proc / "uptime", 0),
-            flash_bytes_written=self.flash_bytes(child),
-            **vars(self.board()),
+            **vars(self._board_vitals()),
         )
 
-    def board(self) -> BoardVitals:
-        """Read heat, power and clock."""
+    def _board_vitals(self) -> BoardVitals:
         board = self._board.read()
         return BoardVitals(
             temperature_c=self._temperature(),

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.config import Config
-from edged.config.loader import PATTERNS, from_json, load
+from edged.config.loader import from_json, load
+from edged.config.problems import PATTERNS
 from edged.config.values import parse_duration, parse_size
 from edged.errors import ConfigError
 from tests.commands import edged

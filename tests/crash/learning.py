@@ -19,7 +19,8 @@ from edged.config import CommandsConfig
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.dispatcher import CommandDispatcher
 from edged.device.events import Events
-from edged.device.learning.worker import ChangeQueue, TrainingWorker
+from edged.device.learning.changes import ChangeQueue
+from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Host, Pipeline
 from edged.domain.commands.running import RunningCommands
 from edged.domain.commands.tasks import Handler

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edged.config import loader
-from edged.device.admin.state import status_of
+from edged.device.admin.local_status import status_of
 from edged.storage.models.registry import Registry
 from tests.faults.disks import RENAMES, SYNCS, WRITES, fill, may_mount, mounted
 from tests.faults.rig import Rig
@@ -110,7 +110,7 @@ def test_a_status_that_cannot_be_written_is_noticed_and_taken_back(broker: Mosqu
         assert rig.device.process is not None
         # The one that was written before there was a connection says "degraded", too.
         wait_until(lambda: status_of(config).state == "online", PATIENCE)
-        with failing(rig.device.process.pid, f"{WRITES},{SYNCS}", "ENOSPC", rig.state / "state.db-wal"):
+        with failing(rig.device.process.pid, f"{WRITES},{SYNCS}", "ENOSPC", rig.state / "status.json"):
             rig.publish(listener, 10)
             rig.answered(listener)
             rig.all_stored(PATIENCE)

@@ -155,3 +155,16 @@ def test_a_machine_that_tells_nonsense(machine: Path, text: str) -> None:
     vitals = reader(machine).read()
     assert (vitals.cpu_percent, vitals.rss_bytes, vitals.load1, vitals.uptime_s) == (None, None, None, None)
     assert vitals.disk_free_bytes is not None
+
+
+def test_those_that_share_a_reader_share_its_readings(machine: Path) -> None:
+    clock = VirtualClock()
+    shared = VitalsReader(
+        machine, proc=machine / "proc", sys=machine / "sys", root=machine, clock=clock, fresh=9.0
+    )
+    before = shared.read()
+    (machine / "proc" / "loadavg").write_text("7.5 0.0 0.0 1/1 1")
+    clock.advance_to(8.9)
+    assert shared.read() == before
+    clock.advance_to(9.0)
+    assert shared.read().load1 == 7.5

@@ -29,7 +29,7 @@ def health(config: Config) -> tuple[bool, str]:
     problem = None
     if (state / "state.db").exists():
         with Registry.open(state, readonly=True) as registry:
-            problem = problem_of(StoredStatus.of(registry), registry.boots(), config.report.every)
+            problem = problem_of(StoredStatus.of(state), registry.boots(), config.report.every)
     return (True, f"online: process {running}") if problem is None else (False, f"degraded: {problem}")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from edged.clock import SystemClock
 from edged.device.admin.audit import local_entry
 from edged.device.admin.results import ImportedFile, ImportReport
-from edged.device.admin.state import lock_state
+from edged.device.admin.stopped_device import lock_state
 from edged.device.ingest.import_feed import finish, store_part
 from edged.device.startup.bootstrap import open_samples, with_context
 from edged.domain.commits.imported import ImportProgress

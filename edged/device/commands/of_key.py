@@ -26,5 +26,5 @@ def addressed(pipeline: LivePipeline, request: Request) -> Iterator[Pipeline]:
         return
     if pipeline.keys is None:
         raise RefusedError("keys have no models of their own here", where="key", remedy="set model.per: key")
-    with pipeline.keys.held(key) as own:
+    with pipeline.keys.pipelines.held(key) as own:
         yield own

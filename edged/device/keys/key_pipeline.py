@@ -137,6 +137,11 @@ class KeyPipeline(Pipeline):
         """Whether the key's own model answers."""
         return self.contest.own
 
+    @property
+    def urgent(self) -> bool:
+        """Whether its samples or its quality have changed, so that it should train soon."""
+        return self.scheduler.triggers.drifted or self.scheduler.triggers.fallen
+
     def restore(self, note: KeyNote) -> None:
         """Go on from what was known when the model was unloaded."""
         try:

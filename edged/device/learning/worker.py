@@ -1,4 +1,4 @@
-"""Two loops: one for training runs and what their candidates become, one for changes that cannot wait."""
+"""The loop of training runs and what their candidates become."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edged.device.learning.changes import ChangeLoop
 from edged.device.learning.queued_run import QueuedRun
 from edged.device.learning.run_queue import RunQueue
 from edged.domain.training.training_run import RunEnd
@@ -19,6 +20,7 @@ from edged.storage.samples.erasure import erase_files
 
 if TYPE_CHECKING:
     from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+    from edged.device.learning.changes import ChangeQueue
     from edged.device.learning.key_turns import KeyTurns
     from edged.device.learning.label_disputes import LabelDisputes
     from edged.device.learning.regime_recall import RegimeRecall
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from edged.device.promotion.rollout import Rollout
     from edged.domain.commands.tasks import Task
     from edged.domain.drift.signals import DriftSignal
-    from edged.domain.protocols import ServedModel, Stage
+    from edged.domain.protocols import ServedModel
     from edged.domain.training.training_run import JudgedCandidate, RunOptions, RunResult
     from edged.host.turns import TurnThreads
     from edged.storage.models.registry import Registry
@@ -43,38 +45,6 @@ UNTOLD = (None, "interrupted", "stopped")
 ASKED_RUNS = 100  # newest runs among which that of a command is looked for
 IDLE_SECONDS = 1.0
 KEEP_SECONDS = 300.0  # between two writings of the detectors' state: a hundred kilobytes, for flash to wear
-SETTLE_SECONDS = 2.0
-
-
-class ChangeQueue:
-    """What threads must not wait for, such as a change of champion: `TrainingWorker` carries it out."""
-
-    def __init__(self) -> None:
-        self.actions: deque[Callable[[], None]] = deque()
-        self._turns: OwnTurns | SharedTurns = OwnTurns("change")
-
-    def defer(self, action: Callable[[], None]) -> None:
-        """Call `action` soon on another thread; from any thread."""
-        self.actions.append(action)
-        self._turns.set()
-
-    def start(self, stage: Stage, threads: TurnThreads | None) -> None:
-        """Let `stage` carry out what waits, on a thread of its own or on `threads`."""
-        if threads is not None:
-            self._turns = SharedTurns(threads)
-        self._turns.start(stage)
-
-    def wake(self) -> None:
-        """Have a turn taken; from any thread."""
-        self._turns.set()
-
-    def clear(self) -> None:
-        """Forget that it was woken, before what waits is counted."""
-        self._turns.clear()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the last turn, at most `timeout` seconds."""
-        self._turns.join(timeout)
 
 
 class TrainingWorker:
@@ -453,50 +423,3 @@ class TrainingWorker:
             self._disputes.apply()
         except StorageError as problem:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")
-
-
-class ChangeLoop:
-    """The loop that carries out changes as they come, also while a run of `worker` goes on for hours."""
-
-    def __init__(self, worker: TrainingWorker, queue: ChangeQueue) -> None:
-        self._worker, self._queue = worker, queue
-        self._ending = False
-        self._idle: float | None = SETTLE_SECONDS  # seconds between two turns without a change
-
-    def start(self, threads: TurnThreads | None) -> None:
-        """Begin, on a thread of its own or on `threads`, where `look` wakes it."""
-        if threads is not None:
-            self._idle = None
-        self._queue.start(self, threads)
-
-    def stop(self) -> None:
-        """Carry out what waits, then end."""
-        self._ending = True
-        self._queue.wake()
-
-    def patience(self) -> float | None:
-        """See `Stage`."""
-        return self._idle
-
-    def turn(self, *, woken: bool) -> bool:  # noqa: ARG002  what waits tells more
-        """See `Stage`: what waits, or what a full disk has refused where nothing does."""
-        self._queue.clear()
-        over, waiting = self._ending, len(self._queue.actions)
-        for _ in range(waiting):
-            self._carry_out(self._queue.actions.popleft())
-        if not waiting and not over:
-            self._catch_up()
-        return not over
-
-    def _carry_out(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-            self._worker.changed()
-        except Exception:
-            log.exception("change_failed")
-
-    def _catch_up(self) -> None:
-        try:
-            self._worker.catch_up()
-        except Exception:
-            log.exception("change_failed")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edged.device.events import Listener
-from edged.device.reports import STATUS
 from edged.device.startup.recovery import DATABASES
 from edged.domain.events import TrainingFinished, TrainingStarted
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
+from edged.storage.journal.last_status import write_status
 
 if TYPE_CHECKING:
     from edged.device.events import Events
@@ -37,7 +37,7 @@ class Endings(Protocol):
 
 
 class PeriodicReporter(Listener):
-    """Publishes states and metrics, and stores the status in the registry of `pipeline`.
+    """Publishes states and metrics, and stores the status of `pipeline` for `edged status`.
 
     `settings` has the retained state `config`. `sequence`: numbers of messages, stored with each report.
     `notifier` shows the state in `systemctl status`; None where that is of several streams. `endings`
@@ -114,9 +114,7 @@ class PeriodicReporter(Listener):
         """Store the status for `edged status`; if the disk refuses it, the older status stays."""
         try:
             told_at = self._pipeline.clock.monotonic()
-            self._pipeline.registry.set_value(STATUS, {**status.to_json(), "told_at": told_at})
-        except CorruptError as problem:
-            self._stop_for_repair(problem)
+            write_status(self._pipeline.config.storage.dir, {**status.to_json(), "told_at": told_at})
         except StorageError as problem:
             level = log.debug if self._problem == problem.line() else log.warning
             self._problem = problem.line()

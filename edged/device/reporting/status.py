@@ -75,7 +75,7 @@ class StatusCollector:
         self._started = pipeline.clock.monotonic()
         self._rate = _Rate(self._started)
         self._first = pipeline.samples.counters().samples
-        self._earlier = StoredStatus.of(pipeline.registry).model
+        self._earlier = StoredStatus.of(pipeline.config.storage.dir).model
 
     @property
     def problem(self) -> str | None:

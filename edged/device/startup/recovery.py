@@ -42,9 +42,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     "the threads": ("state.db", "samples.db", "outbox.db"),
 }
 """What a start opens, and what is set aside where it fails, one more with each start."""
-FILES = (*DATABASES, "outbox.db", "boot.json", "config.set.json", "bundle.hidden.json", "engine-choice.json",
-         "trust.json", "trust.copy.json", "audit.head", "models/champion", "web-access.json",
-         "web-access.lock", "web-certificate.pem")  # fmt: skip
+FILES = (*DATABASES, "outbox.db", "boot.json", "status.json", "config.set.json", "bundle.hidden.json",
+         "engine-choice.json", "trust.json", "trust.copy.json", "audit.head", "models/champion",
+         "web-access.json", "web-access.lock", "web-certificate.pem")  # fmt: skip
 FOLDERS = ("models", "checkpoints", "candidates", "incoming", "updates", "rounds", "fleet", "bundles",
            "exports", "unpacked", "bundle", "imports")  # fmt: skip
 FAILURES, DEATHS = 2, 5

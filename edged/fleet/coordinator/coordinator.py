@@ -31,6 +31,7 @@ from edged.fleet.coordinator.aggregation import (
 )
 from edged.fleet.coordinator.announcer import Announcer
 from edged.fleet.coordinator.control import ControlReader
+from edged.fleet.coordinator.devices import DevicePool, States, update_bytes
 from edged.fleet.coordinator.history import ModelHistory
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model, head_of
@@ -43,12 +44,11 @@ from edged.fleet.coordinator.public_status import (
     RunTotals,
     StatusPublisher,
 )
-from edged.fleet.coordinator.reports import LATE, RoundReports, States
+from edged.fleet.coordinator.reports import LATE, RoundReports
 from edged.fleet.coordinator.rollout import RolloutStages
 from edged.fleet.coordinator.updates import UpdateAdmission
 from edged.fleet.rules.aggregation import Aggregate
 from edged.fleet.rules.layout import Layout
-from edged.fleet.rules.rollout import charged, fetched, remaining
 from edged.fleet.rules.rounds import (
     FleetState,
     awaiting_approval,
@@ -59,7 +59,7 @@ from edged.fleet.rules.rounds import (
     opened,
     trial,
 )
-from edged.fleet.rules.selection import choose, eligible, share_of, why_not
+from edged.fleet.rules.selection import choose
 from edged.fleet.rules.verdict import StageVerdict, judge, worse_of
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
@@ -67,10 +67,7 @@ from edged.signing import Unsealer
 from edged.storage.files.atomic import DISK
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from edged.clock import Clock
-    from edged.domain.federated.messages import DeviceState
     from edged.domain.federated.settings import BaseModelInfo, RoundSettings
     from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
@@ -83,7 +80,6 @@ BATCH = 256
 TICK = 0.5
 STATUS_SECONDS = 2.0
 STATES_SECONDS = 10.0  # after a start, in which devices' retained states come, before a rollout goes on
-WAITING_SECONDS = 30.0
 NAMED = 200  # devices whose names are in a status or an entry of the lineage
 
 log = get_logger("edged.fleet")
@@ -121,6 +117,10 @@ class Coordinator:
         self.layout, self._head = Layout.of(weights), head_of(config, weights)
         self.reports = RoundReports(self.journal, self.course)
         self._states = States(self._audience)
+        self._devices = DevicePool(
+            config, self._audience, self._states, self._reader, self._rollout,
+            update_bytes(config, self.layout, self._head),
+        )  # fmt: skip
         self._history = ModelHistory(config.dir, disk)
         self._inbox = Inbox(config.broker.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
@@ -132,9 +132,7 @@ class Coordinator:
         self.admission = UpdateAdmission(
             config, self.journal, self.layout, self.course, self._reader, self._head, self._masks
         )
-        self._since: float | None = None
         self._began: float | None = None  # when it was connected first
-        self._waits, self._waited = (-1, ""), float("-inf")
         self._published = 0.0
         self._publisher = StatusPublisher(self._announcer)
         self.told: CoordinatorStatus | None = None  # the newest status, for other threads
@@ -366,40 +364,14 @@ class Coordinator:
         self._announcer.announce(course)
         self._publish_status(anew=True)
 
-    def _ready(self, now: float) -> list[str]:
-        found = eligible(
-            self._states.all(), self._config.choose, self.course.bundle, now, self._audience.hours
-        )
-        excluded = self._control.excluded
-        return [name for name in found if name not in excluded]
-
-    def _there(self, now: float) -> dict[str, DeviceState]:
-        """The devices that could try a model, whether they would train or not, by name."""
-        oldest, gone = now - self._config.choose.max_age, {*self._states.stopped(), *self._control.excluded}
-        return {
-            state.device: state
-            for state in self._states.all()
-            if state.at >= oldest and state.bundle == self.course.bundle and state.device not in gone
-        }
-
-    def _within_budget(self, ready: list[str], now: float) -> list[str]:
-        """As many of the devices as the fleet's budget of bytes has left for today."""
-        size = self._update_bytes
-        left, kept = remaining(self.course, self._rollout.fleet_bytes, now), []
-        for name in sorted(ready, key=lambda name: fetched(self._states.get(name), self.course.standing)):
-            left -= size + fetched(self._states.get(name), self.course.standing)
-            if left < 0:
-                break
-            kept.append(name)
-        return kept
-
     def _open(self, now: float) -> None:
         token = secrets.token_hex(16)
         devices: tuple[str, ...] | None = None
         if not self._config.choose.everyone:
-            ready = self._within_budget(self._ready(now), now)
-            if not self._enough(len(ready), now):
-                self._tell_waiting(len(ready), now)
+            ready = self._devices.ready(self.course, now)
+            ready = self._devices.affordable(ready, self.course, now)
+            if not self._devices.suffices(len(ready), now):
+                self._devices.log_waiting(len(ready), self.course, now)
                 return
             devices = choose(ready, self._pace.devices, self._pace.over, token)
         told = RoundAnnouncement(
@@ -408,13 +380,7 @@ class Coordinator:
             self._settings, None if self._unsealer is None else self._unsealer.public, self._audience,
         )  # fmt: skip
         log.info("round_opened", round=told.round, devices=None if devices is None else len(devices))
-        self._enter(self._charged(opened(self.course, told, self._pace), devices or (), now))
-
-    def _charged(self, course: FleetState, devices: Collection[str], now: float) -> FleetState:
-        """After devices were asked to train: they fetch the base that they lack, and send an update."""
-        size = self._update_bytes
-        spent = sum(size + fetched(self._states.get(name), course.standing) for name in devices)
-        return charged(course, spent, now)
+        self._enter(self._devices.charged(opened(self.course, told, self._pace), devices or (), now))
 
     @property
     def _settings(self) -> RoundSettings:
@@ -422,41 +388,17 @@ class Coordinator:
         head = self._head
         return replace(self._config.settings, statistics=None if head is None else head.told)
 
-    @property
-    def _update_bytes(self) -> int:
-        """About the bytes of what a device sends in a round, not compressed."""
-        if self._head is not None:
-            return 8 * self._head.size
-        if self._config.masks.enabled:
-            return 8 * (self.layout.size + 1)
-        return self.layout.update_bytes(self._config.train.dtype)
-
-    def _enough(self, ready: int, now: float) -> bool:
-        """Whether a round can begin: with all that it asks for, or after a while with a quorum."""
-        if ready < self._pace.least:
-            self._since = None
-            return False
-        self._since = now if self._since is None else self._since
-        waited = now - self._since >= self._config.choose.patience
-        return waited or ready >= self._pace.devices * self._pace.over
-
-    def _tell_waiting(self, ready: int, now: float) -> None:
-        """Log why no round is opened, when that has changed, and now and then."""
-        reasons = dict(Counter(self._reasons(now).values()).most_common(5))
-        told = (ready, str(reasons))
-        if told != self._waits and now - self._waited >= WAITING_SECONDS:
-            self._waits, self._waited = told, now
-            log.info("fleet_waits", ready=ready, needed=self._pace.least, not_ready=reasons)
-
     def _extend(self, now: float) -> None:
         asked = self.course.asked
-        fresh = [] if asked is None else [name for name in self._ready(now) if name not in asked]
+        ready = [] if asked is None else self._devices.ready(self.course, now)
+        fresh = [name for name in ready if name not in (asked or ())]
         missing = self._pace.devices - self.admission.accepted
-        more = choose(self._within_budget(fresh, now), missing, self._pace.over, secrets.token_hex(4))
+        affordable = self._devices.affordable(fresh, self.course, now)
+        more = choose(affordable, missing, self._pace.over, secrets.token_hex(4))
         log.warning(
             "round_extended", round=self.course.number, updates=self.admission.accepted, more=len(more)
         )
-        self._enter(self._charged(extended(self.course, more, self._pace, now), more, now))
+        self._enter(self._devices.charged(extended(self.course, more, self._pace, now), more, now))
 
     def _close(self, now: float) -> None:
         """Aggregate; the model is durable before anything says that the round is closed."""
@@ -491,11 +433,12 @@ class Coordinator:
 
     def _begin_stage(self, model: BaseModelInfo, stage: int, now: float) -> None:
         if self._rollout.configured:
-            begun = self._rollout.begin(self.course, model, stage, now, self._there(now), self._keep)
+            present = self._devices.present(self.course, now)
+            begun = self._rollout.begin(self.course, model, stage, now, present, self._keep)
             log.info("rollout_stage", round=begun.number, stage=self._rollout.name_of(begun.stage))
             self._enter(begun)
             return
-        few, until = self._share(self.course, stage, now), now + self._config.gate.wait
+        few, until = self._devices.share(self.course, stage, now), now + self._config.gate.wait
         self._enter(trial(self.course, model, few, stage, until, self._keep, self.course.asked))
 
     def _next_stage(self, now: float) -> None:
@@ -527,26 +470,16 @@ class Coordinator:
         weights = summed(head, self._config, base, self.layout, total)
         return finite(weights), Aggregate(total, len(names), 0)
 
-    def _pool(self, course: FleetState, now: float) -> set[str]:
-        """The devices that may be asked: those that took part, and those that are well."""
-        return {*self._ready(now), *(course.asked or ())}.difference(self._control.excluded)
-
-    def _share(self, course: FleetState, stage: int, now: float) -> tuple[str, ...] | None:
-        share, told = self._config.stages[stage], course.round
-        if isinstance(share, str) or share >= 1.0 or told is None:
-            return None
-        return share_of(self._pool(course, now), share, told.id, self._config.gate.least)
-
     def _evaluate(self, now: float, *, at_once: bool = False) -> None:
         told = self.course.round
         if told is None:
             return
-        further = self._rollout.spread(self.course, self._there(now), now)
+        further = self._rollout.spread(self.course, self._devices.present(self.course, now), now)
         if further is not self.course:
             self._enter(further)
             told = further.round or told
         reports = self.reports.of(told.base.hash)
-        asked = set(told.devices if told.devices is not None else self._pool(self.course, now))
+        asked = set(told.devices if told.devices is not None else self._devices.judges(self.course, now))
         asked.difference_update(self._control.excluded)
         awaited = asked - self._states.stopped() - {report.device for report in reports}
         goes_on = bool(self.course.queue) or (now < self.course.until and bool(awaited))
@@ -627,31 +560,15 @@ class Coordinator:
             refused=dict(self.admission.refused),
             totals=RunTotals(dict(self._ended), dict(self._refused + self.admission.refused)),
             devices=len(states),
-            ready=len(self._ready(now)),
+            ready=len(self._devices.ready(course, now)),
             masks=self._masks.progress,
             paused=self._control.paused,
             traffic=course.traffic if course.day == int(now // DAY_SECONDS) else 0,
             excluded=tuple(self._control.excluded),
-            waits_for=self._waits_for(now),
-            why_not=dict(list(self._reasons(now).items())[:NAMED]),
+            waits_for=self._devices.waits_for(course, now),
+            why_not=dict(list(self._devices.reasons(course, now).items())[:NAMED]),
             rollout=self._rollout_status(),
         )
-
-    def _waits_for(self, now: float) -> str:
-        """Why no round is opened, in words; empty while one is under way or about to be."""
-        if self.course.phase not in ("waiting", "done") or now < self.course.until:
-            return ""
-        if self._control.paused:
-            return "`edged fleet round resume`"
-        ready = self._ready(now)
-        if len(ready) < self._pace.least:
-            return f"{self._pace.least} devices that are ready"
-        if not self._config.choose.everyone and len(self._within_budget(ready, now)) < self._pace.least:
-            return "the budget of bytes of the fleet for today is used"
-        if not self._config.choose.everyone and self._since is not None:
-            left = self._since + self._config.choose.patience - now
-            return f"more devices that are ready, for another {left:.0f} s" if left > 0 else ""
-        return ""
 
     def _rollout_status(self) -> RolloutStatus | None:
         """How far the model of the round has come; None unless devices try one."""
@@ -671,12 +588,3 @@ class Coordinator:
             worse=tuple(worse_of(reports, self.reports.before, self._config.gate)[:NAMED]),
             approval=course.phase == "approval",
         )
-
-    def _reasons(self, now: float) -> dict[str, str]:
-        """Why a device takes no part, by name, in words."""
-        excluded, found = self._control.excluded, {}
-        for state in sorted(self._states.all(), key=lambda state: state.device):
-            reason = why_not(self._config.choose, state, self.course.bundle, now, self._audience.hours)
-            if state.device in excluded or reason:
-                found[state.device] = "excluded" if state.device in excluded else reason
-        return found

@@ -1,57 +1,18 @@
-"""How devices are, and what they make of the model of a round."""
+"""What devices make of the model of a round."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from edged.domain.federated.messages import STOPPED, DeviceState, Evaluation
+from edged.domain.federated.messages import Evaluation
 from edged.errors import RejectedUpdateError
 
 if TYPE_CHECKING:
-    from edged.domain.federated.audience import Audience
     from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.rules.rounds import FleetState
     from edged.storage.files.append_log import AppendLog
-
-
 LATE = "late"
-
-
-class States:
-    """The newest state of each device that rounds for `audience` are for."""
-
-    def __init__(self, audience: Audience) -> None:
-        self._audience = audience
-        self._states: dict[str, DeviceState] = {}
-
-    def get(self, device: str) -> DeviceState | None:
-        """The newest state of a device; None without one."""
-        return self._states.get(device)
-
-    def receive(self, device: str, payload: bytes) -> None:
-        """Store the state of a device; an empty payload removes the device.
-
-        RejectedUpdateError when it is none, or of another device than its topic.
-        """
-        if not payload:
-            self._states.pop(device, None)
-            return
-        state = DeviceState.read(payload)
-        if state.device != device:
-            raise RejectedUpdateError("identity", f"the topic is of {device}, the state of {state.device}")
-        if self._audience.includes(state.facts):
-            self._states[device] = state
-        else:
-            self._states.pop(device, None)
-
-    def stopped(self) -> set[str]:
-        """The devices that have said that they stop."""
-        return {state.device for state in self._states.values() if state.why_not == STOPPED}
-
-    def all(self) -> list[DeviceState]:
-        """List the states of all devices."""
-        return list(self._states.values())
 
 
 class RoundReports:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edged.storage.files.atomic import DISK, Disk, disk_errors, publish_file
+from edged.storage.journal import last_status
 
 RESTORING, RESTORED, REPLACED = ".restoring", ".restored", ".replaced"
 _MARK = ".old-is-gone"
@@ -20,7 +21,7 @@ _MARK = ".old-is-gone"
 STATE = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles", "bundle", "by-key",
-    "bundle.hidden.json", "config.set.json", "boot.json",
+    "bundle.hidden.json", "config.set.json", "boot.json", last_status.FILE,
 )  # fmt: skip
 """What belongs to a state; other files in its directory are nobody's business."""
 

@@ -129,7 +129,7 @@ class Replay(Listener):
         self.pipeline = pipeline = Pipeline(config, bundle, self.registry, self.log, self.log, host)
         self.keys = KeyModels(pipeline, bundle, host) if config.model.per == "key" else None
         if self.keys is not None:
-            stack.callback(self.keys.close)
+            stack.callback(self.keys.pipelines.close)
         self.models, self.recall, self.rollout = pipeline.models, pipeline.recall, pipeline.rollout
         self.predictor, self.scheduler = pipeline.predictor, pipeline.scheduler
 
@@ -248,7 +248,9 @@ class Replay(Listener):
         aside = self._append(index, with_labels=False)
         for predictor, share, rows, made in shares:
             if share is not None and self.keys is not None:
-                self.keys.compare(share, made, self.stream.x[rows], [self.stream.keys[i] for i in rows])
+                self.keys.serving.compare(
+                    share, made, self.stream.x[rows], [self.stream.keys[i] for i in rows]
+                )
             out = aside[rows - start]
             predictor.ignore(rows[out] + 1)
             predictor.shadow(rows[~out] + 1, self.stream.x[rows[~out]])
@@ -263,7 +265,7 @@ class Replay(Listener):
         if self.keys is None:
             yield self.predictor, None, index
             return
-        for share in self.keys.split([self.stream.keys[i] for i in index]):
+        for share in self.keys.serving.split([self.stream.keys[i] for i in index]):
             yield share.predictor, share, index[share.rows]
 
     def _answer(self, predictor: Predictor, rows: NDArray[np.int64], end: int) -> Predictions:
@@ -349,7 +351,7 @@ class Replay(Listener):
         told = [sources[i] for i in rows]
         outcome = self.predictor.label(rows + 1, y, self.stream.x[rows], sources=told)
         if self.keys is not None:
-            self.keys.label(rows + 1, y, self.stream.x[rows], told)
+            self.keys.serving.label(rows + 1, y, self.stream.x[rows], told)
         self.pipeline.disputes.apply()
         if outcome is not None:
             self.rollout.probation_ended(self.predictor.champion.version, outcome)
@@ -361,8 +363,9 @@ class Replay(Listener):
         found = self.recall.worth_trying(self.scheduler.consumed, self.predictor.champion.version)
         if found is not None:
             self._serves(self.rollout.recall(*found))
-        while self.keys is not None and (key := self.keys.next_key(self.scheduler.waiting())) is not None:
-            self.keys.train(key)
+        training = None if self.keys is None else self.keys.training
+        while training is not None and (key := training.next_key(self.scheduler.waiting())) is not None:
+            training.train(key)
         result = self.scheduler.step()
         if result is None:
             return

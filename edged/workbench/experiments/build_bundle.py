@@ -36,9 +36,15 @@ def build_bundle(order: TrialOrder) -> BundleBuilt:
     """Build `order.bundle`. EdgedError says what cannot be built and why."""
     recipe, notes = order.recipe, list[str]()
     model = _model(order)
-    statistics = _statistics(order, model) if model.producer_name == UNTRAINED else None
-    if model.producer_name != UNTRAINED:
-        notes.append(f"the inputs of {recipe.model} are taken as they are: it may be trained already")
+    wanted = recipe.standardise
+    if wanted is None:
+        wanted = model.producer_name == UNTRAINED
+        if not wanted:
+            notes.append(
+                f"the inputs of {recipe.model} are taken as they are: it may be trained already;"
+                " for one that is not, set standardise: true"
+            )
+    statistics = _statistics(order, model) if wanted else None
     if order.weights is not None:
         model = _trained(model, order.weights)
     build(

@@ -71,6 +71,11 @@ class RecipeConfig(Section):
     model: _Few[Path] | None = Field(
         None, description="an ONNX file instead of a standard network; relative to the recipe file"
     )
+    standardise: _Few[bool | None] = Field(
+        [None],
+        description="put the mean and spread of the training part in front of the network; true for standard"
+        " networks, false for a model of one's own when absent",
+    )
     hidden: _Lists[_Layer] | None = Field(
         None, description="layers of the network: [64, 32]; a list of such lists for variants"
     )

@@ -28,13 +28,14 @@ SHORT = {"learning_rate": "lr", "replay_share": "replay", "weight_decay": "decay
 class Recipe:
     """One way to train. `model` is a file and `network` empty, or the other way round.
 
-    `replay_share` None shuffles all samples, `patience` None goes on to the last epoch; options of the
-    optimizer that are None are its own.
+    `replay_share` None shuffles all samples, `patience` None goes on to the last epoch, `standardise`
+    None does it for what `edged model new` makes; options of the optimizer that are None are its own.
     """
 
     name: str
     network: NetworkKind | Literal[""]
     model: str
+    standardise: bool | None
     hidden: tuple[int, ...]
     loss: str
     optimizer: str

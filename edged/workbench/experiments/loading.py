@@ -10,7 +10,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from edged.config import Config, DeviceConfig
-from edged.config.loader import all_problems, read_yaml
+from edged.config.loader import read_yaml
+from edged.config.problems import all_problems
 from edged.errors import ConfigError
 from edged.storage.recordings import read_recording
 from edged.workbench.experiments.config import RecipeFile

@@ -69,14 +69,14 @@ def opened(path: Path) -> Iterator[tuple[KeyModels, Pipeline, Heard]]:
         host = Host(Events(heard), SystemClock(), InferenceReader(), client)
         pipeline = Pipeline(config, bundle, registry, samples, samples, host)
         models = KeyModels(pipeline, bundle, host)
-        stack.callback(models.close)
+        stack.callback(models.pipelines.close)
         yield models, pipeline, heard
 
 
 def promote(models: KeyModels, key: str) -> None:
     """Let a key's own model serve: here the stream's weights once more."""
-    models.begin(key)
-    with models.held(key) as own:
+    models.training.begin(key)
+    with models.pipelines.held(key) as own:
         folder = own.config.storage.dir / "candidates" / "made"
         first = own.registry.verify(own.predictor.champion.version).parent
         shutil.copytree(first, folder, ignore=shutil.ignore_patterns(MANIFEST))
@@ -88,7 +88,7 @@ def promote(models: KeyModels, key: str) -> None:
 
 def own_answers(models: KeyModels, *keys: str) -> list[bool]:
     """Whose own model answers, key by key."""
-    found = {share.key: share.own for share in models.split(keys)}
+    found = {share.key: share.own for share in models.serving.split(keys)}
     return [found.get(key, False) for key in keys]
 
 
@@ -99,27 +99,27 @@ def test_those_not_used_for_longest_are_unloaded_and_come_back_as_they_were(tmp_
         status = models.status()
         assert (status.own, status.loaded, status.unloads) == (3, 2, 1)
         assert own_answers(models, "b", "c") == [True, True]
-        models.split(["a"])  # it is loaded, in the place of b or c
+        models.serving.split(["a"])  # it is loaded, in the place of b or c
         assert own_answers(models, "a") == [True]
         assert models.status().loaded == 2
-        assert models.at("a").predictor.champion.version == 2
+        assert models.pipelines.at("a").predictor.champion.version == 2
 
 
 def test_after_a_restart_keys_go_on_from_what_was_stored(tmp_path: Path) -> None:
     path = configured(tmp_path)
     with opened(path) as (models, _, _):
         promote(models, "pump/1")
-        mix = models.at("pump/1").mix
-        x = np.zeros((1, models.at("pump/1").schema.width), np.float32)
-        models.at("pump/1").predictor.predict(np.array([1]), x)
+        mix = models.pipelines.at("pump/1").mix
+        x = np.zeros((1, models.pipelines.at("pump/1").schema.width), np.float32)
+        models.pipelines.at("pump/1").predictor.predict(np.array([1]), x)
         assert isinstance(mix, ExpertMix)
         mix.update(np.eye(len(mix.weights), 3, dtype=np.float32)[None], np.array([0]))
         kept = mix.state()
     with opened(path) as (models, _, _):
         assert models.status().own == 1
-        models.split(["pump/1"])
+        models.serving.split(["pump/1"])
         assert own_answers(models, "pump/1") == [True]
-        assert models.at("pump/1").mix.state() == kept
+        assert models.pipelines.at("pump/1").mix.state() == kept
 
 
 def test_a_damaged_directory_is_set_aside_and_the_key_shares(tmp_path: Path) -> None:
@@ -143,22 +143,22 @@ def test_a_damaged_directory_is_set_aside_and_the_key_shares(tmp_path: Path) -> 
 def test_a_birth_that_was_cut_off_is_finished_or_begun_again(tmp_path: Path) -> None:
     path = configured(tmp_path)
     with opened(path) as (models, _, _):
-        models.begin("a")
+        models.training.begin("a")
     folder = KeyFolders(tmp_path / "state").of("a")
     shutil.rmtree(folder / "models")  # the cut came before there was a model
     (folder / "key.json").unlink(missing_ok=True)
     with opened(path) as (models, _, _):
         assert own_answers(models, "a") == [False]
-        assert models.at("a").shares
+        assert models.pipelines.at("a").shares
 
 
 def test_version_0_is_the_streams_model(tmp_path: Path) -> None:
     with opened(configured(tmp_path)) as (models, _, heard):
         promote(models, "a")
-        with models.held("a") as own:
+        with models.pipelines.held("a") as own:
             own.rollout.roll_back("command", 0)
         assert own_answers(models, "a") == [False]
-        assert models.at("a").shares
+        assert models.pipelines.at("a").shares
         (told,) = [event.to_json() for event in heard.events if event.name == "model_rolled_back"]
         assert (told["key"], told["from"]) == ("a", 2)
 
@@ -170,7 +170,7 @@ def test_what_is_erased_is_gone(tmp_path: Path) -> None:
         assert models.forget("a") == 1
         assert own_answers(models, "a", "b") == [False, True]
         with pytest.raises(RefusedError, match="no own model"):
-            models.at("a")
+            models.pipelines.at("a")
         assert models.forget() == 1
         assert not (tmp_path / "state" / FOLDER).exists()
 
@@ -180,7 +180,7 @@ def test_changes_of_champions_are_in_the_streams_audit_log(tmp_path: Path) -> No
         promote(models, "a")
         told = [entry for entry in pipeline.registry.waiting_audit().values() if entry.get("key") == "a"]
         assert [entry["after"] for entry in told] == [1, 2]
-        assert not models.at("a").registry.waiting_audit()
+        assert not models.pipelines.at("a").registry.waiting_audit()
 
 
 def test_streams_without_labels_have_one_model(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import pytest
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.changes import ChangeQueue
 from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
-from edged.device.learning.worker import ChangeQueue, TrainingWorker
+from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import HeadTeacher, Predictor
 from edged.errors import StorageError
@@ -104,7 +105,7 @@ def test_a_rollback_does_not_wait_for_a_training_run(house: House) -> None:
 def test_a_rollback_that_the_disk_refuses_is_served_at_once_and_durable_later(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edged.device.learning.worker.SETTLE_SECONDS", 0.02)
+    monkeypatch.setattr("edged.device.learning.changes.SETTLE_SECONDS", 0.02)
     model = house.gate.crowned(BAD, 1)
     house.predictor.swap(model)
     registry, refused = house.gate.registry, threading.Event()

@@ -14,9 +14,10 @@ from edged.clock import SystemClock
 from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events, Listener
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
+from edged.device.learning.changes import ChangeQueue
 from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
-from edged.device.learning.worker import ChangeQueue, TrainingWorker
+from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import HeadTeacher, Predictor
 from edged.domain.judging.regimes import Regimes

@@ -15,7 +15,7 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.clock import SystemClock
 from edged.config.loader import load
-from edged.device.admin.state import train_once
+from edged.device.admin.local_training import train_once
 from edged.device.startup.open_state import open_state
 from edged.domain.training.message import encode
 from edged.domain.training.trainer_messages import Setup

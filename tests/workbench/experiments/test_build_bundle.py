@@ -21,8 +21,11 @@ from edged.workbench.recordings.stream import Stream
 ROWS = np.arange(8)
 
 
+@pytest.mark.parametrize("chosen", [None, True, False])
 @pytest.mark.parametrize("producer", ["pytorch", UNTRAINED])
-def test_only_networks_of_our_own_are_standardised(tmp_path: Path, producer: str) -> None:
+def test_a_recipe_standardises_networks_of_our_own_and_others_if_told(
+    tmp_path: Path, producer: str, chosen: bool | None
+) -> None:
     x = np.random.default_rng(1).normal(50, 9, (8, 3)).astype(np.float32)
     every = np.ones(8, np.bool_)
     stream = Stream(x, np.zeros((8, 1), np.float32), ROWS.astype(np.float64), [""] * 8, every, every, None)
@@ -31,7 +34,7 @@ def test_only_networks_of_our_own_are_standardised(tmp_path: Path, producer: str
     network.producer_name = producer
     (tmp_path / "model.onnx").write_bytes(network.SerializeToString())
     file = RecipeFile.model_validate(
-        {"stream": {"features": 3, "classes": 2}, "recipes": [{"model": "model.onnx"}]}
+        {"stream": {"features": 3, "classes": 2}, "recipes": [{"model": "model.onnx", "standardise": chosen}]}
     )
     (recipe,) = expand(file, tmp_path)
     order = TrialOrder(
@@ -40,7 +43,7 @@ def test_only_networks_of_our_own_are_standardised(tmp_path: Path, producer: str
     notes = build_bundle(order).notes
     bundle = Bundle.open(order.bundle)
     before, after = (InferenceModel(path).predict(x) for path in (Path(recipe.model), bundle.inference_model))
-    kept = producer != UNTRAINED
+    kept = producer != UNTRAINED if chosen is None else not chosen
     assert (bundle.standardise is None) == kept
     assert np.allclose(before, after, atol=1e-5) == kept
-    assert any("may be trained already" in note for note in notes) == kept
+    assert any("may be trained already" in note for note in notes) == (kept and chosen is None)

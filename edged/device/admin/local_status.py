@@ -1,0 +1,108 @@
+"""`edged status`: what the state directory tells of a device, whether it runs or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edged.device.admin.audit import head_of
+from edged.device.admin.health import problem_of
+from edged.device.admin.results import LocalModel, LocalStatus, LocalTraining
+from edged.device.learning.scheduler import BACKOFF, backoff_rules
+from edged.device.promotion.summary import stored_summary
+from edged.device.reports import Health, StoredStatus
+from edged.device.startup.bootstrap import open_samples
+from edged.domain.text import when
+from edged.domain.training.guards import FailureBackoff
+from edged.storage.files.atomic import DirectoryLock
+from edged.storage.journal.last_shutdown import crashed
+from edged.storage.models.registry import Registry
+from edged.storage.outbox import queue
+from edged.storage.outbox.tables import OutboxBacklog
+
+if TYPE_CHECKING:
+    from edged.config import Config
+
+
+def status_of(config: Config) -> LocalStatus:
+    """Read from the state directory what `edged status` prints, whether the daemon runs or not.
+
+    Counters come from the sample log itself, so they are current. What only the daemon knows (live quality,
+    pending messages) is as it wrote it last.
+    """
+    state, counted = config.storage.dir, (0, 0, 0, 0)
+    running, outbox = DirectoryLock.holder(state), OutboxBacklog(0, 0, 0)
+    if (state / "samples.db").exists():
+        with open_samples(config, readonly=True) as samples:
+            counters = samples.counters()
+        counted = counters.samples, counters.labels, counters.quarantined, counters.evicted
+    if running is None and (state / queue.DATABASE).exists():
+        outbox = queue.waiting(state / queue.DATABASE)
+    name = "online" if running is not None else "crashed" if crashed(state) else "stopped"
+    status = LocalStatus(
+        state=name,
+        pid=running,
+        samples=counted[0],
+        labels=counted[1],
+        quarantined=counted[2],
+        evicted=counted[3],
+        model=LocalModel(),
+        training=LocalTraining(),
+        outbox=outbox,
+        engine=config.training.engine,
+        on_hold=(),
+        audit=head_of(state),
+        drift=None,
+        health=Health.of(name, None),
+    )
+    if (state / "state.db").exists():
+        with Registry.open(state, readonly=True) as registry:
+            status = _with_registry(status, config, registry)
+    return replace(status, health=Health.of(status.state, status.problem))
+
+
+def _with_registry(status: LocalStatus, config: Config, registry: Registry) -> LocalStatus:
+    last, champion = StoredStatus.of(config.storage.dir), registry.champion()
+    reign, runs = registry.reign(), registry.runs(1)
+    record = None if champion is None else registry.get(champion)
+    backoff = FailureBackoff.recalled(backoff_rules(config.training), registry.get_value(BACKOFF))
+    status = replace(
+        status,
+        model=LocalModel(
+            version=champion,
+            since=reign.ts if reign else None,
+            parent=None if record is None else record.parent,
+            pinned=record is not None and record.pinned,
+            quality=last.model.quality,
+        ),
+        training=LocalTraining(
+            runs=registry.run_count(),
+            last=runs[0] if runs else None,
+            paused=backoff.pause(),
+            learned=stored_summary(registry),
+        ),
+        engine=last.engine or status.engine,
+        on_hold=registry.get_value("paused") or (),
+        drift=last.drift,
+        keys=last.keys,
+    )
+    if status.state == "crashed":
+        seen = "" if last.ts is None else f"; its last status is of {when(last.ts)}"
+        return replace(status, problem=f"the daemon ended without a stop{seen}: see its log")
+    return _with_daemon(status, last, problem_of(last, registry.boots(), config.report.every))
+
+
+def _with_daemon(status: LocalStatus, last: StoredStatus, problem: str | None) -> LocalStatus:
+    """Add what only a running daemon knows."""
+    if status.state != "online":
+        return status
+    return replace(
+        status,
+        state="online" if problem is None else "degraded",
+        problem=problem,
+        training=replace(status.training, present=last.training),
+        outbox=last.outbox or status.outbox,
+        host=last.host,
+        flash=last.flash,
+        stuck=last.stuck,
+    )

@@ -1,0 +1,87 @@
+"""`edged train`: one training run and its judgement, while no daemon runs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from edged.clock import SystemClock
+from edged.device.admin.audit import local_entry
+from edged.device.admin.results import JudgedRun
+from edged.device.admin.stopped_device import lock_state, model_reader
+from edged.device.events import Events
+from edged.device.learning.trainer_client import TrainerClient
+from edged.device.pipeline import Host, Pipeline
+from edged.device.promotion.summary import SUMMARY
+from edged.device.startup.bootstrap import open_samples, with_bundle
+from edged.device.startup.recovery import unfinished
+from edged.domain import outcomes
+from edged.errors import RefusedError, StorageError
+from edged.storage.journal.audit_log import AuditLog
+from edged.storage.models.active_bundle import ActiveBundle
+from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.installed_bundles import InstalledBundles
+from edged.storage.models.registry import Registry
+from edged.storage.models.signatures import open_bundle
+
+if TYPE_CHECKING:
+    from edged.config import Config
+    from edged.domain.protocols import RunObserver
+
+UNFINISHED = ("interrupted", "stopped")
+
+
+def train_once(config: Config, *, resume: bool = False, observer: RunObserver | None = None) -> JudgedRun:
+    """Train once now and have the gate judge the candidate.
+
+    Raises RefusedError when the daemon is running (it trains by itself), or there is no run to resume;
+    StorageError when the run failed.
+    """
+    clock = SystemClock()
+    with ExitStack() as stack:
+        stack.enter_context(lock_state(config.storage.dir, "train"))
+        config = with_bundle(config)
+        registry = Registry.open(config.storage.dir)
+        stack.callback(registry.close)
+        samples = open_samples(config, readonly=False)
+        stack.callback(samples.close)
+        bundle = open_bundle(config.model.bundle or config.storage.dir / "bundle", config.model.keys)
+        bundles = ActiveBundle(bundle, InstalledBundles(config.storage.dir), registry, config.model.keys)
+        client = TrainerClient(config, bundles)
+        stack.callback(client.close)
+        host = Host(Events(), clock, model_reader(config), client)
+        pipeline = Pipeline(config, bundle, registry, samples, samples, host)
+        scheduler = pipeline.scheduler
+        checkpoints = Checkpoints(config.storage.dir / "checkpoints", config.training.keep_checkpoints)
+        scheduler.unfinished = unfinished(checkpoints, registry)
+        if resume and not scheduler.unfinished and not _interrupted(registry):
+            raise RefusedError(
+                "no run was interrupted",
+                where=str(config.storage.dir),
+                remedy="leave out --resume to start a new one",
+            )
+        result = scheduler.train("command", observer=observer, resumes=resume)
+        if result is None:
+            last = registry.runs(1)[0]
+            raise StorageError(
+                str((last.result or {}).get("error", "the run failed")), where=f"run {last.id}"
+            )
+        registry.set_value("consumed", scheduler.consumed)
+        evaluation = pipeline.evaluator.evaluate(result.own_candidate(), pipeline.predictor.champion)
+        verdict, served = pipeline.models.add(evaluation)
+        if served is not None:
+            pipeline.models.set_champion(served.version, "; ".join(verdict.reasons))
+        pipeline.models.record_judged(result.own_candidate())
+        promoted = served.version if served else None
+        summary = outcomes.judged(
+            pipeline.schema, result.own_candidate(), verdict, promoted, evaluation.scale
+        )
+        registry.set_value(SUMMARY, {"summary": summary, "summary_ts": clock.now()})
+        registry.record_audit(local_entry("train", {"run": result.run}))
+        AuditLog(config.storage.dir).drain(registry)
+        return JudgedRun(result, verdict, summary, promoted, registry.champion())
+
+
+def _interrupted(registry: Registry) -> bool:
+    runs = registry.runs(1)
+    return bool(runs) and runs[0].outcome in UNFINISHED

@@ -1,0 +1,128 @@
+"""`edged models`: the registry of a state directory, read and changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edged.clock import SystemClock
+from edged.device.admin.audit import local_entry
+from edged.device.admin.results import ExportedModel, ListedModel, Pinned
+from edged.device.admin.stopped_device import lock_state, model_store
+from edged.device.promotion.rollout import ChampionChange
+from edged.device.startup.bootstrap import with_context
+from edged.domain.model_files import SUFFIXES
+from edged.errors import ConfigError, RefusedError
+from edged.storage.files.atomic import publish_file
+from edged.storage.journal.audit_log import AuditLog
+from edged.storage.models.key_folders import KeyFolders
+from edged.storage.models.model_metadata import ModelMetadata
+from edged.storage.models.registry import Registry
+
+if TYPE_CHECKING:
+    from edged.config import Config
+
+
+ModelsAnswer = list[ListedModel] | ListedModel | ExportedModel | Pinned | ChampionChange
+
+
+def on_models(
+    config: Config, action: str, version: int | None, out: Path | None, key: str | None = None
+) -> ModelsAnswer:
+    """Carry out `edged models`: list, show and export read; the others change the registry.
+
+    `key` is one that has models of its own, which are only read. Raises ConfigError when there is no
+    registry, the action is unknown, or it needs a version or file; RefusedError when the registry is to be
+    changed while a daemon runs.
+    """
+    state = config.storage.dir
+    if key is not None:
+        state = _registry_of_key(config, key, action)
+    if not (state / "state.db").exists():
+        raise ConfigError(
+            "there is no registry yet", where=str(state), remedy="run `edged run` or `edged train` first"
+        )
+    if action in ("list", "show", "export"):
+        with Registry.open(state, readonly=True) as registry:
+            return _read_models(config, registry, action, version, out)
+    if action not in ("rollback", "pin", "unpin"):
+        raise ConfigError(
+            f"unknown action {action!r}", where="models", remedy="list, show, rollback, pin, unpin or export"
+        )
+    with lock_state(state, action), Registry.open(state) as registry:
+        try:
+            before = {"pinned": registry.pinned()}
+            done = _change_models(config, registry, action, version)
+            request, after = {} if version is None else {"version": version}, {"pinned": registry.pinned()}
+            changed = {} if after == before else {"before": before, "after": after}
+            registry.record_audit({**local_entry(f"models {action}", request), **changed})
+        finally:
+            AuditLog(state).drain(registry)
+        return done
+
+
+def _registry_of_key(config: Config, key: str, action: str) -> Path:
+    """The directory of the models of one key."""
+    folder = KeyFolders(config.storage.dir).of(key)
+    if not (folder / "state.db").exists():
+        raise ConfigError(
+            "this key has no own model", where=f"--key {key}", remedy="`edged status CONFIG` lists those"
+        )
+    if action not in ("list", "show", "export"):
+        device = f"{config.device.id}{f' --stream {config.name}' if config.name else ''}"
+        remedy = f"ask the daemon: edged ctl {device} {action} key={key}"
+        raise ConfigError(
+            "models of a key are changed by the daemon", where=f"models {action}", remedy=remedy
+        )
+    return folder
+
+
+def _read_models(
+    config: Config, registry: Registry, action: str, version: int | None, out: Path | None
+) -> ModelsAnswer:
+    champion = registry.champion()
+    if action == "list":
+        return [ListedModel(record, record.version == champion) for record in registry.records()]
+    record = registry.get(_required(version))
+    path = registry.verify(record.version)
+    if action == "show":
+        return ListedModel(record, record.version == champion, path)
+    if out is None:
+        raise ConfigError("export needs a file", where="-o", remedy="add -o model.onnx")
+    if out.suffix in SUFFIXES and out.suffix != path.suffix:
+        right = f"name it {out.stem}{path.suffix}"
+        raise ConfigError(f"this model is stored as {path.suffix}", where="-o", remedy=right)
+    metadata = ModelMetadata.of_stream(with_context(config).stream.to_schema(), record)
+    publish_file(out, metadata.stamp(path.read_bytes(), path.suffix))
+    return ExportedModel(record.version, out)
+
+
+def _change_models(config: Config, registry: Registry, action: str, version: int | None) -> ModelsAnswer:
+    if action == "unpin":
+        registry.unpin_all()
+        return Pinned(None)
+    if action == "pin":
+        return _pin(registry, _required(version))
+    failing = registry.champion()
+    if failing is None:
+        raise RefusedError("there is no champion to roll back from", where="models")
+    served = model_store(config, registry).roll_back(failing, "command", version)
+    return ChampionChange(failing, served.version)
+
+
+def _pin(registry: Registry, version: int) -> Pinned:
+    """Serve this version and no other until `unpin`: candidates are judged but not promoted."""
+    registry.verify(registry.get(version).version)
+    registry.unpin_all(but=version)
+    registry.pin(version)
+    if registry.champion() != version:
+        registry.set_champion(version, "pinned", SystemClock().now())
+    return Pinned(version)
+
+
+def _required(version: int | None) -> int:
+    if version is None:
+        raise ConfigError(
+            "the version is missing", where="models", remedy="add its number; `list` shows them"
+        )
+    return version

@@ -1,0 +1,106 @@
+"""The loop of changes that cannot wait for a training run, such as a change of champion."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from edged.host.turns import OwnTurns, SharedTurns
+from edged.logs import get_logger
+
+if TYPE_CHECKING:
+    from edged.domain.protocols import Stage
+    from edged.host.turns import TurnThreads
+
+log = get_logger("edged.learning")
+
+SETTLE_SECONDS = 2.0
+
+
+class ChangeListener(Protocol):
+    """Hears of changes on their thread."""
+
+    def changed(self) -> None:
+        """A deferred action has been carried out."""
+
+    def catch_up(self) -> None:
+        """Make durable what a full disk has refused."""
+
+
+class ChangeQueue:
+    """What threads must not wait for, such as a change of champion: `ChangeLoop` carries it out."""
+
+    def __init__(self) -> None:
+        self.actions: deque[Callable[[], None]] = deque()
+        self._turns: OwnTurns | SharedTurns = OwnTurns("change")
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """Call `action` soon on another thread; from any thread."""
+        self.actions.append(action)
+        self._turns.set()
+
+    def start(self, stage: Stage, threads: TurnThreads | None) -> None:
+        """Let `stage` carry out what waits, on a thread of its own or on `threads`."""
+        if threads is not None:
+            self._turns = SharedTurns(threads)
+        self._turns.start(stage)
+
+    def wake(self) -> None:
+        """Have a turn taken; from any thread."""
+        self._turns.set()
+
+    def clear(self) -> None:
+        """Forget that it was woken, before what waits is counted."""
+        self._turns.clear()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the last turn, at most `timeout` seconds."""
+        self._turns.join(timeout)
+
+
+class ChangeLoop:
+    """The loop that carries out changes as they come, also while a run of `worker` goes on for hours."""
+
+    def __init__(self, worker: ChangeListener, queue: ChangeQueue) -> None:
+        self._worker, self._queue = worker, queue
+        self._ending = False
+        self._idle: float | None = SETTLE_SECONDS  # seconds between two turns without a change
+
+    def start(self, threads: TurnThreads | None) -> None:
+        """Begin, on a thread of its own or on `threads`, where `look` wakes it."""
+        if threads is not None:
+            self._idle = None
+        self._queue.start(self, threads)
+
+    def stop(self) -> None:
+        """Carry out what waits, then end."""
+        self._ending = True
+        self._queue.wake()
+
+    def patience(self) -> float | None:
+        """See `Stage`."""
+        return self._idle
+
+    def turn(self, *, woken: bool) -> bool:  # noqa: ARG002  what waits tells more
+        """See `Stage`: what waits, or what a full disk has refused where nothing does."""
+        self._queue.clear()
+        over, waiting = self._ending, len(self._queue.actions)
+        for _ in range(waiting):
+            self._carry_out(self._queue.actions.popleft())
+        if not waiting and not over:
+            self._catch_up()
+        return not over
+
+    def _carry_out(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+            self._worker.changed()
+        except Exception:
+            log.exception("change_failed")
+
+    def _catch_up(self) -> None:
+        try:
+            self._worker.catch_up()
+        except Exception:
+            log.exception("change_failed")

@@ -1,0 +1,49 @@
+"""The status that a daemon told last, in `status.json`: `edged status` reads it, also after its end.
+
+It is a report and no state, and comes every few seconds for years: it is written in place and never synced,
+so that the kernel writes one page at most as often as it cleans its cache. A power cut may leave an older
+one, or none. The line carries a CRC-32, for a reader may meet it half-written.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from edged.storage.files.atomic import disk_errors
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
+
+FILE = "status.json"
+
+_ATTEMPTS = 5  # to read it while a daemon might write it
+
+
+def write_status(state: Path, status: JsonObject) -> None:
+    """Write the status for `read_status`. StorageError when the disk refuses it."""
+    told = json.dumps(status).encode()
+    line = b"%08x %s\n" % (crc32(told), told)  # what is longer of the one before stays behind it
+    with disk_errors("writing the status", state / FILE):
+        file = os.open(state / FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.pwrite(file, line, 0) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
+
+
+def read_status(state: Path) -> JsonObject:
+    """Read the status that was written last; empty where there is none, or it is damaged."""
+    for _ in range(_ATTEMPTS):
+        try:
+            crc, _, told = (state / FILE).read_bytes().partition(b"\n")[0].partition(b" ")
+        except OSError:
+            break
+        if crc == b"%08x" % crc32(told):
+            return dict(json.loads(told))
+    return {}

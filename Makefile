@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 # What a device has: edged's wheel on stock onnxruntime, the oldest and the newest that is supported.
 STOCK := $(VENV)-stock
 WHEEL := build/wheel/.made
-# Each file keeps to one worker (tests/conftest.py). Tests wait a fifth of their time: one more than processors.
+# Each file keeps to one worker (tests/conftest.py). Workers wait a lot: one more than two cores.
 WORKERS ?= 3
 # The release of Debian that `make deb` builds for: bookworm (12) or trixie (13).
 SUITE ?= bookworm

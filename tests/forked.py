@@ -150,6 +150,7 @@ def fork(words: list[str], folder: Path, out: Path, err: Path, main: Callable[[]
 def _become(words: list[str], folder: Path, out: Path, err: Path, main: Callable[[], int]) -> NoReturn:
     code = 70
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(folder)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, file in ((1, out), (2, err)):
@@ -172,6 +173,7 @@ def _freeze() -> None:
 
 def _serve(main: Callable[[], int]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest
     for line in sys.stdin:
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

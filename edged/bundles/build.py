@@ -29,6 +29,7 @@ from edged.bundles.source.standardise import (
     STANDARD_OUTPUT,
     Statistics,
     is_standardised,
+    scaling_in_front,
     standard_target,
     standardise_model,
 )
@@ -334,6 +335,8 @@ def _plan(
     target = statistics.target_names if statistics is not None else None
     if followed := sorted(running_statistics(model.graph)):
         note(f"running statistics are frozen, no gradient trains them: {shortened(followed)}")
+    if scaling := [name for name in scaling_in_front(model.graph) if name in frozen]:
+        note(f"the scaling of the inputs is frozen; `--train '*'` trains it too: {shortened(scaling)}")
     if statistics is not None:
         standardise_model(model, statistics)
         frozen += [name for name in parameter_names(model.graph) if name not in (*trainable, *frozen)]

@@ -24,7 +24,7 @@ from edged.bundles.losses.options import parse
 from edged.bundles.preflight import BOTH, Obstacle, engines_left, lacking, obstacles
 from edged.bundles.source.axes import fix_sequence, refuse_open
 from edged.bundles.source.normalise import conform, read_model
-from edged.bundles.source.standardise import Statistics, is_standardised
+from edged.bundles.source.standardise import Statistics, is_standardised, scaling_in_front
 from edged.bundles.source.trainable import select
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.training.message import Message
@@ -191,7 +191,8 @@ def build_from_file(
     if standardise is None:
         standardise = given.producer_name == UNTRAINED
         if not standardise:
-            notes.append(_STANDARDISED if is_standardised(given.graph) else _AS_IT_IS)
+            scaled = is_standardised(given.graph) or scaling_in_front(given.graph)
+            notes.append(_STANDARDISED if scaled else _AS_IT_IS)
     if standardise and (rank := len(shape_of(given.graph.input[0]))) != 2:
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")

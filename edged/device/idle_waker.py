@@ -55,12 +55,12 @@ class IdleWaker:
         self._outbound.look()
         if pipeline.config.storage.max_age is not None and self._looks % EVICT_LOOKS == 0:
             pipeline.ingestor.wake()
-        counters = pipeline.samples.counters()
+        samples = pipeline.samples
         seen = (
             pipeline.ingestor.received,
             pipeline.predictor.predictions,
-            counters.samples,
-            counters.last_seq,
+            samples.next_offset(),
+            samples.last_seq(),
         )
         self._busy = AFTER if seen != self._seen else self._busy - 1
         self._seen = seen

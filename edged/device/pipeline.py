@@ -64,11 +64,11 @@ class SharedThreads:
     """The threads of a device with several streams, whose loops take turns on them.
 
     Two for predictions, so that a slow model holds up no other; as many for commits, so that the disk has
-    work while samples are decoded; two for runs, changes and messages that must arrive.
+    work, and one for the samples that come meanwhile; two for runs, changes and messages that must arrive.
     """
 
     def __init__(self) -> None:
-        self.ingest = TurnThreads("ingest", 2)
+        self.ingest = TurnThreads("ingest", 3, kept=1)
         self.serve = TurnThreads("serve", 2)
         self.background = TurnThreads("background", 2)
 

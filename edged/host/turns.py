@@ -27,8 +27,8 @@ NEVER = float("inf")
 class OwnTurns(threading.Event):
     """Lets one stage take its turns on a thread of its own. `set` wakes it."""
 
-    crowded = False
-    """Whether others wait for this thread."""
+    shared = crowded = False
+    """Whether others use this thread, and whether they wait for it."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -62,6 +62,8 @@ class OwnTurns(threading.Event):
 
 class SharedTurns:
     """The turns of one stage on the threads of `TurnThreads`; as `OwnTurns`."""
+
+    shared = True
 
     def __init__(self, threads: TurnThreads) -> None:
         self._threads = threads
@@ -117,17 +119,19 @@ class SharedTurns:
 class TurnThreads:
     """At most `count` threads for the turns of all loops of one kind; those that wait apart do not count.
 
-    Who is woken first has the next turn, and waits behind all others for the one after it. Threads begin when
-    there is work, and end with the last loop.
+    Who is woken first has the next turn, and waits behind all others for the one after it. `kept` threads
+    have no turns that come by themselves: whoever is woken does not wait for those. Threads begin when there
+    is work, and end with the last loop.
     """
 
-    def __init__(self, name: str, count: int) -> None:
-        self._name, self._count = name, count
+    def __init__(self, name: str, count: int, kept: int = 0) -> None:
+        self._name, self._count, self._most_timed = name, count, count - kept
         self._changed = threading.Condition()
         self._ready: deque[SharedTurns] = deque()
         self._timed: list[tuple[float, int, SharedTurns]] = []
         self._numbers = itertools.count()
-        self._loops = self._running = self._idle = 0
+        self._own = threading.local()  # of each thread, whether its turn has come by itself
+        self._loops = self._running = self._idle = self._running_timed = 0
 
     @property
     def crowded(self) -> bool:
@@ -147,12 +151,16 @@ class TurnThreads:
             turns.woken = True
             if waits:
                 self._put(turns)
+            elif self._ready:
+                self._provide()  # it may be among them, and now have a thread that is kept
 
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Wait for long within a turn, while another thread takes the turns of others."""
+        timed: bool = getattr(self._own, "timed", False)
         with self._changed:
             self._running -= 1
+            self._running_timed -= timed
             if self._ready:
                 self._provide()
         try:
@@ -160,6 +168,7 @@ class TurnThreads:
         finally:
             with self._changed:
                 self._running += 1  # one that is too many ends after its turn
+                self._running_timed += timed
 
     # ---- under the lock --------------------------------------------------------------------
 
@@ -214,6 +223,7 @@ class TurnThreads:
             except Exception:
                 log.exception("turn_failed")
             with self._changed:
+                self._running_timed -= self._own.timed
                 if goes_on:
                     self._wait(turns, patience)
                     continue
@@ -227,10 +237,21 @@ class TurnThreads:
             while self._loops and self._running <= self._count:
                 now = time.monotonic()
                 self._collect(now)
-                if self._ready:
-                    return self._ready.popleft()
+                if (found := self._take()) is not None:
+                    return found
                 self._idle += 1
                 self._changed.wait(self._timed[0][0] - now if self._timed else None)
                 self._idle -= 1
             self._running -= 1
+            self._changed.notify()  # what this thread would have taken, another may
             return None
+
+    def _take(self) -> SharedTurns | None:
+        """The first that may have its turn now."""
+        for place, turns in enumerate(self._ready):
+            if turns.woken or self._running_timed < self._most_timed:
+                del self._ready[place]
+                self._own.timed = not turns.woken
+                self._running_timed += self._own.timed
+                return turns
+        return None

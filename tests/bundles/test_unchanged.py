@@ -46,8 +46,8 @@ def built(folder: Path, model: onnx.ModelProto, **options: Any) -> BundleReport:
     onnx.save(model, str(folder / "m.onnx"))
     np.savez(folder / "d.npz", X=X, y=np.zeros(len(X), np.int64))
     return build_from_file(
-        folder / "m.onnx", folder / "b", loss=["cross_entropy"], optimizer=Optimizer.of("adamw"), train=[],
-        freeze=[], data=folder / "d.npz", engine="portable", **{"standardise": None, **options},
+        folder / "m.onnx", folder / "b", loss=["cross_entropy"], optimizer=Optimizer.of("adamw"),
+        freeze=[], data=folder / "d.npz", engine="portable", **{"standardise": None, "train": [], **options},
     )  # fmt: skip
 
 
@@ -68,6 +68,38 @@ def test_it_is_standardised_where_that_is_asked_for(tmp_path: Path) -> None:
     told = built(tmp_path, trained(), standardise=True)
     assert told.standardise is not None
     assert not [note for note in told.notes or () if "as they are" in note]
+
+
+def with_scaling(second: str) -> onnx.ModelProto:
+    """The network with a mean and a spread of its own in front, as PyTorch exports buffers."""
+    made = trained()
+    (given,) = made.graph.input
+    for node in made.graph.node:
+        node.input[:] = ["scaled" if name == given.name else name for name in node.input]
+    spread = X.std(axis=0) if second == "Div" else 1 / X.std(axis=0)
+    made.graph.initializer.extend([
+        numpy_helper.from_array(X.mean(axis=0), "0.mean"), numpy_helper.from_array(spread, "0.spread"),
+    ])  # fmt: skip
+    front = [
+        onnx.helper.make_node("Sub", [given.name, "0.mean"], ["centred"]),
+        onnx.helper.make_node(second, ["centred", "0.spread"], ["scaled"]),
+    ]
+    nodes = [*front, *made.graph.node]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    return made
+
+
+@pytest.mark.parametrize("second", ["Div", "Mul"])
+@pytest.mark.parametrize("train", [[], ["*"]])
+def test_a_scaling_of_its_own_is_trained_only_if_told(tmp_path: Path, second: str, train: list[str]) -> None:
+    told = built(tmp_path, with_scaling(second), train=train)
+    bundle = Bundle.open(tmp_path / "b")
+    assert ({"0.mean", "0.spread"} <= set(bundle.frozen)) == (not train)
+    assert any("scaling of the inputs is frozen" in note for note in told.notes or ()) == (not train)
+    np.testing.assert_allclose(
+        says(tmp_path / "b" / "inference_model.onnx"), says(tmp_path / "m.onnx"), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_new_network_is_standardised_as_before(tmp_path: Path) -> None:

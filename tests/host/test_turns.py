@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from edged.host.turns import SharedTurns, TurnThreads
 
 PATIENCE = 20.0
@@ -101,6 +103,46 @@ def test_who_waits_apart_holds_up_no_other_on_the_only_thread() -> None:
     assert order == ["other", "blocked"]
 
 
+class Stuck(Blocked):
+    """Does not let others have its thread meanwhile."""
+
+    def turn(self, *, woken: bool) -> bool:
+        self.began.set()
+        assert self.goes_on.wait(PATIENCE)
+        return Loop.turn(self, woken=woken)
+
+
+def test_who_is_woken_has_a_thread_that_turns_by_themselves_do_not_get() -> None:
+    order: list[str] = []
+    threads = TurnThreads("t", 2, kept=1)
+    disk, late = Stuck("disk", threads, order), Loop("late", threads, order)
+    message = Loop("message", threads, order)
+    disk.start()
+    assert disk.began.wait(PATIENCE)
+    late.start()
+    message.start()
+    message.turns.set()  # it waits for its first turn by now, and is woken there
+    message.join()
+    assert order == ["message"]
+    disk.goes_on.set()
+    disk.join()
+    late.join()
+    assert order == ["message", "disk", "late"]
+
+
+def test_a_turn_by_itself_that_waits_apart_leaves_its_thread_to_another() -> None:
+    order: list[str] = []
+    threads = TurnThreads("t", 2, kept=1)
+    blocked, other = Blocked("blocked", threads, order), Loop("other", threads, order)
+    blocked.start()
+    assert blocked.began.wait(PATIENCE)
+    other.start()
+    other.join()
+    blocked.goes_on.set()
+    blocked.join()
+    assert order == ["other", "blocked"]
+
+
 def test_a_turn_comes_by_itself_when_the_patience_has_ended() -> None:
     loop = Loop("late", TurnThreads("t", 2), [], last=3)
     loop.waits = 0.01
@@ -148,8 +190,9 @@ def test_threads_end_with_the_last_loop_and_begin_again_with_another() -> None:
         assert len(running) <= 2
 
 
-def test_no_turn_is_lost_between_many_threads() -> None:
-    threads, count = TurnThreads("t", 3), 3000
+@pytest.mark.parametrize("kept", [0, 1])
+def test_no_turn_is_lost_between_many_threads(kept: int) -> None:
+    threads, count = TurnThreads("t", 3, kept), 3000
 
     class Counter(Loop):
         """Takes what was put before it was woken."""

@@ -117,6 +117,26 @@ def is_standardised(graph: onnx.GraphProto) -> bool:
     return {str(name) for name in INPUT.values()} <= {tensor.name for tensor in graph.initializer}
 
 
+def scaling_in_front(graph: onnx.GraphProto) -> list[str]:
+    """Names of a mean that a network subtracts from its input, and of what it then divides or multiplies by.
+
+    Empty where it does not begin so. A network of PyTorch has them as buffers, which ONNX does not tell from
+    weights; no gradient should train them.
+    """
+    weights = {tensor.name for tensor in graph.initializer}
+    value = next((given.name for given in graph.input if given.name not in weights), "")
+    found: list[str] = []
+    for kinds in (("Sub",), ("Div", "Mul")):
+        readers = [node for node in graph.node if value in node.input]
+        if len(readers) != 1 or readers[0].op_type not in kinds or readers[0].input[0] != value:
+            return []
+        if readers[0].input[1] not in weights:
+            return []
+        found.append(readers[0].input[1])
+        value = readers[0].output[0]
+    return found
+
+
 def standardise_model(model: onnx.ModelProto, statistics: Statistics) -> None:
     """Put the standardisation into the inference graph of `model`, in place.
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from edged.bundles.source.normalise import parameter_names
-from edged.bundles.source.standardise import INPUT, TARGET, is_standardised
+from edged.bundles.source.standardise import INPUT, TARGET, is_standardised, scaling_in_front
 from edged.bundles.source.training_mode import running_statistics
 from edged.errors import BundleError, ConfigError
 
@@ -26,8 +26,8 @@ def select(
     """Names of trainable and frozen parameters of a forward graph.
 
     Both lists hold globs, or `last:N` for the N last layers: only what matches `train` is trained, everything
-    when it is empty, but for what matches `freeze`. Running statistics never are, nor those of a
-    standardisation that the model has from an earlier build.
+    when it is empty, but for what matches `freeze` and a scaling of the input in front of the network.
+    Running statistics never are, nor those of a standardisation that the model has from an earlier build.
 
     Raises BundleError when there are no parameters; ConfigError when a glob matches nothing, there are not as
     many layers, or nothing is left to train.
@@ -39,6 +39,8 @@ def select(
     fixed = running_statistics(graph).union(_matching(graph, freeze, "freeze"))
     if is_standardised(graph):
         fixed.update(*(map(str, names.values()) for names in (INPUT, TARGET)))
+    if not train:
+        fixed.update(scaling_in_front(graph))
     trainable = [name for name in wanted if name not in fixed]
     if not trainable:
         raise ConfigError("nothing is left to train", where="freeze", remedy=f"parameters: {_listed(names)}")

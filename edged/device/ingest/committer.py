@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.ingest")
 
-EVICT_SECONDS = 5.0
+EVICT_SECONDS, PUT_OFF_SECONDS = 5.0, 0.5
 STEP_SECONDS = 0.5  # of an acknowledgement that waits: between two signs of life
 FIRST_RETRY, LONGEST_RETRY = 0.2, 5.0  # seconds until a failed commit is tried again
 GATHERED_BYTES = 1024**2  # payloads beyond which a commit gains nothing by waiting for more
@@ -150,15 +150,19 @@ class GroupCommitter:
 
     # ---- commits ---------------------------------------------------------------------------
 
-    def commit_due(self, *, at_once: bool) -> bool:
+    def commit_due(self, *, at_once: bool, later: bool = False) -> bool:
         """Commit what has waited long enough, with `at_once` all; evict samples that are too old.
+
+        With `later` what has only waited for company waits for a turn that comes by itself, `PUT_OFF_SECONDS`
+        at most: others need this thread.
 
         Returns
         -------
         Whether all that was added is durable.
         """
         self.due = self.retry_at if at_once else self._next_commit()
-        if self._stopping or time.monotonic() >= self.due:
+        due = self.due + PUT_OFF_SECONDS if later and self.due > self.retry_at else self.due
+        if self._stopping or time.monotonic() >= due:
             self.commit()
             self.due = self._next_commit()
         self._evict()

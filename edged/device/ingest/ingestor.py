@@ -215,7 +215,9 @@ class Ingestor:
                 self.take_in(deliveries)
             self._take_in_submitted()
             self._take_in_due()
-            flushed = self._committer.commit_due(at_once=bool(asked) or importing)
+            # Messages of other streams are not to wait for this commit: that is the work of a turn by itself.
+            later = self._wake.shared and woken
+            flushed = self._committer.commit_due(at_once=bool(asked) or importing, later=later)
             if importing and flushed and not self._stopping:
                 self._take_in_imported()
             if flushed and self._forgetting:

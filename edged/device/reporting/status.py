@@ -244,6 +244,7 @@ class StatusCollector:
         """Collect the current counters and gauges."""
         pipeline, counters, now = self._pipeline, self._pipeline.samples.counters(), self.uptime
         predictor, scheduler = pipeline.predictor, pipeline.scheduler
+        host = self._vitals.read(scheduler.client.pid)
         return StreamMetrics(
             uptime_s=round(now, 1),
             problem=self.problem,
@@ -276,8 +277,8 @@ class StatusCollector:
                 damaged_checkpoints=len(scheduler.damaged),
                 damaged_models=len(pipeline.models.unusable),
             ),
-            host=self._vitals.read(scheduler.client.pid),
-            flash=self._flash(counters.samples),
+            host=host,
+            flash=FlashPace.of(host.flash_bytes_written, counters.samples - self._first, now),
         )
 
     def _ingest(self, counters: Counters) -> IngestMetrics:

@@ -108,6 +108,7 @@ class SampleLog(JoiningReader):
         self._evicting = evicting
         self._wal = database.WriteAheadLog(path, self._limits.wal_bytes)
         self._classes_stored = -1
+        self._held_counts: SampleCounts | None = None
         self.damage: CorruptError | None = None
         provide_checksum(db)
 
@@ -433,16 +434,28 @@ class SampleLog(JoiningReader):
         if evicting is None:
             raise StorageError("the sample log was opened for reading only", where=str(self._path))
         done = False
-        try:
-            with self._lock, database.transaction(self._db, self._path):
-                tally = SampleCounts.read(self._db)
-                yield tally, evicting
-                revision = self._store_classes()
-                tally.write(self._db)
-            self._classes_stored, done = revision, True
-        finally:
-            if not done:
-                evicting.forget_position()
+        with self._lock:
+            try:
+                with database.transaction(self._db, self._path):
+                    tally = SampleCounts.read(self._db)
+                    yield tally, evicting
+                    revision = self._store_classes()
+                    tally.write(self._db)
+                self._classes_stored, done = revision, True
+            finally:
+                self._held_counts = None  # whether it came through or not: what is stored is read again
+                if not done:
+                    evicting.forget_position()
+
+    def _tally(self) -> SampleCounts:
+        """Read the counts; the writer reads its own once after each transaction."""
+        if self._evicting is None:
+            return super()._tally()
+        counted = self._held_counts
+        if counted is None:
+            with self._lock:
+                self._held_counts = counted = super()._tally()
+        return counted
 
     def _make_room(
         self,

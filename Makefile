@@ -18,8 +18,8 @@ BIN := $(VENV)/bin
 # What a device has: edged's wheel on stock onnxruntime, the oldest and the newest that is supported.
 STOCK := $(VENV)-stock
 WHEEL := build/wheel/.made
-# Each file keeps to one worker (tests/conftest.py).
-WORKERS ?= 2
+# Each file keeps to one worker (tests/conftest.py). Workers wait a lot: one more than two cores.
+WORKERS ?= 3
 # The release of Debian that `make deb` builds for: bookworm (12) or trixie (13).
 SUITE ?= bookworm
 export EDGED_STOCK_OLDEST := $(CURDIR)/$(STOCK)-oldest

@@ -70,15 +70,15 @@ def measure(keys: int, folder: Path) -> dict[str, Any]:
         names = [f"pump-{number}" for number in range(keys)]
         before = resident_mb(os.getpid())
         for name in names:
-            models.begin(name)
-            _promote(models.at(name))
+            models.training.begin(name)
+            _promote(models.pipelines.at(name))
         gc.collect()
         mb = resident_mb(os.getpid())
         times = _ask(models, names, config.stream.to_schema().width)
-        models.close()
+        models.pipelines.close()
         loads = _load(models, names[:LOADED])
         size = sum(file.stat().st_size for file in (folder / "by-key").rglob("*") if file.is_file())
-        models.close()
+        models.pipelines.close()
     return {
         "what": f"{keys} own models",
         "mb": round(mb, 1),
@@ -111,7 +111,7 @@ def _ask(models: KeyModels, names: list[str], width: int) -> list[float]:
         key = names[int(rng.integers(len(names)))]
         x = rng.normal(size=(1, width)).astype(np.float32)
         began = time.perf_counter()
-        (share,) = models.split([key])
+        (share,) = models.serving.split([key])
         share.predictor.predict(np.array([offset]), x, [key])
         times.append(time.perf_counter() - began)
         if not share.own:
@@ -124,7 +124,7 @@ def _load(models: KeyModels, names: list[str]) -> list[float]:
     times = []
     for name in names:
         began = time.perf_counter()
-        models.at(name)
+        models.pipelines.at(name)
         times.append(time.perf_counter() - began)
     return times
 

@@ -25,7 +25,7 @@ import yaml
 from output import finish, options, pairs
 
 from edged import logs
-from edged.cli.output import RecipeProgress
+from edged.cli.progress import RecipeProgress
 from edged.config import loader
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay

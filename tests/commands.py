@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,8 +14,11 @@ from typing import Any, NoReturn
 import numpy as np
 import yaml
 
+from tests.forked import ForkServer, may_fork
+
 COMMAND = [sys.executable, "-m", "edged"]
 SECONDS = 100
+_COMMANDS = ForkServer("commands")
 
 
 @dataclass(frozen=True)
@@ -54,16 +58,22 @@ def _no_number(text: str) -> NoReturn:
 
 
 def edged(*arguments: object, **environment: str) -> Answer:
-    """Run `edged` with these arguments."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS,
-        env=os.environ | environment,
-    )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    """Run `edged` with these arguments, forked where that makes no difference."""
+    words = [*map(str, arguments)]
+    wanted = os.environ | environment
+    if words[:1] == ["run"] or not may_fork(wanted):
+        done = subprocess.run(
+            [*COMMAND, *words], capture_output=True, text=True, check=False, timeout=SECONDS, env=wanted
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+    with tempfile.TemporaryDirectory() as place:
+        out, err = Path(place, "out"), Path(place, "err")
+        process = _COMMANDS.start(words, wanted, out, err)
+        try:
+            code = process.wait(SECONDS)
+        finally:
+            process.kill()
+        return Answer(code, *(file.read_text(encoding="utf-8") for file in (out, err)))
 
 
 def write_config(folder: Path, stream: dict[str, Any], **sections: Any) -> Path:

@@ -38,6 +38,10 @@ SINGLE = (
 )
 
 
+def _is_single(nodeid: str) -> bool:
+    return nodeid.partition("::")[0] in SINGLE
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Hand out files, and the tests of `SINGLE` one by one, to several workers; see `make test`."""
@@ -45,14 +49,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return nodeid if file in SINGLE else file
+            return nodeid if _is_single(nodeid) else nodeid.partition("::")[0]
 
     return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests need an engine."""
+    """Say which tests need an engine; short ones of `SINGLE` come last, so that workers end together."""
+    items.sort(key=lambda item: _is_single(item.nodeid) and item.get_closest_marker("slow") is None)
     for item in items:
         given = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if any(isinstance(value, str) and value == "native" for value in given):

@@ -325,7 +325,7 @@ def test_whatever_happens_nothing_is_lost_and_nothing_grows(make_broker: MakeBro
             storage={"dir": str(disk / "state"), "max_bytes": SAMPLES_BYTES},
             outbox={"max_bytes": OUTBOX_BYTES},
         )  # fmt: skip
-        device.state = disk / "state"
+        device.state, device.interpreter = disk / "state", True
         stack.enter_context(running(device, broker.port))
         assert device.process is not None
         watch = stack.enter_context(closing(Watch(device.process.pid, device.state)))

@@ -1,43 +1,41 @@
 """Every command of edged with its parameters that are paths, read from the commands themselves.
 
-As a program, `python -m tests.cli.commands_walk FOLDER PATHS COMMAND`: gives each of these parameters every
-kind of wrong path, in a child process each, and prints what came of it as JSON; with `SIGINT` for a command
-it interrupts each instead. Root without capabilities is an ordinary user here: `ordinary` has the words in
-front of the command that drop them.
+As a program, `python -m tests.cli.commands_walk FOLDER PATHS STEP`: gives each of these parameters wrong
+paths, in a child process each, and prints what came of it as JSON: every kind of wrong path with 1 for a
+step, every third with 3, for one parameter other ones than for the next. With `SIGINT` for a step it
+interrupts each command instead. Root without capabilities is an ordinary user here: `ordinary` has the words
+in front of the command that drop them.
 """
 
 from __future__ import annotations
 
-import gc
-import importlib
 import inspect
 import json
 import os
-import pkgutil
+import select
 import shutil
 import signal
 import sys
 import tempfile
-import time
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from typer.models import ArgumentInfo, OptionInfo
 
-import edged
 from edged.__main__ import main
 from edged.cli.main import app
 from tests.commands import Answer
+from tests.forked import fork, read_all
 
 if TYPE_CHECKING:
     import typer
 
 SECONDS = 60
 PATIENCE = 2.0  # seconds that a command may take to end after Ctrl-C
+LOOK = 0.001  # seconds between two looks whether a FIFO is read
 VALUES = {"words": ["rig", "ping"], "kind": ["mlp"], "loss": ["cross_entropy"]}
 """Of required parameters that are no paths; others get the text `x`."""
 
@@ -183,22 +181,9 @@ class Outcome:
 def run(words: list[str], folder: Path, *, reader: Path | None = None) -> Answer:
     """How `edged WORDS` in `folder` ended; interrupted as soon as it reads the FIFO `reader`."""
     out, err = folder / ".stdout", folder / ".stderr"
-    pid = os.fork()
-    if pid == 0:
-        code = 70
-        try:
-            os.chdir(folder)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
-            os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
-            sys.argv = ["edged", *words]
-            signal.alarm(SECONDS)
-            code = main()
-        except BaseException:  # noqa: BLE001  as the interpreter does
-            sys.excepthook(*sys.exc_info())
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
+    for file in (out, err):
+        file.unlink(missing_ok=True)
+    pid = fork(words, folder, out, err, limited)
     if reader is not None:
         _interrupt(pid, reader)
     _, status = os.waitpid(pid, 0)
@@ -206,24 +191,25 @@ def run(words: list[str], folder: Path, *, reader: Path | None = None) -> Answer
     return Answer(os.waitstatus_to_exitcode(status), *told)
 
 
+def limited() -> int:
+    """The command line, ended when it takes too long."""
+    signal.alarm(SECONDS)
+    return main()
+
+
 def _interrupt(pid: int, reader: Path) -> None:
     """SIGINT once the child waits for what the FIFO brings; nothing when it ends without."""
-    while not _ended(pid):
+    ended = os.pidfd_open(pid)
+    while not select.select([ended], [], [], LOOK)[0]:
         try:
             writer = os.open(reader, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
-            os.sched_yield()
             continue
         os.kill(pid, signal.SIGINT)
-        until = time.monotonic() + PATIENCE
-        while not _ended(pid) and time.monotonic() < until:
-            os.sched_yield()
+        select.select([ended], [], [], PATIENCE)
         os.close(writer)
-        return
-
-
-def _ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        break
+    os.close(ended)
 
 
 def interrupted(good: dict[str, str], place: Path) -> Iterator[Outcome]:
@@ -249,16 +235,19 @@ def right_paths(command: Command, good: dict[str, str]) -> dict[str, str]:
     }
 
 
-def walk(good: dict[str, str], place: Path, only: str = "") -> Iterator[Outcome]:
-    """Give each path every wrong value; `good` are right ones, by `COMMAND:PARAMETER` or `PARAMETER`."""
+def walk(good: dict[str, str], place: Path, step: int = 1) -> Iterator[Outcome]:
+    """Give each path wrong values, each `step`-th one of those there are.
+
+    `good` are right ones, by `COMMAND:PARAMETER` or `PARAMETER`.
+    """
+    turn = 0
     for command in commands():
         paths = [p for p in command.parameters if p.path]
         right = right_paths(command, good)
         for parameter in paths:
             title = f"{command.name} {parameter.flag or parameter.name}"
-            if not title.startswith(only):
-                continue
-            for case in _CASES:
+            turn += 1
+            for case in _CASES[turn % step :: step]:
                 work, wrong = place / "work", place / "wrong"
                 for folder in (work, wrong):
                     shutil.rmtree(folder, ignore_errors=True)
@@ -278,19 +267,9 @@ def _sample() -> tuple[list[str], dict[str, bytes]]:
 _CASES, _KEPT = _sample()
 
 
-def _read_all() -> Iterator[ModuleType]:
-    """Every module, once: the children need not read them again."""
-    skipped = ("edged.daemon", "edged.host.lean_imports")
-    for module in pkgutil.walk_packages(edged.__path__, "edged."):
-        if module.name not in skipped and not module.name.endswith("__main__"):
-            yield importlib.import_module(module.name)
-
-
 if __name__ == "__main__":
-    list(_read_all())
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy every page of its parent's
-    place, good, only = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
-    for outcome in interrupted(good, place / "i") if only == "SIGINT" else walk(good, place, only):
+    read_all()
+    place, good, given = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+    for outcome in interrupted(good, place / "i") if given == "SIGINT" else walk(good, place, int(given)):
         sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
         sys.stdout.flush()

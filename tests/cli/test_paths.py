@@ -68,11 +68,14 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 # ---- wrong paths ---------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_wrong_path_is_one_line_and_loses_nothing(good: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "step", [pytest.param(3, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.faults)]
+)
+def test_wrong_paths_are_one_line_and_lose_nothing(good: dict[str, str], step: int, tmp_path: Path) -> None:
+    walk = [sys.executable, "-m", "tests.cli.commands_walk", str(tmp_path), json.dumps(good), str(step)]
     done = subprocess.run(
-        [*ordinary(), sys.executable, "-m", "tests.cli.commands_walk", str(tmp_path), json.dumps(good), ""],
+        [*ordinary(), *walk],
         stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT,
     )  # fmt: skip
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]

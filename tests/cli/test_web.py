@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from edged.device.web.http.own_certificate import FILE, fingerprint, own_certifi
 from edged.device.web.http.sockets import Sockets
 from edged.errors import ConfigError
 from edged.storage.web_access import Pairing
+from tests.commands import edged
 
 
 def configured(folder: Path, web: object) -> Path:
@@ -25,35 +24,30 @@ def configured(folder: Path, web: object) -> Path:
     return path
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edged", "web", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-
-
 def test_a_code_is_shown_with_all_that_a_person_needs(tmp_path: Path) -> None:
     config = configured(tmp_path, {"listen": "0.0.0.0:8443"})
     state = tmp_path / "state"
     state.mkdir()
     Sockets(WebConfig.model_validate({"listen": "0.0.0.0:8443"}), state)
-    done = run("pair", "--label", "--name", "kitchen", str(config))
-    assert done.returncode == 0, done.stderr
-    code = re.search(r"^code +([2-9A-Z]{4}-[2-9A-Z]{4}) +\(.*read and label\)$", done.stdout, re.MULTILINE)
+    done = edged("web", "pair", "--label", "--name", "kitchen", str(config))
+    assert done.code == 0, done.err
+    code = re.search(r"^code +([2-9A-Z]{4}-[2-9A-Z]{4}) +\(.*read and label\)$", done.out, re.MULTILINE)
     assert code is not None
-    assert "https://" in done.stdout
-    assert fingerprint(state / FILE) in done.stdout
-    assert "ssh -L 8443:127.0.0.1:8443" in done.stdout
+    assert "https://" in done.out
+    assert fingerprint(state / FILE) in done.out
+    assert "ssh -L 8443:127.0.0.1:8443" in done.out
     cookie = Pairing(state, SystemClock()).redeem(code[1])
     assert cookie is not None
-    assert re.search(r"1 +kitchen +infer, read", run("sessions", str(config)).stdout)
-    assert run("forget", str(config), "7").returncode == 3
-    assert run("forget", str(config)).returncode == 2
-    assert run("forget", str(config), "1").stdout == "1 logged out\n"
+    assert re.search(r"1 +kitchen +infer, read", edged("web", "sessions", str(config)).out)
+    assert edged("web", "forget", str(config), "7").code == 3
+    assert edged("web", "forget", str(config)).code == 2
+    assert edged("web", "forget", str(config), "1").out == "1 logged out\n"
 
 
 def test_without_the_page_there_is_nothing_to_pair(tmp_path: Path) -> None:
-    done = run("pair", str(configured(tmp_path, None)))
-    assert done.returncode == 2
-    assert "add `web: {}`" in done.stderr
+    done = edged("web", "pair", str(configured(tmp_path, None)))
+    assert done.code == 2
+    assert "add `web: {}`" in done.err
 
 
 @pytest.mark.parametrize("damage", ["nothing", "cut", "key of another"])

@@ -39,6 +39,7 @@ def test_daemon_and_trainer_of_the_profile_fit_a_small_board(broker: Broker, tmp
     }
     stream = values["stream"] | {"topic": "sensors/#"}
     device = Device(tmp_path, broker.port, stream, **sections, storage={"max_bytes": "128MiB"})
+    device.interpreter = True
     peaks, done = [0], threading.Event()
 
     def watch() -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
 import signal
 import sqlite3
-import sys
+import subprocess
 import time
 from collections import defaultdict
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +25,11 @@ from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 from edged.storage.outbox.queue import Outbox
 from edged.storage.web_access import Pairing
-from tests.running_device import Device, Listener, running, wait_until
+from tests.running_device import DAEMONS, Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerProcess
-
     from edged.workbench.demo.broker import Mosquitto
+    from tests.forked import Forked
 
 STREAM: dict[str, Any] = {
     "features": ["a", "b", "c"], "missing": {"fill": "last"}, "classes": 2, "label": "y", "id": "id",
@@ -43,9 +41,6 @@ STARTS = 6
 """As many may fail, one after the other, as parts can fail twice in a try; far fewer do."""
 PATIENCE = 60.0
 _PROBE = np.array([1, 2, 3], "<f4").tobytes()
-
-_daemons = multiprocessing.get_context("forkserver")
-_daemons.set_forkserver_preload(["edged.daemon", "edged.device.web", "onnxruntime"])
 
 
 @dataclass
@@ -144,19 +139,6 @@ def _stretch(rng: random.Random, size: int) -> tuple[int, int]:
     return start, min(size, start + rng.choice((16, 128, 4096)))
 
 
-def _daemon(path: str, log: str) -> None:
-    """The daemon's process, from its entry on."""
-    sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
-    sys.argv = ["edged", path]
-    from edged.daemon import main
-
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 class Campaign:
     """Tries on copies of one state, each with a device of its own on one broker."""
 
@@ -215,28 +197,28 @@ class Campaign:
     def _start_until_it_serves(self, config: Path, log: Path, number: int, listener: Listener) -> int:
         """How many starts it took; 0 where a start hung or none of `STARTS` served."""
         for start in range(1, STARTS + 1):
-            process = _daemons.Process(target=_daemon, args=(str(config), str(log)))
-            process.start()
+            process = DAEMONS.start([str(config)], os.environ, log, log)
             try:
                 if self._serves(process, number, listener):
                     return start
-                if process.is_alive():
+                if process.poll() is None:
                     return 0
             finally:
                 process.kill()
-                process.join()
+                process.wait()
         return 0
 
     @staticmethod
-    def _serves(process: ForkServerProcess, number: int, listener: Listener) -> bool:
+    def _serves(process: Forked, number: int, listener: Listener) -> bool:
         """Whether a sample is answered; False as soon as the process ends."""
         deadline, asked = time.monotonic() + PATIENCE, 0.0
-        while time.monotonic() < deadline and process.is_alive():
+        while time.monotonic() < deadline and process.poll() is None:
             online = any(status["state"] == "online" for status in listener.messages["status"])
             if online and time.monotonic() > asked + 1.0:
                 asked = time.monotonic()
                 listener.publish(f"s{number}/a", json.dumps(_message("probe", [1.0, 2.0, 3.0])))
             if listener.messages["predictions"]:
                 return True
-            process.join(0.01)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.01)
         return False

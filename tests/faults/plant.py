@@ -205,6 +205,7 @@ def kill(pid: int) -> bool:
 def _restart(device: Device, listener: Listener) -> Readiness:
     """Start the daemon and wait until it says online."""
     births = listener.messages["status"]
+    device.interpreter = True
     seen, started = len(births), time.monotonic()
     device.start()
     listener.wait(lambda: any(m["state"] == "online" for m in births[seen:]), 60.0)

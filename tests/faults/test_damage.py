@@ -25,7 +25,7 @@ SEED = int(os.environ.get("EDGED_FAULTS_SEED", "21"))
 @pytest.mark.parametrize(
     "tries",
     [
-        pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
         pytest.param(TRIES, marks=[pytest.mark.faults, pytest.mark.timeout(14_400)]),
     ],
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from contextlib import ExitStack
 from getpass import getuser
 from pathlib import Path
@@ -127,11 +125,8 @@ def test_two_daemons_learn_from_each_other_though_coordinator_and_device_are_kil
 def fleet(site: Site, *words: str) -> str:
     """What a command of `edged fleet` says."""
     action, *more = words
-    done = subprocess.run(
-        [sys.executable, "-m", "edged", "fleet", *action.split(), str(site.path), *more],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stdout + done.stderr
+    done = edged("fleet", *action.split(), site.path, *more)
+    return done.out + done.err
 
 
 @pytest.mark.slow

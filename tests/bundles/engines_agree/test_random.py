@@ -83,7 +83,7 @@ LAYERS = st.lists(
     rows=st.sampled_from([1, 3, 5, 7, 9]),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_random_dense_networks_have_the_same_gradients(
     layers: list[tuple[int, bool, str, str]], inputs: int, outputs: int, loss: str, rows: int, seed: int
 ) -> None:

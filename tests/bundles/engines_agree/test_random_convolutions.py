@@ -93,7 +93,7 @@ NETWORKS = given(
 
 
 @NETWORKS
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_random_convolutions_have_the_same_gradients(
     layers: list[Drawn], grid: tuple[int, ...], channels: int, loss: str, rows: int, seed: int
 ) -> None:

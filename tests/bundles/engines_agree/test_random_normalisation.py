@@ -63,7 +63,7 @@ BLOCKS = st.lists(
     rows=st.integers(1, 9),
     seed=st.integers(0, 999),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_random_normalised_networks_have_the_same_gradients(
     blocks: list[tuple[int, int, str, str]], loss: str, rows: int, seed: int
 ) -> None:

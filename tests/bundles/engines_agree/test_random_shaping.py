@@ -16,7 +16,7 @@ from onnx import TensorProto
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.engines_agree.shaped import Shaped
 
-GRAPHS = int(os.environ.get("EDGED_RANDOM_GRAPHS", "60"))
+GRAPHS = int(os.environ.get("EDGED_RANDOM_GRAPHS", "30"))
 LARGEST = 48
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.signing import new_pair, sign_command
+from tests.commands import Answer, edged
 from tests.device.commands.test_commands import LENIENT, ON_COMMAND, STREAM, feed
 from tests.running_device import Device, running
 from tests.steered import answers, ask, conform, data
@@ -25,19 +24,16 @@ pytestmark = pytest.mark.timeout(300)
 PATIENT = "ward-7-bed-3"
 
 
-def audit(device: Device, *options: str) -> subprocess.CompletedProcess[str]:
+def audit(device: Device, *options: str) -> Answer:
     """`edged audit CONFIG`, whatever its exit code."""
-    return subprocess.run(
-        [sys.executable, "-m", "edged", "audit", str(device.path), *options],
-        capture_output=True, text=True, check=False, timeout=100,
-    )  # fmt: skip
+    return edged("audit", device.path, *options)
 
 
 def log_of(device: Device) -> list[dict[str, Any]]:
     """All entries, verified."""
     done = audit(device, "--json")
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout)["log"])
+    assert done.code == 0, done.err
+    return list(json.loads(done.out)["log"])
 
 
 @pytest.mark.slow
@@ -111,7 +107,7 @@ def test_who_changed_what_is_in_the_log_and_nothing_personal(broker: Broker, tmp
     raw = b"".join(path.read_bytes() for path in device.state.glob("audit*"))
     assert PATIENT.encode() not in raw
     assert b"0.123456789" not in raw
-    assert audit(device, "--verify", "--head", f"{head['seq']}:{head['hash']}").returncode == 0
+    assert audit(device, "--verify", "--head", f"{head['seq']}:{head['hash']}").code == 0
     check_tampering(device, head)
 
 
@@ -162,20 +158,20 @@ def check_settings(log: list[dict[str, Any]]) -> None:
 def check_tampering(device: Device, head: dict[str, Any]) -> None:
     """One line and exit code 1, and the place where it broke."""
     shown = audit(device)
-    assert "boss.key.pub" in shown.stdout
+    assert "boss.key.pub" in shown.out
     done = audit(device, "--verify")
-    assert done.returncode == 0
-    assert "complete and unchanged" in done.stdout
-    assert audit(device, "--verify", "--head", f"{head['seq']}:{'0' * 64}").returncode == 1
-    assert audit(device, "--verify", "--head", "newest").returncode == 2
+    assert done.code == 0
+    assert "complete and unchanged" in done.out
+    assert audit(device, "--verify", "--head", f"{head['seq']}:{'0' * 64}").code == 1
+    assert audit(device, "--verify", "--head", "newest").code == 2
     path = device.state / "audit-1.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'"steps":60', b'"steps":61'))
     done = audit(device, "--verify")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "audit-1.jsonl, line " in done.stderr
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    assert "audit-1.jsonl, line " in done.err
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 from edged.storage.models.key_folders import FOLDER, KeyFolders
+from tests.commands import edged
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
@@ -153,19 +152,10 @@ def _shown(device: Device, listener: Listener) -> None:
         (("rollback", "--key", "b"), "edged ctl rig rollback key=b"),
         (("list", "--key", "c"), "this key has no own model"),
     ):
-        refused = subprocess.run(
-            [sys.executable, "-m", "edged", "models", path, *arguments],
-            capture_output=True, text=True, check=False, timeout=100,
-        )  # fmt: skip
-        assert refused.returncode != 0
-        assert told in refused.stderr
-    table = subprocess.run(
-        [sys.executable, "-m", "edged", "status", path],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    ).stdout
+        refused = edged("models", path, *arguments)
+        assert refused.code != 0
+        assert told in refused.err
+    table = edged("status", path).out
     assert "2 with models of their own" in table
     assert "own model" in table
 

@@ -107,7 +107,8 @@ def test_kill_9_while_the_broker_is_away_loses_no_committed_message(
         listener.wait(lambda: listener.events("training_started"))
         lasting.stop()  # so that the run ends while nobody hears of it
         wait_until(
-            lambda: len(on_disk(device, MessageKind.METRICS)) >= 4 and on_disk(device, MessageKind.EVENT)
+            lambda: len(on_disk(device, MessageKind.METRICS)) >= 4 and on_disk(device, MessageKind.EVENT),
+            60.0,
         )
         device.stop(9)
         first = on_disk(device, MessageKind.METRICS) + on_disk(device, MessageKind.EVENT)

@@ -169,6 +169,7 @@ def test_bombs_and_endless_graphs_are_refused_and_the_daemon_does_not_grow(
     broker: Mosquitto, tmp_path: Path
 ) -> None:
     device = rig(tmp_path, broker.port, install={"accept": True, "timeout": "6s"})
+    device.interpreter = True
     many_fields = b"".join(
         (protobuf.message(7, 2 * 6_000_000), (protobuf.message(5, 0)) * 6_000_000)
     )  # six million initializers of nothing

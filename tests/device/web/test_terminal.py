@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from html import unescape
 from typing import TYPE_CHECKING
 
 import pytest
 
 from edged.domain.text import attention, notes, status_of, summary
-from tests.commands import COMMAND
+from tests.commands import edged
 from tests.device.web.client import rows
 
 if TYPE_CHECKING:
@@ -28,12 +26,9 @@ CHANGING = (
 
 def shown(*words: str) -> dict[str, str]:
     """The facts that a command prints on 80 columns, by name."""
-    done = subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, check=False, timeout=100,
-        env=os.environ | {"COLUMNS": str(WIDTH), "NO_COLOR": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    done = edged(*words, COLUMNS=str(WIDTH), NO_COLOR="1")
+    assert done.code == 0, done.err
+    lines = [line.rstrip() for line in done.out.splitlines()]
     assert max(map(len, lines)) <= WIDTH
     found: dict[str, str] = {}
     for line in lines[1:]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from edged.fleet.coordinator.control import CONTROL, Control, exclude, instruct,
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.coordinator.status import lines_of, status_of
 from edged.signing import Keys, Sealer, Unsealer, new_pair
+from tests.commands import edged
 from tests.fleet.coordinator.channel import TOPICS, Fleet
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -263,10 +262,8 @@ def test_a_bundle_that_was_missing_is_taken_from_the_configuration(fleet: Fleet)
 @pytest.mark.slow
 def test_the_command_line_steers(fleet: Fleet) -> None:
     def run(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "edged", "fleet", *words], capture_output=True, text=True, check=False
-        )
-        return done.stdout + done.stderr
+        done = edged("fleet", *words)
+        return done.out + done.err
 
     path = str(fleet.path)
     assert run("round", "pause", path) == "no further round is opened\n"

@@ -43,6 +43,8 @@ KEYS = {
 TIMES = {"seconds", "train_seconds", "peak_rss_mb"}
 CLASSIFY = {"features": 4, "classes": 2}
 NEVER = {"every": None, "new_labels": 0}
+SELDOM = {"min_new_samples": 200}
+"""For what does not depend on how often is trained: a run costs as much as hundreds of samples."""
 OPEN_GATE = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0}
 
 
@@ -319,7 +321,7 @@ def test_regression_is_scored_in_the_units_of_its_targets(tmp_path: Path) -> Non
     y = np.stack([x[:, 0] * 300 + 5000, x[:, 1] - x[:, 2]], axis=1)
     section = {"features": 4, "targets": 2}
     replayed, report = replay(
-        tmp_path, save(tmp_path, X=x, y=y), section, options=LabelOptions(), training={"steps": 200}
+        tmp_path, save(tmp_path, X=x, y=y), section, options=LabelOptions(), training={"steps": 200} | SELDOM
     )
     difference = replayed.answers[150:] - y[150:]
     assert report["metric"]["mae"] == pytest.approx(np.abs(difference).mean())
@@ -341,7 +343,7 @@ def correlated(n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 def test_reconstruction_finds_anomalies_it_was_never_told(tmp_path: Path) -> None:
     x, y = correlated(3000)
     section = {"features": 6, "target": "reconstruct"}
-    report = evaluate(tmp_path, save(tmp_path, X=x, y=y), section, training={"steps": 200})
+    report = evaluate(tmp_path, save(tmp_path, X=x, y=y), section, training={"steps": 200} | SELDOM)
     assert set(report["metric"]) == {"auroc", "f1"}
     assert report["metric"]["auroc"] > 0.9
     assert report["metric"]["f1"] > 0.5
@@ -438,7 +440,7 @@ def test_a_forecast_beats_the_present_value_on_a_wave(tmp_path: Path) -> None:
     wave = np.sin(t / 5)
     x = np.stack([np.sin(t / 5 - 1), wave], axis=1).astype(np.float32)
     section = {"features": 2, "target": "forecast", "forecast": [1], "horizon": 4}
-    report = evaluate(tmp_path, save(tmp_path, X=x), section, training={"steps": 200})
+    report = evaluate(tmp_path, save(tmp_path, X=x), section, training={"steps": 200} | SELDOM)
     assert report["scored"] == 2000 - 200 - 4
     held = np.abs(wave[204:] - wave[200:-4]).mean()
     assert report["no_change"]["mae"] == pytest.approx(held, rel=1e-4)
@@ -455,7 +457,7 @@ def test_classes_that_are_not_known_before_come_with_their_labels(tmp_path: Path
     data = save(tmp_path, X=x, y=labels)
     options = LabelOptions(delay=5)
     section = {"features": 3, "classes": "open", "max_classes": 4}
-    report = evaluate(tmp_path, data, section, options=options, gate=OPEN_GATE)
+    report = evaluate(tmp_path, data, section, options=options, gate=OPEN_GATE, training=SELDOM)
     assert report["metric"]["balanced_accuracy"] > 0.85
     assert report["frozen"]["balanced_accuracy"] < 0.67
     with pytest.raises(ConfigError, match="all 2 outputs"):
@@ -470,7 +472,7 @@ def test_a_forecast_is_no_worse_than_the_last_value_and_better_where_that_is_non
     x = np.random.default_rng(0).normal(size=(2500, 2)).astype(np.float32)
     x = np.cumsum(x, axis=0) if kind == "walk" else x
     section = {"features": 2, "target": "forecast", "horizon": 3}
-    report = evaluate(tmp_path, save(tmp_path, X=x), section)
+    report = evaluate(tmp_path, save(tmp_path, X=x), section, training=SELDOM)
     limit = 1.03 if kind == "walk" else 0.8
     assert report["metric"]["mae"] < limit * report["no_change"]["mae"]
 
@@ -509,9 +511,9 @@ def test_a_csv_and_an_npz_with_the_same_rows_give_the_same_report(tmp_path: Path
     table = write_csv(tmp_path / "s.csv.gz", ["a", "b", "c", "d", "label", "time"], columns)
     section = {"features": ["a", "b", "c", "d"], "classes": ["up", "down"]}
     # In the order of the configuration, `up` is class 0.
-    numbers = evaluate(tmp_path, save(tmp_path, X=x, y=1 - y, t=t), section)
-    texts = evaluate(tmp_path, save(tmp_path, X=x, y=names[y], t=t), section)
-    rows = evaluate(tmp_path, table, section)
+    numbers = evaluate(tmp_path, save(tmp_path, X=x, y=1 - y, t=t), section, training=SELDOM)
+    texts = evaluate(tmp_path, save(tmp_path, X=x, y=names[y], t=t), section, training=SELDOM)
+    rows = evaluate(tmp_path, table, section, training=SELDOM)
     assert without_times(numbers) == without_times(texts) == without_times(rows)
     assert numbers["metric"]["accuracy"] > 0.9
 
@@ -520,8 +522,9 @@ def test_columns_are_found_by_name_where_the_file_names_them(tmp_path: Path) -> 
     x, y = two_classes(600)
     section = {"features": ["d", "a"], "classes": 2}
     header = ["a", "b", "c", "d", "y"]
-    report = evaluate(tmp_path, write_csv(tmp_path / "s.csv", header, [*x.T.tolist(), y.tolist()]), section)
-    chosen = evaluate(tmp_path, save(tmp_path, X=x[:, [3, 0]], y=y), section)
+    table = write_csv(tmp_path / "s.csv", header, [*x.T.tolist(), y.tolist()])
+    report = evaluate(tmp_path, table, section, training=SELDOM)
+    chosen = evaluate(tmp_path, save(tmp_path, X=x[:, [3, 0]], y=y), section, training=SELDOM)
     assert without_times(report) == without_times(chosen)
 
 
@@ -695,7 +698,7 @@ LONG_FORM = (pytest.mark.faults, pytest.mark.timeout(600))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [8000, pytest.param(None, marks=LONG_FORM)])
+@pytest.mark.parametrize("rows", [4000, pytest.param(None, marks=LONG_FORM)])
 def test_weather_is_learned_with_default_settings(rows: int | None, tmp_path: Path) -> None:
     x, y, _ = stream("noaa_weather", tmp_path)
     data = save(tmp_path, X=x[:rows], y=y[:rows])
@@ -706,7 +709,7 @@ def test_weather_is_learned_with_default_settings(rows: int | None, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [8000, pytest.param(None, marks=LONG_FORM)])
+@pytest.mark.parametrize("rows", [4000, pytest.param(None, marks=LONG_FORM)])
 def test_electricity_prices_are_followed_better_than_by_the_frozen_model(
     rows: int | None, tmp_path: Path
 ) -> None:
@@ -741,7 +744,7 @@ def test_the_standard_network_sees_samples_beside_earlier_ones_of_their_key(
     x, y = rising(3000)
     data = save(tmp_path, X=x, y=y, key=np.array(["a", "b"] * 1500))
     shape = {"features": 1, "classes": 2, **section.get("stream", {})}
-    told = evaluate(tmp_path, data, shape, model=section.get("model", {}), gate=OPEN_GATE)
+    told = evaluate(tmp_path, data, shape, model=section.get("model", {}), gate=OPEN_GATE, training=SELDOM)
     assert least < told["metric"]["accuracy"] < most
     if section:
         assert told["experts"] == {}
@@ -755,7 +758,8 @@ def test_rows_whose_order_means_nothing_lose_nothing_by_context(tmp_path: Path) 
     for network in (None, "mlp"):
         (folder := tmp_path / str(network)).mkdir()
         model = {} if network is None else {"network": network}
-        found[network] = evaluate(folder, save(folder, X=x, y=y), CLASSIFY, gate=OPEN_GATE, model=model)
+        data = save(folder, X=x, y=y)
+        found[network] = evaluate(folder, data, CLASSIFY, gate=OPEN_GATE, model=model, training=SELDOM)
     assert found[None]["metric"]["accuracy"] > found["mlp"]["metric"]["accuracy"] - 0.01
 
 

@@ -54,7 +54,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     x, y = turning()
     np.savez(folder / "turning <stream>.npz", X=x, y=y)
     section = {"features": 4, "classes": ["worn & torn", "<ok>"]}
-    config = write_config(folder, section, training={"replay": 0}, gate=OPEN_GATE)
+    config = write_config(folder, section, training={"replay": 0, "min_new_samples": 150}, gate=OPEN_GATE)
     out = folder / "out"
     answer = edged("evaluate", config, "--data", folder / "turning <stream>.npz", "-o", out, "--json")
     assert answer.code == 0, answer.err
@@ -152,7 +152,8 @@ def test_two_configurations_are_compared_on_the_same_rows(tmp_path: Path) -> Non
     for name, training in (("learning", {}), ("still", {"every": None, "new_labels": 0})):
         (tmp_path / name).mkdir()
         config = write_config(
-            tmp_path / name, {"features": 4, "classes": 2}, training={"replay": 0} | training, gate=OPEN_GATE,
+            tmp_path / name, {"features": 4, "classes": 2}, gate=OPEN_GATE,
+            training={"replay": 0, "min_new_samples": 150} | training,
             drift={"train": name == "learning"},
         )  # fmt: skip
         config.rename(tmp_path / f"{name}.yaml")

@@ -167,6 +167,28 @@ def test_a_class_that_the_network_has_never_seen_is_answered_from_its_second_lab
     assert answered[None].count(2.0) < 5, "a model of which nothing is known keeps its say"
 
 
+def test_a_model_of_long_ago_keeps_its_say_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edged.device.serving.head_teacher.NEWEST", 50)
+    x = inputs(200)
+    network = InferenceModel(write(tmp_path / "m.onnx", GOOD))
+    with SampleLog.open(tmp_path / "samples.db", SCHEMA, holdout=0.0) as log:
+        log.commit(samples(1, x, classes(x)))
+        mix = ExpertMix(head=RidgeHead.of(SCHEMA))
+        teacher = HeadTeacher(mix.head, log, SCHEMA, 0.0)  # it learns the last 50 labels alone
+        champion = ServedModel(1, StreamModel(network, mix, learned=Learned(100)))
+        predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, champion, mix=mix, teacher=teacher)
+        made = predictor.predict(numbered(201, 50), inputs(50, 3))
+        assert made.answers[:, 0].tolist() == classes(inputs(50, 3))
+        assert mix.head is not None
+        assert [mix.head.beyond(one) for one in (Learned(100), Learned(160), Learned(100, 1))] == [
+            [],
+            [],
+            [1],
+        ]
+
+
 def test_no_run_begins_on_labels_of_a_single_class(tmp_path: Path) -> None:
     mix, model = ExpertMix(head=RidgeHead.of(SCHEMA)), InferenceModel(write(tmp_path / "m.onnx", GOOD))
     with SampleLog.open(tmp_path / "samples.db", SCHEMA, holdout=0.0) as log:

@@ -72,7 +72,9 @@ class HeadTeacher:
 
     def _learn(self, x: NDArray[np.float32], y: NDArray[np.int64], seq: NDArray[np.int64]) -> None:
         """Learn rows `(n, d)` of classes `y` `(n,)`, which came at positions `seq` `(n,)` in label order."""
-        if self._head is not None:
+        if self._head is not None and len(seq):
+            if not self._head.first:
+                self._head.since = int(seq[0])
             for place, position in zip(y.tolist(), seq.tolist(), strict=True):
                 self._head.first.setdefault(place, position)
             self._head.learn(x, y)

@@ -82,7 +82,7 @@ class RidgeHead:
     its likelihood).
 
     `learn` belongs to one thread; `likelihoods` may be called from any other. `first` has the position in
-    label order of each class's first label.
+    label order of each class's first label among those that were learned, which begin at `since`.
     """
 
     def __init__(self, columns: int, measured: int, classes: int) -> None:
@@ -105,6 +105,7 @@ class RidgeHead:
         self._by_class = np.zeros((self.columns + 1, self.classes))
         self._counts = np.zeros(self.classes, np.int64)
         self.first: dict[int, int] = {}
+        self.since = 0
         self._solved_at = 0
         self._solution: _Solution | None = None
         self._sharpness, self._certainty = 5.0, 10.0
@@ -126,11 +127,15 @@ class RidgeHead:
         return int(np.minimum(self._counts[list(classes)], FEWEST).sum()), FEWEST * max(2, len(classes))
 
     def beyond(self, learned: Learned) -> list[int]:
-        """Classes that can be answered, and of which a model that has learned so much has seen no label."""
+        """Classes that can be answered, and of which a model that has learned so much has seen no label.
+
+        Where all labels here came after those of the model, nothing tells which classes were among its own.
+        """
+        tells = self.since <= learned.position
         return [
             place
             for place, first in list(self.first.items())
-            if not learned.covers(place, first) and self._counts[place] >= FEWEST
+            if not learned.covers(place, first if tells else 0) and self._counts[place] >= FEWEST
         ]
 
     def likelihoods(self, x: Floats) -> Floats:

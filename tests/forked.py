@@ -26,7 +26,10 @@ from typing import Any, NoReturn
 import edged
 
 ROOT = Path(__file__).parents[1]
-OF_INTERPRETER = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MALLOC_", "ORT_")
+OF_INTERPRETER = (
+    *("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MALLOC_", "ORT_"),
+    *("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"),
+)
 """Variables that are read when an interpreter or a library starts begin with one of these."""
 
 

@@ -31,7 +31,7 @@ from edged.fleet.coordinator.aggregation import (
 )
 from edged.fleet.coordinator.announcer import Announcer
 from edged.fleet.coordinator.control import ControlReader
-from edged.fleet.coordinator.devices import DevicePool, States, update_bytes
+from edged.fleet.coordinator.devices import RoundDevices, States, update_bytes
 from edged.fleet.coordinator.history import ModelHistory
 from edged.fleet.coordinator.inbox import Inbox
 from edged.fleet.coordinator.initial_model import first_model, head_of
@@ -117,7 +117,7 @@ class Coordinator:
         self.layout, self._head = Layout.of(weights), head_of(config, weights)
         self.reports = RoundReports(self.journal, self.course)
         self._states = States(self._audience)
-        self._devices = DevicePool(
+        self._devices = RoundDevices(
             config, self._audience, self._states, self._reader, self._rollout,
             update_bytes(config, self.layout, self._head),
         )  # fmt: skip

@@ -72,7 +72,7 @@ class States:
         return list(self._states.values())
 
 
-class DevicePool:
+class RoundDevices:
     """Chooses devices for a round from those that have told their state.
 
     `reader` tells which of them the operator has excluded; `rollout` has the budget of bytes.

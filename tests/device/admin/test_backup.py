@@ -74,7 +74,9 @@ def test_a_device_goes_on_elsewhere_from_a_backup_taken_while_it_worked(
     with running(second, broker.port) as listener:
         listener.wait(lambda: listener.events("started"), PATIENCE)
         (started,) = listener.events("started")
-        assert (started["model"], started["repaired"]) == (told["champion"], [])
+        assert started["model"] == told["champion"]
+        # The other device was training: a swap that the backup has met halfway is undone or completed.
+        assert all(what.startswith("the swap between models") for what in started["repaired"])
         assert started["boot"] > 1000
         # The first that comes may be what the other device has left at the broker.
         listener.wait(lambda: any(b["rows"] >= told["samples"] for b in listener.messages["state/buffer"]))

@@ -335,7 +335,8 @@ def _plan(
     target = statistics.target_names if statistics is not None else None
     if followed := sorted(running_statistics(model.graph)):
         note(f"running statistics are frozen, no gradient trains them: {shortened(followed)}")
-    if scaling := [name for name in scaling_in_front(model.graph) if name in frozen]:
+    own = [] if is_standardised(model.graph) else scaling_in_front(model.graph)
+    if scaling := [name for name in own if name in frozen]:
         note(f"the scaling of the inputs is frozen; `--train '*'` trains it too: {shortened(scaling)}")
     if statistics is not None:
         standardise_model(model, statistics)

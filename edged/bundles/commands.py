@@ -191,8 +191,10 @@ def build_from_file(
     if standardise is None:
         standardise = given.producer_name == UNTRAINED
         if not standardise:
-            scaled = is_standardised(given.graph) or scaling_in_front(given.graph)
-            notes.append(_STANDARDISED if scaled else _AS_IT_IS)
+            if is_standardised(given.graph):
+                notes.append(_STANDARDISED)
+            elif not scaling_in_front(given.graph):  # else the build tells of it
+                notes.append(_AS_IT_IS)
     if standardise and (rank := len(shape_of(given.graph.input[0]))) != 2:
         standardise = False
         notes.append(f"inputs are taken as they are: standardisation is for (batch, n), not for {rank} axes")

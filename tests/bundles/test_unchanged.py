@@ -126,6 +126,7 @@ def test_what_a_bundle_was_trained_to_is_not_standardised_again(
     kept = "the standardisation in front of the network stays as it is"
     assert second.notes is not None
     assert second.notes[0].startswith(kept if standardise is None else "inputs are taken as they are")
+    assert not any("scaling of the inputs" in note for note in second.notes), "it is told once"
 
 
 def test_a_form_that_says_something_else_is_refused() -> None:

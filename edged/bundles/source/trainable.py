@@ -39,7 +39,7 @@ def select(
     fixed = running_statistics(graph).union(_matching(graph, freeze, "freeze"))
     if is_standardised(graph):
         fixed.update(*(map(str, names.values()) for names in (INPUT, TARGET)))
-    if not train:
+    elif not train:
         fixed.update(scaling_in_front(graph))
     trainable = [name for name in wanted if name not in fixed]
     if not trainable:

@@ -11,7 +11,7 @@ from edged.device.learning.run_queue import RunQueue
 from edged.device.pipeline import Pipeline
 from edged.device.startup.recovery import unfinished
 from edged.device.startup.restore import restore_mix
-from edged.domain.events import EventOfKey
+from edged.domain.events import EventOfKey, KeyModelChanged
 from edged.domain.judging.expert_mix import ExpertMix
 from edged.domain.judging.outputs import log_likelihoods
 from edged.domain.judging.own_or_common import OwnOrCommon
@@ -136,6 +136,10 @@ class KeyPipeline(Pipeline):
     def serves(self) -> bool:
         """Whether the key's own model answers."""
         return self.contest.own
+
+    def answering(self) -> KeyModelChanged:
+        """The event that tells which of the two models answers."""
+        return KeyModelChanged(self.key, "own" if self.serves else "stream")
 
     @property
     def urgent(self) -> bool:

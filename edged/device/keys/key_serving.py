@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.device.serving.key_answers import Share
-from edged.domain.events import DriftDetected, EventOfKey, KeyModelChanged
+from edged.domain.events import DriftDetected, EventOfKey
 from edged.domain.judging.outputs import errors
 from edged.errors import ModelError
 from edged.logs import get_logger
@@ -124,7 +124,7 @@ class KeyServing:
         own = None if share.key is None else self._keys.get(share.key)
         if own is not None:
             own.contest.give_up()
-            self._tell_who_answers(own)
+            self._events.event(own.answering())
 
     def _contest(
         self,
@@ -139,10 +139,7 @@ class KeyServing:
         good &= np.isfinite(ours).all(axis=1) & np.isfinite(common).all(axis=1)
         both = [errors(schema, made[good], mapped[good], scale) for made in (ours, common)]
         if own.contest.add(both[0], both[1]):
-            self._tell_who_answers(own)
-
-    def _tell_who_answers(self, own: KeyPipeline) -> None:
-        self._events.event(KeyModelChanged(own.key, "own" if own.serves else "stream"))
+            self._events.event(own.answering())
 
     def _heed(self, own: KeyPipeline) -> None:
         """What the detectors of a key have signalled."""

@@ -35,9 +35,7 @@ class KeyTraining:
     `keys` has the pipelines. New labels are counted every `look_seconds`.
     """
 
-    def __init__(
-        self, common: Pipeline, keys: LoadedKeys, events: Events, look_seconds: float = LOOK_SECONDS
-    ) -> None:
+    def __init__(self, common: Pipeline, keys: LoadedKeys, events: Events, look_seconds: float) -> None:
         self._common, self._keys, self._events, self._look_seconds = common, keys, events, look_seconds
         self._counted = 0
         self._looked = float("-inf")
@@ -231,7 +229,7 @@ class KeyTraining:
             if shared:
                 own.teacher.refresh()
                 own.contest.begin()
-                self._events.event(KeyModelChanged(own.key, "own" if own.serves else "stream"))
+                self._events.event(own.answering())
         return judged
 
     def command(self, key: str, options: RunOptions, task: Task | None = None) -> None:

@@ -176,6 +176,11 @@ class Senders:
         with self._lock:
             self._held.clear()
 
+    def hold(self) -> None:
+        """Let no device send before the next `release`."""
+        with self._lock:
+            self._held.update(self._names)
+
     def wait(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
         """Until `condition()` holds; it is looked at after every message."""
         with self._lock:

@@ -82,7 +82,8 @@ class Assembly:
             self._sequence = Sequence(self.registry)
         self.events = Events() if self.config.name else parts.events
         self.extensions: list[Extension] = []
-        self.timetable = Timetable(parts.timetable) if self.config.name else parts.timetable
+        name = self.config.name
+        self.timetable = Timetable(parts.timetable, name) if name else parts.timetable
         self.watchdog = LoopWatch() if self.config.name else parts.watchdog
         with self.recovery.opening("the outbox"):
             self._connect()

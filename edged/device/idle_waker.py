@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edged.host.scheduler import Scheduler
 
 AFTER = 10  # looks for which a stream counts as busy after it has last done something
+SHRINK_LOOKS = 60  # between two times that an idle stream gives back memory: somebody may have asked about it
 BUSY_LOOKS = 5  # between two turns of learning while it is busy; not all streams in the same second
 EVICT_LOOKS = 60  # between two turns of ingest where samples get too old
 
@@ -64,7 +65,7 @@ class IdleWaker:
         )
         self._busy = AFTER if seen != self._seen else self._busy - 1
         self._seen = seen
-        if self._busy <= 0 and self._busy % AFTER == 0:  # a report, too, reads what then stays in memory
+        if self._busy <= 0 and self._busy % SHRINK_LOOKS == 0:
             self._shrink()
         due = self._busy > 0 and self._looks % BUSY_LOOKS == self._phase
         if due or pipeline.worker.waits or pipeline.rollout.problem is not None:

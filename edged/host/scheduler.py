@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from edged.logs import get_logger
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 log = get_logger("edged.timetable")
 
 LOOK_SECONDS = 1.0  # how often the wall clock is looked at
+SPREAD_SECONDS = 10.0  # over which the same actions of several owners are spread
 STEP_SECONDS = 60.0  # less is a correction of the clock, after which nothing is to be done twice
 
 
@@ -80,9 +82,9 @@ class Scheduler:
         self._ending = False
         self._thread = threading.Thread(target=self._loop, name="timetable", daemon=True)
 
-    def every(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do it each so many seconds, counted from now."""
-        self._entries.append(_Interval(action, seconds, self._clock.monotonic() + seconds))
+    def every(self, seconds: float, action: Callable[[], None], *, sooner: float = 0.0) -> None:
+        """Do it each so many seconds, counted from now; the first time so many `sooner`."""
+        self._entries.append(_Interval(action, seconds, self._clock.monotonic() + seconds - sooner))
 
     def cron(self, expression: str, action: Callable[[], None]) -> None:
         """Do it when a crontab line of five fields says so, in the device's time zone."""
@@ -134,18 +136,20 @@ class Scheduler:
 class Timetable:
     """The part of a scheduler that belongs to one of several owners, and goes with it.
 
-    Its actions are done on the thread of `scheduler`, which its owner neither starts nor stops.
+    Its actions are done on the thread of `scheduler`, which its owner neither starts nor stops. Owners with
+    other names have other moments, so that predictions do not wait while all of them report.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
         self._scheduler = scheduler
+        self._share = crc32(name.encode()) / 2**32
         self._actions: set[Callable[[], None]] = set()
         self._ended = False
 
     def every(self, seconds: float, action: Callable[[], None]) -> None:
         """Run an action regularly until the owner ends: see `Scheduler.every`."""
         self._actions.add(action)
-        self._scheduler.every(seconds, action)
+        self._scheduler.every(seconds, action, sooner=self._share * min(seconds, SPREAD_SECONDS))
 
     def cron(self, expression: str, action: Callable[[], None]) -> None:
         """Run an action by a crontab until the owner ends: see `Scheduler.cron`."""

@@ -77,6 +77,9 @@ class VitalsReader:
         self._clock = clock or SystemClock()
         self._fresh = fresh
         self._held: Vitals | None = None
+        self._written: tuple[float, int | None, int | None] | None = (
+            None  # when, of which child, and how much
+        )
         self._last = (self._clock.monotonic(), self.cpu_seconds())
 
     def read(self, child: int | None = None) -> Vitals:
@@ -156,6 +159,12 @@ class VitalsReader:
 
     def flash_bytes(self, child: int | None = None) -> int | None:
         """Bytes that this process, its ended children and the living one with the id `child` have written."""
+        now, held = self._clock.monotonic(), self._written
+        if held is None or held[1] != child or now - held[0] >= self._fresh:
+            self._written = held = now, child, self._flash_bytes(child)
+        return held[2]
+
+    def _flash_bytes(self, child: int | None) -> int | None:
         # The child first: one that ends in between counts twice for a moment the other way round.
         more = None if child is None else written_bytes(child, self._proc)
         own = written_bytes(proc=self._proc)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter, defaultdict
 from datetime import datetime
+from functools import partial
+from itertools import pairwise
 
 import pytest
 
 from edged.clock import SystemClock, VirtualClock
-from edged.host.scheduler import Scheduler
+from edged.host.scheduler import Scheduler, Timetable
 
 YEARS = 10 * 365.25 * 86400.0
 
@@ -97,3 +100,22 @@ def test_what_is_wanted_soon_is_done_once_and_an_error_stops_nothing() -> None:
     assert done.acquire(timeout=10)
     table.stop()
     assert not done.acquire(blocking=False)
+
+
+def test_owners_with_other_names_report_at_other_moments() -> None:
+    clock = VirtualClock(1.8e9)
+    scheduler, done = Scheduler(clock), defaultdict[str, list[float]](list)
+
+    def report(name: str) -> None:
+        done[name].append(clock.monotonic())
+
+    for name in map(str, range(100)):
+        Timetable(scheduler, name).every(10.0, partial(report, name))
+    pass_time(clock, scheduler, 40)
+    assert len(done) == 100
+    for moments in done.values():
+        assert len(moments) in (4, 5)
+        assert {after - before for before, after in pairwise(moments)} == {10.0}
+    firsts = Counter(moments[0] for moments in done.values())
+    assert len(firsts) >= 10
+    assert max(firsts.values()) <= 25

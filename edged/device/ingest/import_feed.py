@@ -24,7 +24,7 @@ log = get_logger("edged.import")
 
 SLICE = 1000
 """Samples of one transaction: some 10 ms in which a message waits."""
-RETRY_SECONDS, LOOK_SECONDS = 5.0, 0.2
+RETRY_SECONDS, LOOK_SECONDS = 5.0, 1.0
 
 
 class AuditJournal(Protocol):

@@ -169,6 +169,11 @@ class TrainingScheduler:
         """Labelled samples that no run has learned from."""
         return self._samples.labelled_since(self.consumed)
 
+    def _wanted(self) -> str | None:
+        """The trigger that wants a run; labels are counted only where there may be enough of them."""
+        most = self._samples.last_seq() - self.consumed
+        return None if self.triggers.wanted(most) is None else self.triggers.wanted(self.new())
+
     @property
     def arrived(self) -> int:
         """Samples that have come since the last run began that was learned from, or this process."""
@@ -208,7 +213,7 @@ class TrainingScheduler:
             return None
         self.triggers.arrived = self.arrived
         commanded = self.triggers.commanded
-        wanted = self.triggers.wanted(self.new())
+        wanted = self._wanted()
         if wanted == "command" and self.triggers.interrupted and self._resumes_first(automatic=automatic):
             wanted = "resume"
         self.waiting_for = () if wanted is None or commanded else self._held_back(wanted)

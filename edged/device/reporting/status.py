@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edged import __version__
-from edged.device.promotion.summary import stored_summary
+from edged.device.reporting.registry_facts import RegistryReader
 from edged.device.reports import (
     BufferMetrics,
     BufferState,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from edged.device.events import Extension
     from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
+    from edged.device.reporting.registry_facts import RegistryFacts
     from edged.device.settings import PausedParts
     from edged.device.startup.recovery import Recovery
     from edged.domain.commands.running import RunningCommands
@@ -72,6 +73,7 @@ class StatusCollector:
         self._recovery = recovery
         self._boot = boot
         self._extensions = extensions
+        self._registry = RegistryReader(pipeline.registry)
         self._started = pipeline.clock.monotonic()
         self._rate = _Rate(self._started)
         self._first = pipeline.samples.counters().samples
@@ -96,9 +98,8 @@ class StatusCollector:
     def status(self) -> StreamStatus:
         """Collect the summary of `edged status` and `request/status`."""
         pipeline, counters, problem = self._pipeline, self._pipeline.samples.counters(), self.problem
-        predictor, registry, scheduler = pipeline.predictor, pipeline.registry, pipeline.scheduler
-        champion, reign, runs = predictor.champion, registry.reign(), registry.runs(1)
-        record, summary = registry.get(champion.version), stored_summary(registry)
+        predictor, scheduler = pipeline.predictor, pipeline.scheduler
+        stored = self._registry.facts(predictor.champion.version)
         state = "degraded" if problem else "online"
         return StreamStatus(
             state=state,
@@ -114,29 +115,29 @@ class StatusCollector:
             quarantined=counters.quarantined,
             evicted=counters.evicted,
             model=ModelStatus(
-                version=champion.version,
-                since=reign.ts if reign else None,
-                parent=record.parent,
-                pinned=record.pinned,
+                version=stored.record.version,
+                since=stored.reign.ts if stored.reign else None,
+                parent=stored.record.parent,
+                pinned=stored.record.pinned,
                 quality=predictor.live_quality(),
                 missing=predictor.missing,
             ),
             drift=DriftStatus(predictor.drift.signals, self._named(predictor.drift.last)),
             stuck=pipeline.ingestor.admission.stuck,
             training=TrainingStatus(
-                runs=registry.run_count(),
-                last=runs[0] if runs else None,
+                runs=stored.run_count,
+                last=stored.runs[0] if stored.runs else None,
                 progress=scheduler.progress,
                 paused=scheduler.backoff.pause(),
                 waiting_for=scheduler.waiting_for,
-                summary=summary.summary,
-                summary_ts=summary.summary_ts,
+                summary=stored.summary.summary,
+                summary_ts=stored.summary.summary_ts,
             ),
             outbox=self.outbound.outbox(),
             engine=scheduler.engine,
             host=self._vitals.board(),
             flash=self._flash(counters.samples),
-            audit=registry.audit_head(),
+            audit=stored.audit_head,
             keys=None if pipeline.keys is None else pipeline.keys.status(),
         )
 
@@ -154,8 +155,8 @@ class StatusCollector:
     def states(self) -> RetainedStates:
         """Collect the retained states."""
         pipeline, champion = self._pipeline, self._pipeline.predictor.champion
-        problem, record = self.problem, pipeline.registry.get(champion.version)
-        reign = pipeline.registry.reign()
+        problem, stored = self.problem, self._registry.facts(champion.version)
+        reign, record = stored.reign, stored.record
         return RetainedStates(
             model=ModelState(
                 version=champion.version,
@@ -170,18 +171,18 @@ class StatusCollector:
             ),
             quality=QualityState(champion.version, self._quality()),
             health=Health.of("degraded" if problem else "online", problem),
-            training=self._training_state(),
+            training=self._training_state(stored),
             drift=self._drift_state(),
             buffer=self._buffer_state(),
         )
 
-    def _training_state(self) -> TrainingState:
-        scheduler, registry, models = self._pipeline.scheduler, self._pipeline.registry, self._pipeline.models
-        summary, ended = stored_summary(registry), [run for run in registry.runs(2) if run.ended is not None]
+    def _training_state(self, stored: RegistryFacts) -> TrainingState:
+        scheduler, models = self._pipeline.scheduler, self._pipeline.models
+        ended = [run for run in stored.runs if run.ended is not None]
         return TrainingState(
             engine=scheduler.engine,
             running=scheduler.progress is not None,
-            runs=registry.run_count(),
+            runs=stored.run_count,
             failures=scheduler.backoff.failures,
             paused=scheduler.backoff.pause(),
             on_hold="training" in self.paused.names,
@@ -190,8 +191,8 @@ class StatusCollector:
             rejections=models.rejections,
             rollbacks=models.rollbacks,
             waiting_for=scheduler.waiting_for,
-            summary=summary.summary,
-            summary_ts=summary.summary_ts,
+            summary=stored.summary.summary,
+            summary_ts=stored.summary.summary_ts,
         )
 
     def _drift_state(self) -> DriftState:
@@ -245,6 +246,7 @@ class StatusCollector:
         pipeline, counters, now = self._pipeline, self._pipeline.samples.counters(), self.uptime
         predictor, scheduler = pipeline.predictor, pipeline.scheduler
         host = self._vitals.read(scheduler.client.pid)
+        stored = self._registry.facts(predictor.champion.version)
         return StreamMetrics(
             uptime_s=round(now, 1),
             problem=self.problem,
@@ -252,7 +254,7 @@ class StatusCollector:
             buffer=BufferMetrics(counters.rows, counters.bytes, counters.evicted),
             quarantine=counters.quarantined,
             training=TrainingMetrics(
-                runs=pipeline.registry.run_count(),
+                runs=stored.run_count,
                 failures=scheduler.backoff.failures,
                 running=scheduler.progress,
                 new=self.new_labelled(),
@@ -269,7 +271,7 @@ class StatusCollector:
             predictions=predictor.predictions,
             latency=pipeline.serving.latencies.percentiles(),
             outbox=self.outbound.outbox(),
-            audit=pipeline.registry.audit_head(),
+            audit=stored.audit_head,
             commands=self.running.counts,
             recovery=RecoveryMetrics(
                 boot_reason=self._recovery.reason,

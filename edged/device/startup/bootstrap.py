@@ -44,8 +44,13 @@ ORDER_FILE = "bundle.hidden.json"
 IGNORED = {"hidden": "hidden_ignored", "network": "network_ignored"}
 
 
-def open_samples(config: Config, *, readonly: bool = False, clock: Clock | None = None) -> SampleLog:
-    """The sample log of a configuration; with `clock`, ages are not fooled by its being set."""
+def open_samples(
+    config: Config, *, readonly: bool = False, clock: Clock | None = None, beside: SampleLog | None = None
+) -> SampleLog:
+    """The sample log of a configuration; with `clock`, ages are not fooled by its being set.
+
+    `beside` is the writer of this process, for a reader.
+    """
     storage = config.storage
     return SampleLog.open(
         storage.dir / "samples.db",
@@ -59,6 +64,7 @@ def open_samples(config: Config, *, readonly: bool = False, clock: Clock | None 
         secure=storage.secure,
         synchronous="FULL" if storage.durability == "full" else "NORMAL",
         readonly=readonly,
+        beside=beside,
         clock=clock,
         by_key=config.model.per == "key",
         cache_kib=STREAM_CACHE_KIB if config.name else CACHE_KIB,

@@ -18,6 +18,7 @@ from edged.storage.journal import last_shutdown
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
+from edged.storage.models.resting_registry import RestingRegistry
 from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
@@ -83,9 +84,10 @@ def open_state(
         bundle = _open_bundle(config, recovery)
         bundle.check_schema(config.stream.to_schema())
         bundle.check_form(config.serving.quantise)
+        kind = RestingRegistry if config.name else Registry  # of many streams most are idle
         with recovery.opening("the registry"):
             registry = unless_opened.enter_context(
-                _whole(lambda: Registry.open(state), "state.db", recovery, clock)
+                _whole(lambda: kind.open(state), "state.db", recovery, clock)
             )
             for what in registry.repaired:
                 recovery.record(what)
@@ -106,7 +108,7 @@ def open_state(
             cut_off = unfinished(checkpoints, registry)
             for generation in checkpoints.damaged:
                 recovery.record(f"checkpoint {generation} is damaged: an earlier one is used")
-            reader = unless_opened.enter_context(open_samples(config, readonly=True))
+            reader = unless_opened.enter_context(open_samples(config, readonly=True, beside=samples))
         unless_opened.pop_all()
     return OpenState(config, bundle, registry, samples, reader, recovery, boot, cut_off, lock)
 

@@ -140,6 +140,8 @@ class Journal:
         self._db = db
         self._path = path
         self._lock = threading.RLock()
+        self.writes = 0
+        """Transactions so far: nobody else writes while a process has it open."""
 
     def shrink(self) -> None:
         """Give back memory that is kept for the next use; from any thread."""
@@ -360,6 +362,7 @@ class Journal:
     def _writing(self) -> Iterator[None]:
         with self._lock, transaction(self._db, self._path):
             yield
+            self.writes += 1
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""A registry that holds no connection while nobody uses it: hundreds of keys may have one each."""
+"""A registry that holds no connection while nobody uses it: hundreds of keys or streams may have one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ class RestingRegistry(Registry):
             if not self._resting:
                 self._resting = True
                 self._db.close()
+
+    def shrink(self) -> None:
+        """Give back all memory: `rest`."""
+        self.rest()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

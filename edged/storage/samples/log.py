@@ -36,6 +36,7 @@ from edged.storage.samples.reader import Counters
 from edged.storage.samples.rows import check_rows, encoded, insert, labelled_rows, packed, positions
 from edged.storage.samples.tables import (
     MIGRATIONS,
+    MOST_SOURCES,
     SampleCounts,
     check_stream,
     index_keys,
@@ -101,6 +102,7 @@ class SampleLog(JoiningReader):
         limits: LogLimits | None = None,
         tolerance: float = 0.5,
         secure: bool = False,
+        beside: SampleLog | None = None,
     ) -> None:
         super().__init__(db, path, schema, writes=evicting is not None, tolerance=tolerance)
         self._limits = limits or LogLimits()
@@ -108,7 +110,9 @@ class SampleLog(JoiningReader):
         self._evicting = evicting
         self._wal = database.WriteAheadLog(path, self._limits.wal_bytes)
         self._classes_stored = -1
+        self._beside = beside
         self._held_counts: SampleCounts | None = None
+        self._sources: dict[str, int] = {}  # numbers of sources of labels that are stored
         self.damage: CorruptError | None = None
         provide_checksum(db)
 
@@ -126,6 +130,7 @@ class SampleLog(JoiningReader):
         tolerance: float = 0.5,
         secure: bool = False,
         readonly: bool = False,
+        beside: SampleLog | None = None,
         synchronous: Synchronous = "FULL",
         clock: Clock | None = None,
         by_key: bool = False,
@@ -142,7 +147,8 @@ class SampleLog(JoiningReader):
         * `tolerance`: seconds that a label's time may be off its sample's.
         * `secure`: overwrite what is evicted, in the file and in its write-ahead log; let the replay memory
           age, too.
-        * `readonly`: for the trainer and `edged status`; only `path` and `schema` matter then.
+        * `readonly`: for the trainer and `edged status`; only `path`, `schema` and `beside` matter then.
+        * `beside`: the writer in this process, which knows the counts without reading them.
         * `synchronous`: FULL, except for logs that need not survive anything.
         * `clock`: with it `max_age` is not fooled by the wall clock being set; see `Ages`.
         * `by_key`: keys have models of their own, and windows of one key are read quickly.
@@ -160,7 +166,7 @@ class SampleLog(JoiningReader):
             cls._prepare(db, path, schema, readonly=readonly, by_key=by_key)
             unless_opened.pop_all()
         if readonly:
-            return cls(db, path, schema)
+            return cls(db, path, schema, beside=beside)
         ages = None if clock is None else Ages(clock)
         return cls(
             db,
@@ -352,6 +358,7 @@ class SampleLog(JoiningReader):
         with self._lock:
             with self._writing() as (tally, evicting):
                 gone = erasure.clear(self._db, tally, samples=samples, labels=labels)
+                self._sources.clear()
                 evicting.forget_position()
             erasure.rewrite(self._db, self._path, alone=alone)
         return gone
@@ -433,7 +440,7 @@ class SampleLog(JoiningReader):
         evicting = self._evicting
         if evicting is None:
             raise StorageError("the sample log was opened for reading only", where=str(self._path))
-        done = False
+        stored: SampleCounts | None = None
         with self._lock:
             try:
                 with database.transaction(self._db, self._path):
@@ -441,14 +448,17 @@ class SampleLog(JoiningReader):
                     yield tally, evicting
                     revision = self._store_classes()
                     tally.write(self._db)
-                self._classes_stored, done = revision, True
+                self._classes_stored, stored = revision, tally
             finally:
-                self._held_counts = None  # whether it came through or not: what is stored is read again
-                if not done:
+                self._held_counts = stored  # None: whether it came through or not is read
+                if stored is None:
+                    self._sources.clear()
                     evicting.forget_position()
 
     def _tally(self) -> SampleCounts:
-        """Read the counts; the writer reads its own once after each transaction."""
+        """The counts as the writer's newest transaction left them; read where nobody knows them."""
+        if self._beside is not None:
+            return self._beside._tally()  # noqa: SLF001
         if self._evicting is None:
             return super()._tally()
         counted = self._held_counts
@@ -488,7 +498,7 @@ class SampleLog(JoiningReader):
         labelled = labelled_rows(batch, self._schema)
         insert(
             self._db, batch, holdout=holdout, labels=encoded(batch.labels, self._schema),
-            positions=positions(labelled, tally.next_seq), sources=numbers_of(self._db, batch.sources),
+            positions=positions(labelled, tally.next_seq), sources=self._numbers_of(batch.sources),
         )  # fmt: skip
         count = int(labelled.sum())
         tally.next_offset = int(batch.offsets[-1]) + 1
@@ -497,6 +507,15 @@ class SampleLog(JoiningReader):
         tally.rows += n
         tally.labels += count
         tally.holdout_labels += int((labelled & holdout).sum())
+
+    def _numbers_of(self, sources: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of these sources, and perhaps of others; none where nobody needs to know."""
+        named = {source for source in sources if source}
+        if not named <= self._sources.keys():
+            if len(self._sources) > MOST_SOURCES:
+                self._sources.clear()
+            self._sources |= numbers_of(self._db, named)
+        return self._sources if named else {}
 
     def _remember(self, packets: list[tuple[int, int]], next_offset: int) -> None:
         if packets:

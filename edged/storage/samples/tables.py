@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -120,7 +120,7 @@ class SampleCounts:
 
     def write(self, db: sqlite3.Connection) -> None:
         """Write the counts in the current transaction."""
-        counts = astuple(self)
+        counts = tuple(vars(self).values())
         db.execute(_UPDATE, (*counts, _checksum(counts)))
 
 

@@ -13,6 +13,7 @@ from edged.storage.files.atomic import verify_directory
 from edged.storage.files.checksummed_json import seal
 from edged.storage.models.records import Reign
 from edged.storage.models.registry import Registry
+from edged.storage.models.resting_registry import RestingRegistry
 from tests.storage.disks import Fault, PowerCutError, TestedDisk, faults
 
 ROOT = Path(__file__).parents[3]
@@ -355,6 +356,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from edged.storage.models.registry import Registry
+from edged.storage.models.resting_registry import RestingRegistry
 from tests.storage.models.test_registry import add
 
 state = Path(sys.argv[1])
@@ -389,3 +391,21 @@ def test_what_was_reported_survives_kill_9(tmp_path: Path) -> None:
             assert registry.verify(champion).is_file()
             assert all(run.outcome in ("done", "interrupted") for run in registry.runs())
             assert registry.runs()[0].id == registry.run_count()
+
+
+def test_a_registry_of_an_idle_stream_holds_no_file_and_goes_on(tmp_path: Path) -> None:
+    def opened() -> list[str]:
+        files = [path.readlink().name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return [name for name in files if name.startswith("state.db")]
+
+    with RestingRegistry.open(tmp_path) as registry:
+        (version,) = crowned(registry, tmp_path)
+        assert opened()
+        registry.shrink()
+        registry.shrink()
+        assert opened() == []
+        registry.set_value("kept", 1)
+        assert (registry.get_value("kept"), registry.get(version).status) == (1, "champion")
+        registry.shrink()
+    with Registry.open(tmp_path) as registry:
+        assert registry.get_value("kept") == 1

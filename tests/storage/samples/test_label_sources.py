@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from edged.domain.stream.sample import LabelUpdate
+from edged.errors import StorageError
 from edged.storage.samples import tables
 from tests.storage.stream import batch, open_log
 
 if TYPE_CHECKING:
-    import pytest
-
     from edged.storage.samples.log import SampleLog
 
 
@@ -103,3 +103,15 @@ def test_the_only_source_is_not_bounded(tmp_path: Path) -> None:
         labelled(log, 1, 600, "labels/a")
         window = log.training_window(300, 1000)
         assert log.bounded(window) is window
+
+
+def test_a_source_of_a_commit_that_failed_is_stored_with_the_next(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        broken = replace(batch(1, 2), sources=["labels/a", ""], labels=[(1.0, 2.0), None])
+        with pytest.raises(StorageError):
+            log.commit(broken)
+        log.commit(replace(batch(1, 2), sources=["labels/b", "labels/a"]))
+        assert sources(log) == {1: "labels/b", 2: "labels/a"}
+        log.erase(labels=True)
+        log.commit(replace(batch(3, 1), sources=["labels/a"]))
+        assert sources(log) == {3: "labels/a"}

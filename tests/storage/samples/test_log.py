@@ -300,3 +300,17 @@ def test_counts_that_are_damaged_are_damage(tmp_path: Path) -> None:
         db.execute("UPDATE tally SET next_offset = 7")
     with open_log(tmp_path) as log, pytest.raises(CorruptError, match="counts"):
         log.counters()
+
+
+def test_a_reader_beside_the_writer_knows_its_counts(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log, open_log(tmp_path, readonly=True, beside=log) as reader:
+        log.commit(batch(1, 10, labelled=True))
+        assert (reader.next_offset(), reader.last_seq()) == (11, 10)
+        assert vars(reader.counters()) == vars(log.counters())
+        with pytest.raises(StorageError):
+            log.commit(batch(5, 1))
+        log.erase(labels=True)
+        with open_log(tmp_path, readonly=True) as another:
+            assert vars(another.counters()) == vars(log.counters()) == vars(reader.counters())
+        log.commit(batch(11, 1, labelled=True))
+        assert len(reader.training_window(0, 100)) + len(reader.holdout_window(100)) == 1

@@ -100,7 +100,7 @@ def _promote(own: KeyPipeline) -> None:
     own.predictor.swap(own.models.open(record.version), watch=False)
     own.predictor.previous = None
     own.contest.begin()
-    own.rest()
+    own.close_until_used()
 
 
 def _ask(models: KeyModels, names: list[str], width: int) -> list[float]:

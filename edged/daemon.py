@@ -15,7 +15,7 @@ import edged.host.lean_imports  # noqa: F401  before anything that imports what 
 from edged import __version__, logs
 from edged.config import loader
 from edged.device import Device, SeveralStreams
-from edged.device.startup.open_state import note_end, note_failed_start
+from edged.device.startup.open_state import record_failed_start, record_shutdown
 from edged.errors import CorruptError, EdgedError, from_system
 from edged.host.systemd import Notifier, watchdog_interval
 from edged.host.wakeup_queue import WakeupQueue
@@ -54,7 +54,7 @@ def run(path: Path) -> int:
         device.start()
     except EdgedError:
         if DirectoryLock.holder(config.device_dir) in (None, os.getpid()) and not config.name:
-            note_failed_start(config.storage.dir)
+            record_failed_start(config.storage.dir)
         raise
     log.info(
         "running",
@@ -70,7 +70,7 @@ def run(path: Path) -> int:
             device.repair(ending)
     if ending == signal.SIGABRT:
         for folder in device.state_dirs:
-            note_end(folder, "watchdog")
+            record_shutdown(folder, "watchdog")
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         os.abort()
     damaged = ending if isinstance(ending, str) else None

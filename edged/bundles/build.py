@@ -23,7 +23,7 @@ from edged.bundles.losses.objective import objective, outputs_of
 from edged.bundles.preflight import BOTH, asked_for, engines_left, lacking, obstacles, refusal
 from edged.bundles.source.classifiers import class_names
 from edged.bundles.source.normalise import conform, parameter_names, read_model
-from edged.bundles.source.recognise import note_probabilities
+from edged.bundles.source.recognise import warn_about_probabilities
 from edged.bundles.source.standardise import (
     INPUT,
     STANDARD_OUTPUT,
@@ -344,7 +344,7 @@ def _plan(
     give = [_tensor(value) for value in model.graph.output]
     compared = [_compared(give[0].name, target), *(tensor.name for tensor in give[1:])]
     chosen = objective(model, give, compared, loss)
-    note_probabilities(model.graph, chosen.name, note)
+    warn_about_probabilities(model.graph, chosen.name, note)
     if target is not None and chosen.name not in (*MEASURING, CUSTOM):
         raise ConfigError(
             f"a class cannot be standardised: loss {chosen.name}", where="statistics.target_mean"

@@ -154,9 +154,9 @@ class DeviceTopics:
             (topics.requests, topics.slashed_requests), 1, self.inbox.receive, as_published=True
         )
         self._parts.timetable.every(1.0, self._audit.drain)
-        self._parts.timetable.every(self._parts.config.report.every, self.tell)
+        self._parts.timetable.every(self._parts.config.report.every, self.publish_streams)
 
-    def tell(self) -> None:
+    def publish_streams(self) -> None:
         """Publish which streams there are and how they do, where that has changed."""
         self.reporter.state("streams", StreamsState(self.lines()))
         state = f"{len(self._streams)} streams"

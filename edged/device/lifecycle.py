@@ -63,7 +63,7 @@ class Device:
         parts.timetable.every(WATCH_SECONDS, parts.clock_watch.look)
         parts.timetable.start()
         parts.session.start()
-        self.stream.tell_started()
+        self.stream.announce_start()
         gc.collect()
         gc.freeze()
         parts.notifier.ready()

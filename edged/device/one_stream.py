@@ -86,7 +86,7 @@ class RunningStream(Assembly):
         self.pipeline.scheduler.triggers.scheduled = True
         self.pipeline.worker.wake()
 
-    def tell_started(self) -> None:
+    def announce_start(self) -> None:
         """Tell that it serves, and let what takes long to load begin."""
         model, recovery = self.pipeline.predictor.champion.version, self.recovery
         self.events.event(DaemonStarted(self.boot, __version__, model, recovery.reason, recovery.repaired))
@@ -99,10 +99,10 @@ class RunningStream(Assembly):
         session.unsubscribe([topics.incoming_weights], self.transfers.receive)
         session.unsubscribe([self.discovery.births], self.discovery.receive)
 
-    def take_back(self) -> None:
+    def withdraw_all(self) -> None:
         """Have the broker forget what it retains of this stream."""
-        self.reporter.take_back()
-        self.discovery.take_back()
+        self.reporter.withdraw_all()
+        self.discovery.withdraw_all()
 
     @property
     def stuck(self) -> bool:

@@ -22,7 +22,7 @@ from edged.device.events import Listener
 from edged.device.lifecycle import WATCH_SECONDS
 from edged.device.one_stream import RunningStream
 from edged.device.startup.first_opening import FirstOpenings
-from edged.device.startup.open_state import note_failed_start, open_state
+from edged.device.startup.open_state import open_state, record_failed_start
 from edged.domain.events import StreamFailed
 from edged.errors import ConfigError, CorruptError, EdgedError, RefusedError, from_system
 from edged.host import heap
@@ -153,7 +153,7 @@ class SeveralStreams(Listener):
         """Let every stream send what waits."""
         for stream in list(self.streams.values()):
             stream.events.connection_changed()
-        self.parts.timetable.soon(self.own_topics.tell)
+        self.parts.timetable.soon(self.own_topics.publish_streams)
 
     # ---- life ------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class SeveralStreams(Listener):
         parts.timetable.start()
         parts.session.start()
         for stream in self.streams.values():
-            stream.tell_started()
+            stream.announce_start()
         gc.collect()
         gc.freeze()
         heap.trim()
@@ -237,7 +237,7 @@ class SeveralStreams(Listener):
                 self.failed.pop(name, None)
                 return None
         if DirectoryLock.holder(folder) in (None, os.getpid()):
-            note_failed_start(folder)
+            record_failed_start(folder)
         self._failed(name, problem or CorruptError("it is damaged", where=str(folder)))
         return problem
 
@@ -255,7 +255,7 @@ class SeveralStreams(Listener):
 
     def _tell(self) -> None:
         """Publish which streams there are and how they do."""
-        self.own_topics.tell()
+        self.own_topics.publish_streams()
 
     def reload(self, path: Path) -> None:
         """Read the configuration again: streams are added, changed and removed, the others go on.
@@ -362,7 +362,7 @@ class SeveralStreams(Listener):
             self._web.replace(name, self._web_parts(name))
         if self.parts.session.connected:
             stream.events.online()
-        stream.tell_started()
+        stream.announce_start()
         stream.events.ready()
 
     def remove(self, name: str) -> None:
@@ -374,7 +374,7 @@ class SeveralStreams(Listener):
         stream.unsubscribe()
         stream.begin_stop()
         stream.finish()
-        stream.take_back()
+        stream.withdraw_all()
         self._close(name)
 
     def restart(

@@ -77,9 +77,8 @@ class VitalsReader:
         self._clock = clock or SystemClock()
         self._fresh = fresh
         self._held: Vitals | None = None
-        self._written: tuple[float, int | None, int | None] | None = (
-            None  # when, of which child, and how much
-        )
+        # When, of which child and how much was written.
+        self._written: tuple[float, int | None, int | None] | None = None
         self._last = (self._clock.monotonic(), self.cpu_seconds())
 
     def read(self, child: int | None = None) -> Vitals:

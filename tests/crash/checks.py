@@ -110,7 +110,7 @@ def check_keys(root: Path, _bundle: Path, promises: Promises) -> None:
             assert (serves or 0) >= promoted, f"model {promoted} of {key} was promoted, {serves} serves"
             if serves is not None:
                 registry.verify(serves)
-            registry.rest()
+            registry.close_until_used()
             registry.set_value("after", 1)
             assert registry.get_value("after") == 1
 

@@ -153,7 +153,7 @@ def keys(root: Path, _bundle: Path, mistake: str) -> None:
             tell(f"champion-{key}", crowned(gate, run))
             gate.registry.prune(2)
             assert isinstance(gate.registry, RestingRegistry)
-            gate.registry.rest()
+            gate.registry.close_until_used()
     for _, gate in gates:
         gate.close()
 

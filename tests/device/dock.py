@@ -158,7 +158,7 @@ class Dock(Supervisor):
 
     def work(self, deliveries: Sequence[Any]) -> None:
         """Take in messages as the ingest thread does, and commit them without delay."""
-        self.ingestor.take_in(deliveries)
+        self.ingestor.ingest_messages(deliveries)
         self.committer.commit()
 
     def stored(self) -> int:

@@ -46,7 +46,7 @@ def _prediction(graph: onnx.GraphProto, loss: onnx.NodeProto) -> str:
     return str(before.input[0]) if before is not None and before.op_type == "LogSoftmax" else name
 
 
-def note_probabilities(graph: onnx.GraphProto, loss: str, note: Callable[[str], None]) -> None:
+def warn_about_probabilities(graph: onnx.GraphProto, loss: str, note: Callable[[str], None]) -> None:
     """Tell when the network ends in what the loss applies itself: it takes logits."""
     last = next((node for node in graph.node if graph.output[0].name in node.output), None)
     if last is not None and last.op_type in _APPLIED.get(loss, ()):

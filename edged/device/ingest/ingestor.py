@@ -212,14 +212,14 @@ class Ingestor:
                     self._inbox.clear()  # not acknowledged: the broker has them
             elif self._inbox:
                 deliveries = self._pop_deliveries()
-                self.take_in(deliveries)
-            self._take_in_submitted()
-            self._take_in_due()
+                self.ingest_messages(deliveries)
+            self._ingest_submitted()
+            self._ingest_due()
             # Messages of other streams are not to wait for this commit: that is the work of a turn by itself.
             later = self._wake.shared and woken
             flushed = self._committer.commit_due(at_once=bool(asked) or importing, later=later)
             if importing and flushed and not self._stopping:
-                self._take_in_imported()
+                self._ingest_imported()
             if flushed and self._forgetting:
                 self._restore_next()
         except Exception:
@@ -267,7 +267,7 @@ class Ingestor:
             self._wake.set()
         return deliveries
 
-    def _take_in_submitted(self) -> None:
+    def _ingest_submitted(self) -> None:
         """What came by another way becomes samples like the rest; the broker has no copy of it."""
         if not self._submitted:
             return
@@ -297,14 +297,14 @@ class Ingestor:
             received = self._put(group, readings, received, [None] * len(readings))
             self._hand_on(group, np.asarray(received, np.float64))
 
-    def _take_in_imported(self) -> None:
+    def _ingest_imported(self) -> None:
         """Store a part of what is imported: everything else is durable, so the next offsets are its own."""
         if self._imports is not None:
             before, self._next_offset = self._next_offset, self._imports.store_next(self._next_offset)
             if self._next_offset > before:
                 self._wake.set()
 
-    def take_in(self, deliveries: Sequence[Delivery]) -> None:
+    def ingest_messages(self, deliveries: Sequence[Delivery]) -> None:
         """Decode messages, and hand them on for prediction and for the next commit."""
         self.received += len(deliveries)
         self._restore()
@@ -322,7 +322,7 @@ class Ingestor:
             self._restored = True
         self.joiner.restore(self._store)
 
-    def _take_in_due(self) -> None:
+    def _ingest_due(self) -> None:
         """Samples by the clock, whose time has come without a message."""
         if self._paused or not self.joiner.needed:
             return

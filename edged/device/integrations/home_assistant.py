@@ -140,7 +140,7 @@ class HomeAssistantDiscovery(Extension):
         """The topic on which Home Assistant says that it has started."""
         return f"{self._config.discovery.prefix}/status"
 
-    def take_back(self) -> None:
+    def withdraw_all(self) -> None:
         """Have the broker forget what was announced, and announce no more: the stream is no more."""
         self._enabled = False
         for place in [*self._announced.devices, *self._announced.states]:

@@ -186,11 +186,11 @@ class KeyPipeline(Pipeline):
         registry.set_champion(made.version, "the stream's model", clock.now(), outgoing=outgoing)
         return made.version
 
-    def note(self) -> KeyNote:
+    def to_note(self) -> KeyNote:
         """What is to be known of the key while its model is not loaded."""
-        return self.told(KeyNote(self.key, runs=self.registry.run_count()))
+        return self.updated(KeyNote(self.key, runs=self.registry.run_count()))
 
-    def told(self, before: KeyNote) -> KeyNote:
+    def updated(self, before: KeyNote) -> KeyNote:
         """The same without a look at the registry, from what was known `before`."""
         quality = self.predictor.live_quality()
         right = quality.mean if quality.of_classes else None
@@ -202,7 +202,7 @@ class KeyPipeline(Pipeline):
         }
         return replace(before, accuracy=before.accuracy if right is None else right, **known)
 
-    def rest(self) -> None:
+    def close_until_used(self) -> None:
         """Let the stream's audit log have what waits for it, and close the registry until it is used."""
         registry = self.registry
         if registry.audit_waits and (waiting := registry.waiting_audit()):
@@ -210,7 +210,7 @@ class KeyPipeline(Pipeline):
                 self._common.registry.record_audit({**entry, "key": self.key})
             registry.remove_audit(list(waiting), None)
         if isinstance(registry, RestingRegistry):
-            registry.rest()
+            registry.close_until_used()
 
     def store_state(self) -> None:
         """Store what a later loading goes on from; StorageError when the disk refuses."""

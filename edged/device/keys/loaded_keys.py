@@ -66,14 +66,17 @@ class LoadedKeys:
         """Those that are loaded."""
         return list(self._loaded.values())
 
-    def note(self, key: str) -> KeyNote:
+    def note_of(self, key: str) -> KeyNote:
         """What is known of a key that has a model, as of when it was last unloaded or trained."""
         return self._notes[key]
 
     def notes(self) -> dict[str, KeyNote]:
         """What is known of each key that has a model, as of now."""
         with self._lock:
-            return {**self._notes, **{key: own.told(self._notes[key]) for key, own in self._loaded.items()}}
+            return {
+                **self._notes,
+                **{key: own.updated(self._notes[key]) for key, own in self._loaded.items()},
+            }
 
     def defer(self, action: Callable[[], Any]) -> None:
         """Carry out what serving must not wait for."""
@@ -159,7 +162,7 @@ class LoadedKeys:
                 self._set_aside(key, problem)
             raise
         own.used = self._host.clock.monotonic()
-        own.rest()
+        own.close_until_used()
         self._notes[key] = note
         self._loaded[key] = own
         self.loads += 1
@@ -213,11 +216,11 @@ class LoadedKeys:
             own.registry.close()
 
     def _keep_note(self, own: KeyPipeline) -> None:
-        self._notes[own.key] = note = own.note()
+        self._notes[own.key] = note = own.to_note()
         try:
             own.registry.set_value("mix", own.predictor.mix.state())
             self._folders.write(note)
-            own.rest()
+            own.close_until_used()
         except StorageError as problem:
             log.warning("key_note_not_kept", key=own.key, problem=problem.line())
 

@@ -73,7 +73,7 @@ class Reporter(Listener):
         """Publish the status `offline`; call it before an orderly end."""
         self._status("offline")
 
-    def take_back(self) -> None:
+    def withdraw_all(self) -> None:
         """Have the broker forget the retained states, and publish no more of them: the stream is no more."""
         with self._lock:
             self._taken_back = True

@@ -55,7 +55,7 @@ class OpenState:
         self.samples.close()
         self.registry.close()
         if how is not None:
-            note_end(self.config.storage.dir, how, damaged)
+            record_shutdown(self.config.storage.dir, how, damaged)
         self.lock.release()
 
 
@@ -151,7 +151,7 @@ def _open_bundle(config: Config, recovery: Recovery) -> Bundle:
         return bundle
 
 
-def note_end(state: Path, how: Ending, damaged: str | None = None) -> None:
+def record_shutdown(state: Path, how: Ending, damaged: str | None = None) -> None:
     """Note why the daemon ends; on a disk that refuses, the next start will speak of a crash."""
     try:
         last_shutdown.record_shutdown(state, boot_id(), how, damaged)
@@ -159,7 +159,7 @@ def note_end(state: Path, how: Ending, damaged: str | None = None) -> None:
         log.warning("end_not_noted", problem=problem.line())
 
 
-def note_failed_start(state: Path) -> None:
+def record_failed_start(state: Path) -> None:
     """Note that the start failed, where that is not known; on a disk that refuses, it will be a crash."""
     try:
         last_shutdown.record_failed_start(state, boot_id())

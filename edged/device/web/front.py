@@ -122,7 +122,7 @@ class WebServer(Extension):
 
     def reported(self, topic: str, values: Mapping[str, Any]) -> None:
         """Pass on a report of the only stream; from any thread."""
-        self.told("", topic, values)
+        self.pass_on("", topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions as they are published; on the serving thread."""
@@ -136,7 +136,7 @@ class WebServer(Extension):
         if site is not None:
             site.answered(made, ids, keys, ts)
 
-    def told(self, name: str, topic: str, values: Mapping[str, Any]) -> None:
+    def pass_on(self, name: str, topic: str, values: Mapping[str, Any]) -> None:
         """Pass on a report of a stream; from any thread."""
         with self._lock:
             site = self.site(name)
@@ -233,7 +233,7 @@ class WebRelay(Listener):
 
     def reported(self, topic: str, values: Mapping[str, Any]) -> None:
         """Pass on a report; from any thread."""
-        self._server.told(self._name, topic, values)
+        self._server.pass_on(self._name, topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions; on the serving thread."""

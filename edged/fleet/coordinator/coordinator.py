@@ -248,7 +248,7 @@ class Coordinator:
                 self.admission.receive(device, number, part, payload)
             elif kind == "state":
                 self._states.receive(device, payload)
-                self._history.note(self._states.get(device), self.course, self._clock.now())
+                self._history.record(self._states.get(device), self.course, self._clock.now())
             elif kind == "mask":
                 self._reader.check(device)
                 self._masks.receive(device, number, part, payload)

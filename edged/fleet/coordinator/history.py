@@ -54,7 +54,7 @@ class ModelHistory:
         fsync_directory(folder, disk=disk)
         self._unsynced = False
 
-    def note(self, state: DeviceState | None, course: FleetState, at: float) -> None:
+    def record(self, state: DeviceState | None, course: FleetState, at: float) -> None:
         """Add that a device has taken a model, where its state says another one than before."""
         if state is None or not state.model or self._had.get(state.device, "") == state.model:
             return

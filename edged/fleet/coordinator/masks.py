@@ -260,7 +260,7 @@ class MaskKeeper:
         for _ in range(min(AT_ONCE, len(self._outgoing))):
             device, step = self._outgoing[0]
             if masks is None or not self._announcer.peers(
-                self._course.number, device, step, masks.told(device, step)
+                self._course.number, device, step, masks.message_for(device, step)
             ):
                 return False
             self._outgoing.popleft()

@@ -171,7 +171,7 @@ class Masks:
 
     # What devices are told.
 
-    def told(self, device: str, step: str) -> bytes:
+    def message_for(self, device: str, step: str) -> bytes:
         """What a device is told in a step."""
         ring = self.ring or {}
         if step == ROSTER:

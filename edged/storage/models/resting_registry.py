@@ -9,14 +9,14 @@ from edged.storage.models.registry import Registry
 
 
 class RestingRegistry(Registry):
-    """A registry whose database is closed by `rest`, and opened again by whatever is done with it next.
+    """A registry whose database `close_until_used` closes; whatever is done with it next opens it again.
 
     An open one takes 300 KB and three of the process's files.
     """
 
     _resting = False
 
-    def rest(self) -> None:
+    def close_until_used(self) -> None:
         """Close the database until it is used again; StorageError where the disk refuses what waits."""
         with self._lock:
             if not self._resting:
@@ -24,8 +24,8 @@ class RestingRegistry(Registry):
                 self._db.close()
 
     def shrink(self) -> None:
-        """Give back all memory: `rest`."""
-        self.rest()
+        """Give back all memory: `close_until_used`."""
+        self.close_until_used()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -72,7 +72,7 @@ def test_all_messages_of_a_handshake_are_counted(tmp_path: Path) -> None:
 
     def hear(step: str) -> None:
         for name, device in devices.items():
-            payload = masks.told(name, step)
+            payload = masks.message_for(name, step)
             heard[name] += len(payload)
             before = len(lines[name].said)
             device.receive(TOPICS.peers(3, name, step), payload, 0.0)
@@ -144,12 +144,12 @@ def test_a_device_that_is_in_the_sum_sends_how_its_statistics_differ(tmp_path: P
     masks.make_roster(carried=old, members={"a": old, "b": old})  # c is new
     for step in (ROSTER, SHARES):
         for name, device in devices.items():
-            device.receive(TOPICS.peers(3, name, step), masks.told(name, step), 0.0)
+            device.receive(TOPICS.peers(3, name, step), masks.message_for(name, step), 0.0)
         sent = advance()
         masks.end_sharing()
     masks.close(NAMES)
     for name, device in devices.items():
-        device.receive(TOPICS.peers(3, name, UNMASK), masks.told(name, UNMASK), 0.0)
+        device.receive(TOPICS.peers(3, name, UNMASK), masks.message_for(name, UNMASK), 0.0)
         masks.receive(name, UNMASK, lines[name].said[-1][1])
     found = masks.unmasked(sent.values(), 6)
     parts = [parts[new] - parts[old] * (name != "c") for name, (_, parts) in sent_before.items()]

@@ -163,7 +163,7 @@ def test_samples_by_the_clock_need_no_message(tmp_path: Path) -> None:
         dock.work([temperature(1, 60.0, ts=dock.clock.now()), message(2, "ha/room/state", b"21.5")])
         assert dock.batches == []
         dock.clock.advance_to(dock.clock.now() + 10.0)
-        dock.ingestor._take_in_due()  # noqa: SLF001  what the ingest thread does between two messages
+        dock.ingestor._ingest_due()  # noqa: SLF001  what the ingest thread does between two messages
         dock.committer.commit()
         assert [row[:3] for row in columns(dock)] == [[60.0, 0.0, 21.5]]
         assert dock.stored() == 1
@@ -228,6 +228,6 @@ def test_a_stream_without_samples_says_what_it_waits_for(tmp_path: Path) -> None
 def test_a_sensor_that_stays_away_is_an_event(dock: Dock) -> None:
     dock.work([temperature(mid, 60.0) for mid in range(1, 21)])
     dock.clock.advance_to(dock.clock.now() + 10.0)
-    dock.ingestor._take_in_due()  # noqa: SLF001  what the ingest thread does between two messages
+    dock.ingestor._ingest_due()  # noqa: SLF001  what the ingest thread does between two messages
     told = {"more": 0, "key": "pump", "features": ["power", "room", "door"]}
     assert dock.notices == [("sensor_missing", told)]

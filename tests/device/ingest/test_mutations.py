@@ -93,7 +93,7 @@ class Way(Connection, Sink):
 
     def work(self, deliveries: list[ReceivedMessage]) -> None:
         """Take in messages and commit them without delay."""
-        self.ingestor.take_in(deliveries)
+        self.ingestor.ingest_messages(deliveries)
         self.committer.commit()
 
     def ack(self, deliveries: Any) -> None:

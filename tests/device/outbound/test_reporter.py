@@ -92,7 +92,7 @@ def test_what_was_taken_back_is_not_published_again() -> None:
     air.reporter.state("model", Version(1))
     air.reporter.state("buffer", Rows(5))
     air.said.clear()
-    air.reporter.take_back()
+    air.reporter.withdraw_all()
     air.reporter.state("model", Version(2))  # by a thread that had begun to report
     assert air.said == [("state/model", {}, 1, True), ("state/buffer", {}, 1, True)]
 

@@ -139,10 +139,10 @@ class Round:
 
     def share(self, names: Collection[str]) -> None:
         for name in names:
-            self.masks.receive(name, SHARES, self.devices[name].share(self.masks.told(name, ROSTER)))
+            self.masks.receive(name, SHARES, self.devices[name].share(self.masks.message_for(name, ROSTER)))
         self.masks.end_sharing()
         for name in self.masks.sharers or ():
-            self.devices[name].hold(self.masks.told(name, SHARES))
+            self.devices[name].hold(self.masks.message_for(name, SHARES))
 
     def rows(self, vectors: Vectors, names: Collection[str]) -> Vectors:
         return {name: self.devices[name].masked(vectors[name]) for name in sorted(names)}
@@ -150,7 +150,7 @@ class Round:
     def unmask(self, survivors: Collection[str], answering: Collection[str]) -> None:
         self.masks.close(survivors)
         for name in answering:
-            self.masks.receive(name, UNMASK, self.devices[name].unmask(self.masks.told(name, UNMASK)))
+            self.masks.receive(name, UNMASK, self.devices[name].unmask(self.masks.message_for(name, UNMASK)))
 
 
 def drawn(names: Collection[str], size: int = 50, seed: int = 0) -> Vectors:
@@ -196,7 +196,7 @@ def test_with_too_few_it_is_known_at_once_and_nothing_is_revealed() -> None:
     made.masks.close(names_of[:5])
     assert not made.masks.complete
     with pytest.raises(RefusedError, match="too few"):
-        made.devices["d0"].unmask(made.masks.told("d0", UNMASK))
+        made.devices["d0"].unmask(made.masks.message_for("d0", UNMASK))
 
 
 def test_a_vector_under_masks_looks_like_noise() -> None:
@@ -216,7 +216,7 @@ def test_a_device_gives_only_one_secret_of_each_and_answers_once() -> None:
     made = Round(names_of[:5])
     made.share(names_of[:5])
     made.masks.close(names_of[:4])
-    device, request = made.devices["d0"], made.masks.told("d0", UNMASK)
+    device, request = made.devices["d0"], made.masks.message_for("d0", UNMASK)
     both = UnmaskRequest(TOKEN, ("d0", "d1", "d2", "d3", "d4"), ("d4",))
     with pytest.raises(RefusedError, match="must not have"):
         device.unmask(both.payload())
@@ -254,6 +254,6 @@ def test_what_is_out_of_turn_is_refused() -> None:
     with pytest.raises(RejectedUpdateError, match="neighbours"):
         stranger.share(packed(TOKEN, {"d0": bytes(64)}))
     changed = {n: bytes(82) for n in made.masks.ring or {} if n != "d0"}
-    made.devices["d0"].share(made.masks.told("d0", ROSTER))
+    made.devices["d0"].share(made.masks.message_for("d0", ROSTER))
     with pytest.raises(RejectedUpdateError, match="cannot be read"):
         made.devices["d0"].hold(packed(TOKEN, changed))

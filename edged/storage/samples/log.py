@@ -440,7 +440,7 @@ class SampleLog(JoiningReader):
         evicting = self._evicting
         if evicting is None:
             raise StorageError("the sample log was opened for reading only", where=str(self._path))
-        stored: SampleCounts | None = None
+        done = False
         with self._lock:
             try:
                 with database.transaction(self._db, self._path):
@@ -448,15 +448,17 @@ class SampleLog(JoiningReader):
                     yield tally, evicting
                     revision = self._store_classes()
                     tally.write(self._db)
-                self._classes_stored, stored = revision, tally
+                self._classes_stored, done = revision, True
             finally:
-                self._held_counts = stored  # None: whether it came through or not is read
-                if stored is None:
+                # Whether it came through or not: what is stored is read again. Without a read after each
+                # commit the write-ahead log outgrows its budget while another process reads windows.
+                self._held_counts = None
+                if not done:
                     self._sources.clear()
                     evicting.forget_position()
 
     def _tally(self) -> SampleCounts:
-        """The counts as the writer's newest transaction left them; read where nobody knows them."""
+        """Read the counts; the writer reads its own once after each transaction, for those beside it, too."""
         if self._beside is not None:
             return self._beside._tally()  # noqa: SLF001
         if self._evicting is None:

@@ -68,14 +68,23 @@ class LearnerData:
 class FleetUpdateTrainer:
     """Trains in a round of the fleet, and stores the update that is to be sent.
 
-    `device` is the device's name, `max_bytes` the cap of the fleet's model when it is unpacked.
+    `device` is the device's name, `max_bytes` the cap of the fleet's model when it is unpacked. With a `seed`
+    rounds draw what a simulation can draw again; without one nobody can know it.
     """
 
     def __init__(
-        self, device: str, state: Path, trainer: RoundTrainer, data: RoundData, max_bytes: int
+        self,
+        device: str,
+        state: Path,
+        trainer: RoundTrainer,
+        data: RoundData,
+        max_bytes: int,
+        *,
+        seed: int | None = None,
     ) -> None:
         self._device, self._trainer, self._data, self._max_bytes = device, trainer, data, max_bytes
         self._kept = SentUpdates(state, ROUNDS)
+        self._seed = seed
 
     def contribute(self, order: TrainRound) -> RoundResult:
         """Train in a round, whose settings hold what the device adds to them, and keep the update, durably.
@@ -93,7 +102,7 @@ class FleetUpdateTrainer:
             base,
             announced.config,
             self._carried(),
-            rng=np.random.default_rng(secrets.randbits(256)),
+            rng=self._rng(announced.round),
             seconds=order.seconds,
         )
         if not made.coded:
@@ -113,6 +122,9 @@ class FleetUpdateTrainer:
             bytes=len(kept.blob),
             seconds=time.monotonic() - started,
         )
+
+    def _rng(self, number: int) -> np.random.Generator:
+        return np.random.default_rng(secrets.randbits(256) if self._seed is None else (self._seed, number))
 
     def _sums(
         self, order: TrainRound, base: Mapping[str, NDArray[np.float32]], upto: int, started: float

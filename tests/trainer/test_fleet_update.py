@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,22 +45,29 @@ class Moving(RoundTrainer):
 
     def __init__(self) -> None:
         self.given: list[CarriedState] = []
+        self.drawn: list[int] = []
 
-    def train_round(self, *args: Any, **_: Any) -> RoundContribution:
+    def train_round(self, *args: Any, rng: np.random.Generator, **_: Any) -> RoundContribution:
         carried: CarriedState = args[2]
         self.given.append(carried)
+        self.drawn.append(int(rng.integers(2**62)))
         more = {"w": carried.moved.get("w", np.zeros((2, 3), np.float32)) + np.float32(1)}
         coded = code(MODEL, Coding("float32"))
         return RoundContribution(coded, CarriedState(more, {}, more), 10, 1, 1.0, 1.0, None, None)
 
 
-def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
-    model = tmp_path / "model"
+def announced_model(folder: Path) -> tuple[RoundAnnouncement, Path]:
+    model = folder / "model"
     model.write_bytes(weight_encoding.pack(MODEL))
     base = BaseModelInfo(fingerprint(MODEL), model.stat().st_size, 1)
-    announced = RoundAnnouncement(
-        "plant", 1, "0" * 32, "open", "b" * 64, base, 1.0, 2e9, 0.0, None, RoundSettings(dynamic=0.1)
-    )
+    settings = RoundSettings(dynamic=0.1)
+    return RoundAnnouncement(
+        "plant", 1, "0" * 32, "open", "b" * 64, base, 1.0, 2e9, 0.0, None, settings
+    ), model
+
+
+def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
+    announced, model = announced_model(tmp_path)
     given = []
     for run in range(3):
         participant = Moving()
@@ -70,3 +78,16 @@ def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
     for count, carried in enumerate(given[1:], 1):
         assert carried.moved["w"].tolist() == carried.residual["w"].tolist() == [[float(count)] * 3] * 2
         assert carried.personal == {}
+
+
+def test_only_a_simulation_draws_the_same_again(tmp_path: Path) -> None:
+    announced, model = announced_model(tmp_path)
+
+    def drawn(seed: int | None, number: int) -> int:
+        trainer = Moving()
+        part = FleetUpdateTrainer("d", tmp_path / "state", trainer, Ten(), 1 << 20, seed=seed)
+        part.contribute(TrainRound(number, replace(announced, round=number), model, seconds=60.0))
+        return trainer.drawn[0]
+
+    assert drawn(7, 1) == drawn(7, 1)
+    assert len({drawn(7, 1), drawn(7, 2), drawn(8, 1), drawn(None, 1), drawn(None, 1)}) == 5

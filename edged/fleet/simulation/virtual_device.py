@@ -97,7 +97,7 @@ class VirtualDevice:
     """The `RoundWork` of a simulated device; between rounds it learns for itself from its own rows.
 
     `folder` keeps what must survive, `bench` is shared with the others, `rows` are of the recording, `seed`
-    of its own learning, and `attack` is what it does to its updates, where it does harm.
+    of what it learns, and `attack` is what it does to its updates, where it does harm.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class VirtualDevice:
         self._data = bench.data(self.learned, self.chosen_by, bench.initial())
         parts = (bench.task, bench.engines, self._data, Unthrottled())
         trainer = RoundTrainer(*parts) if attack is None else MaliciousDevice(attack, *parts)
-        self._part = FleetUpdateTrainer(name, folder, trainer, self._data, LARGEST_MODEL)
+        self._part = FleetUpdateTrainer(name, folder, trainer, self._data, LARGEST_MODEL, seed=seed)
 
     # ---- what its member asks of it ----------------------------------------------------------
 

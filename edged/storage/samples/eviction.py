@@ -58,8 +58,6 @@ class Eviction:
         need = need_bytes * 5 // 4 // PAGE_SIZE + 2 if need_bytes else 0
         total = 0
         for _ in range(_ROUNDS):
-            if file_pages(db) + need <= self.limit_pages:
-                break
             used = used_pages(db)
             excess = used + need - self.limit_pages
             if excess <= 0 or tally.rows == 0:

@@ -256,14 +256,32 @@ def named_function(caller: Function, called: Function) -> bool:
 # ---- floors and packages -------------------------------------------------------------------------
 
 
-def test_floors_are_those_of_import_linter() -> None:
+def floors() -> str:
+    """The layers of the one contract in pyproject.toml, as they stand there."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    wanted = re.findall(
-        r'^containers = \["([^"]+)"\]\n.*?^(layers = \[\n.*?^\]\n)', text, re.MULTILINE | re.DOTALL
+    (contract,) = re.findall(
+        r'^type = "layers"\ncontainers = \["edged"\]\nexhaustive = true\n.*?^(layers = \[\n.*?^\]\n)',
+        text,
+        re.MULTILINE | re.DOTALL,
     )
-    shown = re.findall(r"^Floors of `([^`]+)`:\n```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(wanted) == text.count('type = "layers"') == 2
-    assert shown == wanted
+    assert text.count('type = "layers"') == 1
+    return str(contract)
+
+
+def parts_of(folder: str) -> set[Path]:
+    """The packages and modules in a folder."""
+    children = (ROOT / folder).iterdir()
+    found = {path for path in children if path.suffix == ".py" or (path / "__init__.py").exists()}
+    return {path for path in found if not path.name.startswith("__")}
+
+
+def test_floors_are_those_of_import_linter() -> None:
+    assert re.findall(r"```toml\n(.*?)```", section("Floors"), re.DOTALL) == [floors()]
+
+
+def test_every_part_of_the_device_has_a_floor() -> None:
+    """The option `exhaustive` of import-linter looks at the packages of `edged` alone."""
+    assert {path.stem for path in parts_of("edged/device")} == set(re.findall(r"device\.(\w+)", floors()))
 
 
 def tree_entries() -> list[str]:
@@ -290,10 +308,7 @@ def test_every_package_and_file_of_the_page_exists() -> None:
 
 @pytest.mark.parametrize("folder", ["edged", "edged/device"])
 def test_the_picture_names_every_package(folder: str) -> None:
-    found = {
-        path for path in (ROOT / folder).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
-    names = {str(path.relative_to(ROOT)) for path in found if not path.name.startswith("__")}
+    names = {str(path.relative_to(ROOT)) for path in parts_of(folder)}
     assert names - set(tree_entries()) == set()
 
 

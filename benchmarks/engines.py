@@ -94,7 +94,7 @@ class Bundles:
         try:
             bundle = build(
                 model.make(), out, loss="cross_entropy", optimizer=optimizer,
-                standardise=model.statistics, note=notes.append,
+                standardise=model.statistics, add_note=notes.append,
             )  # fmt: skip
         except EdgedError as problem:
             self.refused[key] = dict.fromkeys(ENGINES, problem.line())

@@ -132,7 +132,7 @@ def build(
     forms: RequestedForms = RequestedForms(),  # noqa: B008  it cannot be changed
     checkpoint: str = "full",
     external_above: int = MOST,
-    note: Callable[[str], None] = lambda _: None,
+    add_note: Callable[[str], None] = lambda _: None,
     library: Path | None = None,
     naming: Naming = NAMELESS,
     rows: NDArray[np.float32] | None = None,
@@ -177,8 +177,8 @@ def build(
         `parameters.safetensors`.
     external_above
         Bytes of parameters from which on they are written into a file of their own, `checkpoint.data`.
-    note
-        Told, in one line each, what was changed of the model, why `both` became one of them, and what could
+    add_note
+        Receives one line for each change of the model, for why `both` became one of them, and for what could
         not be quantised.
     library
         An ONNX file with functions for operators of the model that are not ONNX's own.
@@ -205,12 +205,12 @@ def build(
     functions = None if library is None else read_model(library)
     given = read_model(model, external_above)
     before, naming = read_model(given), naming.of_model(class_names(given.graph))
-    made = conform(given, outputs_of(loss), library=functions, note=note)
+    made = conform(given, outputs_of(loss), library=functions, add_note=add_note)
     if standardise is None and library is None and not any(map(is_elsewhere, before.graph.initializer)):
-        check_outputs(before, made, rows, note)
+        check_outputs(before, made, rows, add_note)
     made.producer_name = "edged"
-    plan = _plan(made, loss, train, freeze, standardise, note)
-    engine, refused = _possible(plan, rule, engine, note)
+    plan = _plan(made, loss, train, freeze, standardise, add_note)
+    engine, refused = _possible(plan, rule, engine, add_note)
     with _staging(out) as staged:
         if engine != "portable":
             onnxruntime_generator.generate(
@@ -222,7 +222,7 @@ def build(
             )
         raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
         onnx.save(inference_form(plan.model), str(staged / INFERENCE))
-        portable = _portable(plan, rule, staged, engine, seed or 0, refused, note)
+        portable = _portable(plan, rule, staged, engine, seed or 0, refused, add_note)
         files = [
             INFERENCE,
             *(NATIVE_FILES if engine != "portable" else ()),
@@ -233,7 +233,7 @@ def build(
             portable=portable, engines=_engines(files), refused=refused,
             change_of=() if standardise is None else standardise.change_of,
         )  # fmt: skip
-        told, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, note)
+        told, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, add_note)
         added += _checkpoint(plan, staged, files, checkpoint, external_above, forms)
         seal(replace(described, forms=told), [*files, *added])
         _leave_only(staged, {*files, *added, DESCRIPTION})
@@ -273,7 +273,7 @@ def _checkpoint(
 
 
 def _possible(
-    plan: _Plan, optimizer: Optimizer, engine: str, note: Callable[[str], None]
+    plan: _Plan, optimizer: Optimizer, engine: str, add_note: Callable[[str], None]
 ) -> tuple[str, dict[str, str]]:
     """The engine to build for, and why not for the other one."""
     own = any(term.name == CUSTOM for term in plan.objective.terms)
@@ -285,7 +285,7 @@ def _possible(
     if left == asked:
         return engine if len(asked) > 1 else asked[0], {}
     why = refusal([finding for finding in found if left[0] not in finding.engines]).line()
-    note(f"for the {left[0]} engine alone: {why}")
+    add_note(f"for the {left[0]} engine alone: {why}")
     return left[0], {name: why for name in BOTH if name != left[0]}
 
 
@@ -301,7 +301,7 @@ def _portable(
     engine: str,
     seed: int,
     refused: dict[str, str],
-    note: Callable[[str], None],
+    add_note: Callable[[str], None],
 ) -> Mapping[str, Any] | None:
     """The description of the step graph, once it is written; None where the bundle has none.
 
@@ -318,7 +318,7 @@ def _portable(
         if engine == "portable":
             raise
         refused["portable"] = problem.line()
-        note(f"for the native engine alone: {problem.line()}")
+        add_note(f"for the native engine alone: {problem.line()}")
         return None
 
 
@@ -328,23 +328,23 @@ def _plan(
     train: Sequence[str],
     freeze: Sequence[str],
     statistics: Statistics | None,
-    note: Callable[[str], None],
+    add_note: Callable[[str], None],
 ) -> _Plan:
     trainable, frozen = select(model.graph, train, freeze)
     _unique(model.graph)
     target = statistics.target_names if statistics is not None else None
     if followed := sorted(running_statistics(model.graph)):
-        note(f"running statistics are frozen, no gradient trains them: {shortened(followed)}")
+        add_note(f"running statistics are frozen, no gradient trains them: {shortened(followed)}")
     own = [] if is_standardised(model.graph) else scaling_in_front(model.graph)
     if scaling := [name for name in own if name in frozen]:
-        note(f"the scaling of the inputs is frozen; `--train '*'` trains it too: {shortened(scaling)}")
+        add_note(f"the scaling of the inputs is frozen; `--train '*'` trains it too: {shortened(scaling)}")
     if statistics is not None:
         standardise_model(model, statistics)
         frozen += [name for name in parameter_names(model.graph) if name not in (*trainable, *frozen)]
     give = [_tensor(value) for value in model.graph.output]
     compared = [_compared(give[0].name, target), *(tensor.name for tensor in give[1:])]
     chosen = objective(model, give, compared, loss)
-    warn_about_probabilities(model.graph, chosen.name, note)
+    warn_about_probabilities(model.graph, chosen.name, add_note)
     if target is not None and chosen.name not in (*MEASURING, CUSTOM):
         raise ConfigError(
             f"a class cannot be standardised: loss {chosen.name}", where="statistics.target_mean"

@@ -206,8 +206,8 @@ def build_from_file(
     statistics = _statistics(given, objective, recorded, str(data)) if standardise else None
     built = build(
         given, out, loss=objective, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
-        engine=engine, forms=forms, checkpoint=checkpoint, naming=naming, note=notes.append, library=library,
-        rows=None if recorded is None else np.asarray(recorded.x, np.float32),
+        engine=engine, forms=forms, checkpoint=checkpoint, naming=naming, library=library,
+        add_note=notes.append, rows=None if recorded is None else np.asarray(recorded.x, np.float32),
     )  # fmt: skip
     return replace(inspect(built.path), notes=tuple(notes))
 
@@ -362,7 +362,7 @@ def _preflight(
     functions = None if library is None else read_model(library)
     try:
         given = _read(model, sequence, notes)
-        conformed = conform(given, outputs, library=functions, note=notes.append)
+        conformed = conform(given, outputs, library=functions, add_note=notes.append)
         trainable, _ = select(conformed.graph, train, freeze)
         return [*obstacles(conformed, trainable), *lacking(optimizer)]
     except BundleError as problem:

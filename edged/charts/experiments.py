@@ -12,7 +12,7 @@ import numpy as np
 from edged.charts.svg import ROW, Axis, Chart, Drawing, extent
 
 if TYPE_CHECKING:
-    from edged.charts.svg import Tell
+    from edged.charts.svg import Formatter
 
 COLOURED = 6  # recipes that have a colour and a dash of their own
 HEIGHT, BELOW = 254, 34
@@ -36,23 +36,23 @@ class Curve:
         return f"curve {colour}{' train' if self.train else ''}"
 
 
-def curves(lines: Sequence[Curve], what: str, tell: Tell) -> str:
+def curves(lines: Sequence[Curve], what: str, formatter: Formatter) -> str:
     """Values over epochs; each epoch tells those of the coloured recipes when pointed at."""
     epochs = max(len(line.values) for line in lines)
     up = extent([v for line in lines for v in line.values if np.isfinite(v)])
     chart = Chart(480, HEIGHT, BELOW, (1, max(2, epochs)), up)
-    chart.grid(tell)
+    chart.grid(formatter)
     chart.scale([v for v in chart.x.ticks(8) if v == int(v)], lambda value: f"{value:.0f}", "epoch")
     for line in sorted(lines, key=lambda line: -line.place):
         chart.curve(line.style, enumerate(line.values, 1), line.name)
     for epoch in range(1, epochs + 1):
-        told = [f"epoch {epoch} of {epochs}"]
-        told += [
-            f"{line.name}: {tell(line.values[epoch - 1])}"
+        titles = [f"epoch {epoch} of {epochs}"]
+        titles += [
+            f"{line.name}: {formatter(line.values[epoch - 1])}"
             for line in lines
             if line.place < COLOURED and len(line.values) >= epoch
         ]
-        chart.stretch("hover", epoch - 0.5, epoch + 0.5, "\n".join(told))
+        chart.stretch("hover", epoch - 0.5, epoch + 0.5, "\n".join(titles))
     return chart.svg(f"{what} over epochs")
 
 
@@ -80,7 +80,7 @@ class SeedDots:
     test: float | None
 
 
-def whiskers(rows: Sequence[SeedDots], what: str, tell: Tell) -> str:
+def whiskers(rows: Sequence[SeedDots], what: str, formatter: Formatter) -> str:
     """A dot with its interval for each recipe, one below the other."""
     left = 20 + LETTER * max(len(row.name) for row in rows)
     drawing = Drawing(960, ROW * len(rows) + 44)
@@ -90,10 +90,10 @@ def whiskers(rows: Sequence[SeedDots], what: str, tell: Tell) -> str:
     foot = ROW * len(rows) + 8
     for value in x.ticks(7):
         drawing.line("grid", (x(value), 4), (x(value), foot))
-        drawing.text(x(value), foot + 18, tell(value))
+        drawing.text(x(value), foot + 18, formatter(value))
     drawing.shape("rect", "best", x=0, y=5, width=drawing.width, height=ROW - 2)
     for i, row in enumerate(rows):
-        _dots(drawing, row, x, 4 + (i + 0.5) * ROW, left, tell)
+        _dots(drawing, row, x, 4 + (i + 0.5) * ROW, left, formatter)
     return drawing.svg(f"{what} of each recipe with its interval")
 
 
@@ -110,34 +110,34 @@ def confusion(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
         turned = {"transform": f"rotate(-60 {at:.1f} {top - 6:.1f})"} if longest > 4 else {}
         drawing.text(at, top - 6, name, "start" if turned else "middle", **turned)
 
-    def told(i: int, j: int) -> tuple[str, str]:
+    def cell(i: int, j: int) -> tuple[str, str]:
         count = f"{table[i, j]:,.0f}" if table[i, j] else ""
         return count, f"{classes[i]} as {classes[j]}: {100 * share[i, j]:.1f} %"
 
-    drawing.cells(classes, share, told, (left, top), CELL)
+    drawing.cells(classes, share, cell, (left, top), CELL)
     return drawing.svg("confusion matrix", most=f"{drawing.width:.0f}px")
 
 
-def histogram(edges: Sequence[float], counts: Sequence[int], what: str, tell: Tell) -> str:
+def histogram(edges: Sequence[float], counts: Sequence[int], what: str, formatter: Formatter) -> str:
     """Bars of counts between edges, with a line at 0."""
     chart = Chart(960, HEIGHT, BELOW, (edges[0], edges[-1]), (0, max(counts) * 1.05))
     chart.grid(lambda v: f"{v:,.0f}")
     for low, high, count in zip(edges, edges[1:], counts, strict=False):
         x, y = chart.x(low), chart.y(count)
-        width, told = max(0.5, chart.x(high) - x - 1), f"{tell(low)} to {tell(high)}: {count:,}"
-        chart.shape("rect", "bar", told, x=x, y=y, width=width, height=chart.y(0) - y)
-    chart.scale(chart.x.ticks(8), tell, what)
+        width, title = max(0.5, chart.x(high) - x - 1), f"{formatter(low)} to {formatter(high)}: {count:,}"
+        chart.shape("rect", "bar", title, x=x, y=y, width=width, height=chart.y(0) - y)
+    chart.scale(chart.x.ticks(8), formatter, what)
     if edges[0] < 0 < edges[-1]:
         chart.upright("zero", 0)
     return chart.svg(f"histogram of {what}")
 
 
-def _dots(drawing: Drawing, row: SeedDots, x: Axis, middle: float, left: float, tell: Tell) -> None:
-    told = f"{row.name}: {tell(row.mean)}"
+def _dots(drawing: Drawing, row: SeedDots, x: Axis, middle: float, left: float, formatter: Formatter) -> None:
+    title = f"{row.name}: {formatter(row.mean)}"
     spread, test = np.isfinite(row.low), np.nan if row.test is None else row.test
-    told += f", 95 % interval {tell(row.low)} to {tell(row.high)}" if spread else ""
-    told += f", test {tell(test)}" if np.isfinite(test) else ""
-    with drawing.group(told):
+    title += f", 95 % interval {formatter(row.low)} to {formatter(row.high)}" if spread else ""
+    title += f", test {formatter(test)}" if np.isfinite(test) else ""
+    with drawing.group(title):
         drawing.text(left - 4, middle + 4, row.name, "end", "name")
         if spread:
             drawing.line("whisker", (x(row.low), middle), (x(row.high), middle))

@@ -12,7 +12,7 @@ import numpy as np
 from edged.charts.svg import LEFT, ROW, Chart, Drawing, extent
 
 if TYPE_CHECKING:
-    from edged.charts.svg import Tell
+    from edged.charts.svg import Formatter
 
 CELL_WIDTH = 62
 
@@ -53,7 +53,7 @@ class LineChart:
     ends: Sequence[int]
     lines: Sequence[ChartLine]
     marks: Sequence[Marks]
-    tell: Tell
+    formatter: Formatter
     threshold: float | None = None
     bands: Sequence[Bands] = ()
     unit: str = "sample"
@@ -82,7 +82,7 @@ class LineChart:
             for first, last, text in band.spans:
                 tall = 0 if band.style == "alarm" else 6
                 chart.stretch(f"band {band.style}", first, last, text, tall, least=1.5)
-        chart.grid(self.tell)
+        chart.grid(self.formatter)
         chart.scale(chart.x.ticks(ticks), lambda value: f"{value:,.0f}", self.unit)
         self._mark(chart)
         if self.threshold is not None:
@@ -104,11 +104,13 @@ class LineChart:
     def _hover(self, chart: Chart) -> None:
         for i, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
             told = [f"{self.unit}s {start:,} to {end:,}"]
-            told += [f"{line.name}: {self.tell(line.values[i])}" for line in self.lines]
+            told += [f"{line.name}: {self.formatter(line.values[i])}" for line in self.lines]
             chart.stretch("hover", start, end, "\n".join(told))
 
 
-def matrix(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], tell: Tell) -> str:
+def matrix(
+    rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], formatter: Formatter
+) -> str:
     """A table of cells that are the darker the higher their value within its column."""
     table = np.asarray(values, np.float64)
     low, high = table.min(axis=0), table.max(axis=0)
@@ -119,5 +121,5 @@ def matrix(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequenc
     drawing = Drawing(width, 26 + len(rows) * ROW)
     for j, name in enumerate(columns):
         drawing.text(left + (j + 0.5) * CELL_WIDTH, 14, name)
-    drawing.cells(rows, shade, lambda i, j: (tell(float(table[i, j])), ""), (left, 22), CELL_WIDTH)
+    drawing.cells(rows, shade, lambda i, j: (formatter(float(table[i, j])), ""), (left, 22), CELL_WIDTH)
     return drawing.svg("One row for each part of the stream", style="matrix", most=f"{width}px")

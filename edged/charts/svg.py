@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    Tell = Callable[[float], str]
+    Formatter = Callable[[float], str]
 
 LEFT, RIGHT, TOP = 56, 10, 12
 ROW = 26  # height of a row of cells or dots
@@ -82,20 +82,20 @@ class Drawing:
         self,
         rows: Sequence[str],
         shades: Sequence[Sequence[float]],
-        told: Callable[[int, int], tuple[str, str]],
+        cell: Callable[[int, int], tuple[str, str]],
         corner: tuple[float, float],
         width: float,
     ) -> None:
         """A table of cells, the darker the larger their shade (0 to 1).
 
-        `told` gives the text in the cell of a row and a column, and its title. `corner` is the upper left one
+        `cell` gives the text in the cell of a row and a column, and its title. `corner` is the upper left one
         of the first cell, `width` that of a column.
         """
         for i, name in enumerate(rows):
             y = corner[1] + i * ROW
             self.text(corner[0] - 9, y + 17, name, "end")
             for j, shade in enumerate(shades[i]):
-                text, title = told(i, j)
+                text, title = cell(i, j)
                 x, opacity = corner[0] + j * width, {"fill-opacity": f"{0.08 + 0.62 * shade:.2f}"}
                 self.shape("rect", "cell", title, x=x, y=y, width=width - 2, height=ROW - 2, **opacity)
                 if text:
@@ -124,11 +124,11 @@ class Chart(Drawing):
         self.x = Axis(*across, LEFT, self.right)
         self.y = Axis(*up, self.foot, TOP)
 
-    def grid(self, tell: Tell, most: int = 5) -> None:
+    def grid(self, formatter: Formatter, most: int = 5) -> None:
         """Lines across at round values, which stand beside them."""
         for value in self.y.ticks(most):
             self.level("grid", value)
-            self.text(LEFT - 7, self.y(value) + 4, tell(value), "end")
+            self.text(LEFT - 7, self.y(value) + 4, formatter(value), "end")
 
     def level(self, style: str, value: float) -> None:
         """A line across at a value."""
@@ -138,10 +138,10 @@ class Chart(Drawing):
         """A line from top to foot."""
         self.line(style, (self.x(at), TOP), (self.x(at), self.foot), title)
 
-    def scale(self, ticks: Iterable[float], tell: Tell, name: str) -> None:
+    def scale(self, ticks: Iterable[float], formatter: Formatter, name: str) -> None:
         """Draw the labels below the horizontal axis."""
         for value in ticks:
-            self.text(self.x(value), self.height - 16, tell(value))
+            self.text(self.x(value), self.height - 16, formatter(value))
         self.text((LEFT + self.width) / 2, self.height - 2, name)
 
     def curve(self, style: str, points: Iterable[tuple[float, float | None]], title: str = "") -> None:

@@ -210,11 +210,11 @@ def artifacts_sign(
 
     if not force:
         refuse_other_signature(bundle, key)
-    signed = sign_bundle(bundle, key, version, None if expires is None else _end(expires))
+    signed = sign_bundle(bundle, key, version, None if expires is None else _expiry(expires))
     sys.stderr.write(f"{bundle}: signed as version {signed}\n")
 
 
-def _end(text: str) -> float:
+def _expiry(text: str) -> float:
     """The end of a duration from now on, or of the beginning of a day, in Unix seconds."""
     from edged.config.values import parse_duration
 

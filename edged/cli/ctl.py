@@ -32,7 +32,7 @@ DOTS = 2  # in ids of devices, where a broker makes slashes of them and all devi
 _PUBLISHED = re.compile(r"(.+)\.(status|metrics|events|state\.[^.]+)")
 _ANSWER = re.compile(r"/(request|response)/status$")
 EVENTS_SHOWN = 3
-EVENTS_TOLD = 8  # where one device has the screen to itself
+EVENT_LINES = 8  # where one device has the screen to itself
 _OF_ALL = ("transaction", "ts", "expires", "nonce", "signature")
 
 
@@ -218,7 +218,7 @@ class DeviceWatch:
         self._root = root
         self._devices: dict[str, dict[str, Any]] = {}
         self._newest: dict[str, dict[str, Any]] = {}
-        self._told: dict[str, list[str]] = {}
+        self._event_lines: dict[str, list[str]] = {}
 
     def filters(self, device: str | None) -> list[str]:
         """Filters of what one device publishes, or all do; also where dots in an id have become slashes."""
@@ -240,7 +240,7 @@ class DeviceWatch:
         self._newest.setdefault(device, {})[name] = told
         if name == "events":
             line = f"{when(told['ts'])} {happening(told)}"
-            self._told[device] = [line, *self._told.get(device, ())][:EVENTS_TOLD]
+            self._event_lines[device] = [line, *self._event_lines.get(device, ())][:EVENT_LINES]
         known = self._devices.setdefault(device, {"device": device, "events": []})
         before = json.dumps(known)
         if name == "events":
@@ -257,7 +257,7 @@ class DeviceWatch:
         from rich.console import Group
         from rich.text import Text
 
-        return Group(output.pairs(device, summary(status)), "", *map(Text, self._told.get(device, ())))
+        return Group(output.pairs(device, summary(status)), "", *map(Text, self._event_lines.get(device, ())))
 
     def _table(self) -> Table:
         heads = ("device", "state", "model", "quality", "drift", "training", "samples", "per s", "events")

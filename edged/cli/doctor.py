@@ -229,14 +229,14 @@ def _operators(config: Config, bundle: Bundle) -> Iterator[CheckResult]:
 
 def _engine(config: Config, bundle: Bundle) -> CheckResult:
     """Which engine trains here and why; where both could, they are timed unless that was done before."""
-    training, notes = config.training, list[str]()
+    training, warnings = config.training, list[str]()
     try:
-        chosen = choose(training, bundle, config.storage.dir, remember=False, note=notes.append)
+        chosen = choose(training, bundle, config.storage.dir, remember=False, warn=warnings.append)
         open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
     except EdgedError as problem:
         return _error("engine", problem.line())
     if chosen.timing is None:
-        untimed = notes[-1] if notes else ""
+        untimed = warnings[-1] if warnings else ""
         return CheckResult("engine", "warning" if untimed else "ok", chosen.line(), untimed)
     figures = {f"{name}_us": round(us, 1) for name, us in chosen.timing.us.items()}
     return CheckResult("engine", "ok", chosen.line(), figures=figures | {"batch": chosen.timing.batch})

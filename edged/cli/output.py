@@ -48,16 +48,16 @@ def pairs(title: str, values: Mapping[str, Any]) -> Table:
     table = new_table(title, ("", ""))
     table.show_header = False
     for name, value in values.items():
-        table.add_row(name, Text(_told(name, value)))
+        table.add_row(name, Text(_as_text(name, value)))
     return table
 
 
-def _told(name: str, value: Any) -> str:
+def _as_text(name: str, value: Any) -> str:
     """One value: times and sizes as people read them."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{inner.replace('_', ' ')} {_told(inner, one)}" for inner, one in value.items())
+        return ", ".join(f"{inner.replace('_', ' ')} {_as_text(inner, one)}" for inner, one in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(_told(name, one) for one in value)
+        return ", ".join(_as_text(name, one) for one in value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–" if value is None else str(value)
     if name in MOMENTS:

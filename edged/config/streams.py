@@ -32,7 +32,7 @@ SHARED = {"storage.dir": "storage.dir at the top holds the state of all streams"
 """Keys of these sections that belong to the device, each with its remedy."""
 FILE_ALONE = ("storage", "outbox", "model.keys")
 """What `config.set` does not take of a stream: limits whose change may lose data, and which keys count."""
-TAKEN = frozenset(
+RESERVED = frozenset(
     ("status", "state", "metrics", "predictions", "events", "request", "response", "progress", "weights")
 )
 """Names that are topics of the device itself."""
@@ -182,7 +182,7 @@ def _refusals(entry: Any, places: Mapping[str, str], names: set[str]) -> Iterato
         told = "this key is required" if name is None else f"{name!r} is not a valid stream name"
         remedy = "start with one of a-z or 0-9, `_` and `-` can follow; at most 63 characters"
         yield ConfigError(told, where=where, remedy=remedy)
-    elif name in TAKEN:
+    elif name in RESERVED:
         yield ConfigError(
             f"{name!r} is a topic of the device itself", where=where, remedy="choose another name"
         )

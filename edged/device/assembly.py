@@ -92,7 +92,7 @@ class Assembly:
             self.reviews = self._label_reviews()
             self._report(endings)
         with self.recovery.opening("the commands"):
-            self._take_commands()
+            self._create_dispatcher()
         with self.recovery.opening("the extensions"):
             self._extend()
 
@@ -220,7 +220,7 @@ class Assembly:
         )
         self.events.add(self.periodic_reporter)
 
-    def _take_commands(self) -> None:
+    def _create_dispatcher(self) -> None:
         config, pipeline, events = self.config, self.pipeline, self.events
         connection = self.connection
         answers = CommandAnswers(

@@ -81,9 +81,9 @@ class DeviceTopics:
         self._audit = AuditTrail(registry, parts.config.device_dir)
         self._running = RunningCommands()
         self._settings = DeviceSettings(parts, streams, changes)
-        self._take_commands()
+        self._create_dispatcher()
 
-    def _take_commands(self) -> None:
+    def _create_dispatcher(self) -> None:
         parts, config = self._parts, self._parts.config
         connection = SideConnection(
             config.mqtt,

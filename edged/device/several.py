@@ -193,7 +193,7 @@ class SeveralStreams(Listener):
         parts.events.ready()
         if self._web is not None:
             self._web.ready()
-        self._tell()
+        self._publish_streams()
 
     def _start(self, name: str) -> None:
         """Start an open stream; one that fails is told of, and the others go on."""
@@ -253,8 +253,8 @@ class SeveralStreams(Listener):
         log.error("stream_failed", stream=name, problem=told.line(), remedy="correct it and reload")
         self.parts.events.event(StreamFailed(name, told.line()))
 
-    def _tell(self) -> None:
-        """Publish which streams there are and how they do."""
+    def _publish_streams(self) -> None:
+        """Publish the list of streams and the state of each."""
         self.own_topics.publish_streams()
 
     def reload(self, path: Path) -> None:
@@ -303,7 +303,7 @@ class SeveralStreams(Listener):
             self.failed[name] = failed
         else:
             self.failed.pop(name, None)
-        self._tell()
+        self._publish_streams()
         return problem
 
     def _apply(self, plain: dict[str, Config], fresh: dict[str, Config]) -> None:
@@ -336,7 +336,7 @@ class SeveralStreams(Listener):
             changed=changed,
             removed=removed,
         )
-        self._tell()
+        self._publish_streams()
 
     def _waiting(self, plain: dict[str, Config]) -> list[str]:
         """Sections of the device that have changed."""
@@ -413,7 +413,7 @@ class SeveralStreams(Listener):
             if isinstance(what, StreamDamage) and what.stream in self.streams:
                 config = _read(self._path).get(what.stream, self.streams[what.stream].config)
                 self.restart(what.stream, config, what.file)
-                self._tell()
+                self._publish_streams()
 
     def stop(self, damaged: str | None = None) -> None:  # noqa: ARG002  streams restart by themselves
         """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said."""

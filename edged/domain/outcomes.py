@@ -179,10 +179,10 @@ def _result(stream: Schema, verdict: Verdict, scale: NDArray[np.float32] | None)
     if stream.task == "reconstruct":
         told = _smaller(numbers["gain"])
         return f"Its error on {count(n, 'usual sample')} is {told} before; alarms now follow this model."
-    ours_told, before_told = _errors(stream, numbers, scale)
-    if not ours_told:
+    ours_text, before_text = _errors(stream, numbers, scale)
+    if not ours_text:
         return f"Its mean error in {n:,} {HELD_BACK} is {_smaller(numbers['gain'])} before."
-    return f"Its mean error in {n:,} {HELD_BACK} is {ours_told} (was {before_told})."
+    return f"Its mean error in {n:,} {HELD_BACK} is {ours_text} (was {before_text})."
 
 
 def _errors(
@@ -223,12 +223,12 @@ def _would(stream: Schema, verdict: Verdict, scale: NDArray[np.float32] | None) 
     if stream.task == "classify":
         ours, before = (_right(n, numbers[name]) for name in ("judged_error", "judged_before"))
         return f"it would be right in {ours:,} of {n:,} {HELD_BACK}, the current model in {before:,}{extra}"
-    ours_told, before_told = _errors(stream, numbers, scale)
-    if stream.task == "reconstruct" or not ours_told:
+    ours_text, before_text = _errors(stream, numbers, scale)
+    if stream.task == "reconstruct" or not ours_text:
         return f"its error would be {_smaller(numbers['gain'])} that of the current model{extra}"
     return (
-        f"its mean error in {n:,} {HELD_BACK} would be {ours_told}, that of the current model is "
-        f"{before_told}{extra}"
+        f"its mean error in {n:,} {HELD_BACK} would be {ours_text}, that of the current model is "
+        f"{before_text}{extra}"
     )
 
 

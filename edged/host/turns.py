@@ -70,7 +70,9 @@ class SharedTurns:
         self._over = threading.Event()
         self.stage: Stage | None = None
         self.woken = self.busy = False
-        self.due = self.noted = NEVER  # its next turn without being woken, and when that is looked for
+        self.due = self.scheduled = (
+            NEVER  # its next turn without being woken, and the time of its entry in `_timed`
+        )
 
     def start(self, stage: Stage) -> None:
         """Let `stage` take turns until it says that it is over."""
@@ -90,8 +92,8 @@ class SharedTurns:
         """Forget that it was woken, before it looks for work."""
         self.woken = False
 
-    def end(self) -> None:
-        """Note the last turn."""
+    def mark_over(self) -> None:
+        """Record that the last turn is over."""
         self._over.set()
 
     def join(self, timeout: float) -> None:
@@ -191,25 +193,25 @@ class TurnThreads:
             self._put(turns)
         elif patience is not None:
             turns.due = time.monotonic() + patience
-            self._note(turns)
+            self._schedule(turns)
 
-    def _note(self, turns: SharedTurns) -> None:
-        """Look for a loop when it is due; once for each, however often that is put off."""
-        if turns.due < turns.noted:
-            turns.noted = turns.due
+    def _schedule(self, turns: SharedTurns) -> None:
+        """Wake a thread when a loop is due; one entry for each loop, however often its turn is put off."""
+        if turns.due < turns.scheduled:
+            turns.scheduled = turns.due
             heapq.heappush(self._timed, (turns.due, next(self._numbers), turns))
             self._changed.notify()
 
     def _collect(self, now: float) -> None:
         while self._timed and self._timed[0][0] <= now:
-            noted, _, turns = heapq.heappop(self._timed)
-            if noted > turns.noted:
-                continue  # it was noted for an earlier time since
-            turns.noted = NEVER
+            scheduled, _, turns = heapq.heappop(self._timed)
+            if scheduled > turns.scheduled:
+                continue  # it was scheduled for an earlier time since
+            turns.scheduled = NEVER
             if turns.due <= now:
                 self._put(turns)
             else:
-                self._note(turns)
+                self._schedule(turns)
 
     # ---- the threads -----------------------------------------------------------------------
 
@@ -230,14 +232,14 @@ class TurnThreads:
                 self._loops -= 1
                 if not self._loops:
                     self._changed.notify_all()
-            turns.end()
+            turns.mark_over()
 
     def _next(self) -> SharedTurns | None:
         with self._changed:
             while self._loops and self._running <= self._count:
                 now = time.monotonic()
                 self._collect(now)
-                if (found := self._take()) is not None:
+                if (found := self._pop_ready()) is not None:
                     return found
                 self._idle += 1
                 self._changed.wait(self._timed[0][0] - now if self._timed else None)
@@ -246,8 +248,8 @@ class TurnThreads:
             self._changed.notify()  # what this thread would have taken, another may
             return None
 
-    def _take(self) -> SharedTurns | None:
-        """The first that may have its turn now."""
+    def _pop_ready(self) -> SharedTurns | None:
+        """Remove and return the first loop that may have its turn now; None without one."""
         for place, turns in enumerate(self._ready):
             if turns.woken or self._running_timed < self._most_timed:
                 del self._ready[place]

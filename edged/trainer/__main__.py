@@ -100,10 +100,10 @@ def serve(pipe: DaemonPipe) -> int:
         idle_cpu=training.scheduling == "idle",
     )
     for warning in apply(limits):
-        pipe.report(messages.Note(warning))
+        pipe.report(messages.LogLine(warning))
     threads = fitting(training.threads)
     if threads < training.threads:
-        pipe.report(messages.Note(f"training.threads: there are processors for {threads} only"))
+        pipe.report(messages.LogLine(f"training.threads: there are processors for {threads} only"))
         training = training.model_copy(update={"threads": threads})
         config = config.model_copy(update={"training": training})
     with nullcontext() if first.durable else scratch():
@@ -149,7 +149,7 @@ class Trainer:
         if training.guide != "none" and training.engine == "auto":
             training = training.model_copy(update={"engine": "portable"})
         chosen = choose(
-            training, bundle, setup.log or state, note=lambda what: control.report(messages.Note(what))
+            training, bundle, setup.log or state, warn=lambda what: control.report(messages.LogLine(what))
         )
         if chosen.new:
             control.report(messages.EngineChosen(chosen.line()))
@@ -166,7 +166,7 @@ class Trainer:
         exporter = CandidateExporter(
             state / "candidates",
             bundle,
-            weights_note={"device": config.device.id} if beside else None,
+            weights_metadata={"device": config.device.id} if beside else None,
             quantise=config.serving.quantise == INT8,
         )
         self._importer = WeightImporter(task, engine, samples, models, exporter, config.weights.max_bytes)

@@ -28,7 +28,7 @@ PROBE_ROWS = 16
 class CandidateExporter:
     """Publishes the weights of engines as candidates.
 
-    They wait in `folder` for the gate. With `weights_note` the weights are stored beside each model, with
+    They wait in `folder` for the gate. With `weights_metadata` the weights are stored beside each model, with
     this note; with `quantise` its int8 form, too, where the bundle has one.
     """
 
@@ -37,10 +37,14 @@ class CandidateExporter:
         folder: Path,
         bundle: Bundle,
         *,
-        weights_note: Mapping[str, Any] | None = None,
+        weights_metadata: Mapping[str, Any] | None = None,
         quantise: bool = False,
     ) -> None:
-        self._folder, self._suffix, self._weights_note = folder, bundle.inference_model.suffix, weights_note
+        self._folder, self._suffix, self._weights_metadata = (
+            folder,
+            bundle.inference_model.suffix,
+            weights_metadata,
+        )
         self._int8 = BaseModel.of_form(bundle, INT8) if quantise else None
 
     def export(
@@ -58,8 +62,8 @@ class CandidateExporter:
         parameters, beside = engine.parameters(), dict[str, bytes]()
         if self._int8 is not None:
             beside[file_name(self._int8.suffix, INT8)] = bytes(self._int8.with_parameters(parameters))
-        if self._weights_note is not None and WEIGHTS_FILE not in files:
-            beside[WEIGHTS_FILE] = pack(parameters, dict(self._weights_note))
+        if self._weights_metadata is not None and WEIGHTS_FILE not in files:
+            beside[WEIGHTS_FILE] = pack(parameters, dict(self._weights_metadata))
         beside |= files
         staging, model = self._folder / f"{atomic.STAGING}{run}{name}", file_name(self._suffix)
         with atomic.disk_errors("writing the candidate", staging):

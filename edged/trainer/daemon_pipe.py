@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from edged.domain.training.message import decode, encode
-from edged.domain.training.trainer_messages import ORDERS, Pace, Resting, WriteCheckpoint
+from edged.domain.training.trainer_messages import ORDERS, Pace, RunPaused, WriteCheckpoint
 
 if TYPE_CHECKING:
     from edged.domain.training.message import Message
@@ -64,7 +64,7 @@ class DaemonPipe:
         while not (self._stopping or self._ended):
             left = until - time.monotonic()
             if self._pace is None:
-                self.report(Resting())
+                self.report(RunPaused())
                 left = HALT_SECONDS
             elif left <= 0:
                 return
@@ -101,7 +101,7 @@ class DaemonPipe:
     def _accept(self, order: Message) -> bool:
         """Whether this message concerns the present run; its effect is recorded."""
         if isinstance(order, Pace):
-            self._pace = order.rest
+            self._pace = order.pause
         elif isinstance(order, WriteCheckpoint):
             self._checkpoint = True
         return isinstance(order, Pace | WriteCheckpoint)

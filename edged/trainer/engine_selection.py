@@ -72,13 +72,13 @@ def choose(
     state: Path,
     *,
     remember: bool = True,
-    note: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> EngineChoice:
     """Choose the engine for this bundle under this configuration.
 
-    An earlier answer lies in the directory `state`; with `remember` a new one is written there. `note` is
-    told, in one line, why the engines could not be timed. `open_engine` takes the engine's name; whether it
-    opens has still to be seen.
+    An earlier answer lies in the directory `state`; with `remember` a new one is written there. `warn`
+    receives one line if the engines could not be timed: why. `open_engine` takes the engine's name;
+    whether it opens has still to be seen.
     """
     names = candidates(bundle, config.provider)
     if config.engine != "auto" or len(names) < 2:
@@ -86,17 +86,17 @@ def choose(
         return EngineChoice(name, reason_for(config.engine, bundle, config.provider))
     work = Workload(config.batch, config.threads, config.accumulate)
     file, key = state / FILE, _key(bundle, work)
-    timing = _recall(file, key, note)
+    timing = _recall(file, key, warn)
     if timing is not None:
         return EngineChoice(timing.fastest, "measured faster", timing)
     try:
         timing = _time_in_child(bundle, work, names)
     except UnavailableError as problem:
         name, why = usual_engine(bundle)
-        note(problem.line())
+        warn(problem.line())
         return EngineChoice(name, f"{why}; {problem.what}")
     if remember:
-        _write(file, key, timing, note)
+        _write(file, key, timing, warn)
     return EngineChoice(timing.fastest, "measured faster", timing, new=True)
 
 
@@ -124,23 +124,23 @@ def _cpu() -> str:
     return next(names, os.uname().machine)
 
 
-def _recall(file: Path, key: dict[str, Any], note: Callable[[str], None]) -> Timing | None:
+def _recall(file: Path, key: dict[str, Any], warn: Callable[[str], None]) -> Timing | None:
     if not file.exists():
         return None
     try:
         kept = read_sealed(file)
     except CorruptError as problem:
-        note(f"{problem.line()}; the engines are timed again")
+        warn(f"{problem.line()}; the engines are timed again")
         return None
     return Timing(kept["us"], kept["key"]["batch"]) if kept.get("key") == key else None
 
 
-def _write(file: Path, key: dict[str, Any], timing: Timing, note: Callable[[str], None]) -> None:
+def _write(file: Path, key: dict[str, Any], timing: Timing, warn: Callable[[str], None]) -> None:
     try:
         publish_file(file, seal({"key": key, "us": timing.us}))
     except StorageError as problem:
         # The answer is known all the same, and training will say more of a disk that refuses.
-        note(f"{problem.line()}; the engines are timed again next time")
+        warn(f"{problem.line()}; the engines are timed again next time")
 
 
 # ---- the child process -----------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 
 from edged.domain.stream.running_statistics import fitted, scale_of
 from edged.domain.training.learner_state import LearnerState
-from edged.domain.training.trainer_messages import CheckpointWritten, DamagedCheckpoint, Note
+from edged.domain.training.trainer_messages import CheckpointWritten, DamagedCheckpoint, LogLine
 from edged.domain.training.weight_averaging import Average
 from edged.storage.files.atomic import disk_errors_of_others
 
@@ -61,7 +61,7 @@ class Learner:
         for damaged in self._checkpoints.damaged:
             self._control.report(DamagedCheckpoint(damaged))
         if generation is not None and generation.state.get("bundle") != self._task.bundle.fingerprint:
-            self._control.report(Note("checkpoints belong to another bundle; starting from this one"))
+            self._control.report(LogLine("checkpoints belong to another bundle; starting from this one"))
             self._followed = -1
         elif generation is not None and base == "checkpoint":
             self._restore(generation)
@@ -97,14 +97,14 @@ class Learner:
         self.state.average = Average(self._task.training.average)
         self.statistics.begin_with(self.state, weights)
         self.checkpoint()
-        self._control.report(Note(f"training goes on from the weights of version {version}"))
+        self._control.report(LogLine(f"training goes on from the weights of version {version}"))
 
     def follow_challenger(self) -> None:
         """Continue from the challenger, if the gate has chosen it."""
         found = self.challenges.promoted(self._models.champion(), self.state)
         if found is not None:
             self.engine, self.state = found
-            self._control.report(Note("going on from the challenger, which serves now"))
+            self._control.report(LogLine("going on from the challenger, which serves now"))
 
     def checkpoint(self) -> int | None:
         """Publish a checkpoint and return its generation; None in a dry run."""
@@ -129,7 +129,7 @@ class Learner:
 
     def go_back(self, plan: RunPlan, problem: NonFiniteError) -> None:
         """Restore the last checkpoint after the weights were destroyed; `problem` without one."""
-        self._control.report(Note(f"{problem.what}; going back to generation {self._generation}"))
+        self._control.report(LogLine(f"{problem.what}; going back to generation {self._generation}"))
         if self._generation is None:
             raise problem
         self._restore(self._checkpoints.get(self._generation))
@@ -141,13 +141,13 @@ class Learner:
         kept = ~np.isin(learned.offsets, state.excluded)
         state.remember(learned.offsets[kept], learned.y[kept])
         state.step, self.untrained = 0, self.untrained and self._dry_run
-        return self._end(plan, finished=plan)
+        return self._store_plan(plan, finished=plan)
 
     def skip(self, plan: RunPlan) -> int | None:
         """Pass over the samples of a run, and publish a checkpoint."""
-        return self._end(plan, finished=None)
+        return self._store_plan(plan, finished=None)
 
-    def _end(self, plan: RunPlan, finished: RunPlan | None) -> int | None:
+    def _store_plan(self, plan: RunPlan, finished: RunPlan | None) -> int | None:
         state = self.state
         state.consumed, state.arrived, state.plan, state.finished = plan.upto, plan.arrived, None, finished
         state.relabelled = plan.relabelled

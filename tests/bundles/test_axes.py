@@ -121,7 +121,7 @@ def test_inputs_of_one_open_length_get_it_together(tmp_path: Path) -> None:
 def test_time_before_the_batch_becomes_windows(tmp_path: Path) -> None:
     given, notes = recurrent(LENGTH, "rows", FEATURES, time_first=True), list[str]()
     expected = outputs(given, X.swapaxes(0, 1))
-    bundle = build(given, tmp_path / "b", loss="cross_entropy", engine="portable", note=notes.append)
+    bundle = build(given, tmp_path / "b", loss="cross_entropy", engine="portable", add_note=notes.append)
     assert notes == ["the batch was the second axis, it is the first now: x ['rows', 6, 3]"]
     assert_it_answers_and_learns(bundle, expected)
 

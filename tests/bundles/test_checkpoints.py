@@ -293,7 +293,7 @@ def test_values_that_are_too_many_stay_in_their_file_until_they_are_written(tmp_
     """The way of a model above 2 GB, with a limit of 1 MB: for the native engine, as no message holds it."""
     notes: list[str] = []
     bundle = build(with_external_data(tmp_path / "m"), tmp_path / "b", loss="mse", external_above=1 << 20,
-                   note=notes.append)  # fmt: skip
+                   add_note=notes.append)  # fmt: skip
     assert bundle.engines == ("native",)
     assert "for the native engine alone" in notes[0]
     whole = build(mlp(600, 2, (600,), seed=1), tmp_path / "c", loss="mse", external_above=1 << 40)

@@ -56,7 +56,7 @@ def test_a_network_of_scikit_learn_answers_as_before_and_learns(
     tmp_path: Path, name: str, loss: str, answer: Callable[[Floats], Floats], classes: tuple[str, ...]
 ) -> None:
     notes: list[str] = []
-    bundle = build(model(name), tmp_path / "b", loss=loss, engine="portable", note=notes.append)
+    bundle = build(model(name), tmp_path / "b", loss=loss, engine="portable", add_note=notes.append)
     assert bundle.trainable == ("coefficient", "intercepts", "coefficient1", "intercepts1")
     assert bundle.output.names == classes
     assert any(note.startswith(f"a classifier, cut at its logits (add_result1) for --loss {loss}")

@@ -186,7 +186,7 @@ def test_what_upstream_derives_wrongly_or_not_at_all_is_for_the_portable_engine(
     )
     notes: list[str] = []
     loss = FunctionLoss(f"{tmp_path / 'l.py'}:loss")
-    bundle = build(mlp(5, 3, (8,)), tmp_path / "b", loss=loss, optimizer="sgd", note=notes.append)
+    bundle = build(mlp(5, 3, (8,)), tmp_path / "b", loss=loss, optimizer="sgd", add_note=notes.append)
     assert bundle.engines == ("portable",)
     assert ["operator Softplus has no gradient" in note for note in notes] == [True] * (len(ENGINES) - 1)
     start = open_engine("portable", bundle).parameters()

@@ -41,7 +41,7 @@ def model(
 
 def built(given: onnx.ModelProto, folder: Path) -> tuple[Bundle, list[str]]:
     notes: list[str] = []
-    bundle = build(given, folder / "b", loss="cross_entropy", engine="portable", note=notes.append)
+    bundle = build(given, folder / "b", loss="cross_entropy", engine="portable", add_note=notes.append)
     return bundle, notes
 
 

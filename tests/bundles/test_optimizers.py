@@ -64,7 +64,7 @@ def test_what_native_lacks_makes_the_bundle_portable_only(
     tmp_path: Path, optimizer: Optimizer, lack: str
 ) -> None:
     notes: list[str] = []
-    bundle = build(mlp(4, 2), tmp_path / "b", loss="mse", optimizer=optimizer, note=notes.append)
+    bundle = build(mlp(4, 2), tmp_path / "b", loss="mse", optimizer=optimizer, add_note=notes.append)
     assert bundle.engines == ("portable",)
     for note in notes:
         assert note.startswith("for the portable engine alone: ")

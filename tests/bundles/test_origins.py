@@ -38,7 +38,7 @@ def weight(name: str, *shape: int) -> onnx.TensorProto:
 @pytest.mark.parametrize("opset", [7, 9, 10, 24, 25])
 def test_old_and_new_opsets_are_brought_to_ours(opset: int) -> None:
     notes: list[str] = []
-    made = conform(chain(opset=opset, ir_version=8), note=notes.append)
+    made = conform(chain(opset=opset, ir_version=8), add_note=notes.append)
     assert (opset_of(made), made.ir_version) == (17, 8)
     np.testing.assert_allclose(run(made), run(conform(chain())), rtol=1e-6)
     assert notes == [f"brought from opset {opset} and IR version 8 to opset 17 and IR version 8"]
@@ -117,7 +117,7 @@ def test_a_number_of_the_exporters_is_no_parameter(tmp_path: Path) -> None:
         nodes, [weight("w", 4, 4), weight("val_7", 1), weight("act.weight", 1), weight("val_9", 4, 2)]
     )
     notes: list[str] = []
-    bundle = build(given, tmp_path / "b", loss="mse", note=notes.append)
+    bundle = build(given, tmp_path / "b", loss="mse", add_note=notes.append)
     assert (bundle.trainable, bundle.frozen) == (("w", "act.weight", "val_9"), ())
     assert notes[0] == "numbers of the exporter's, no parameters: val_7"
 
@@ -152,7 +152,7 @@ def test_a_custom_operator_is_refused_by_name_unless_a_function_of_it_is_given(t
         build(custom(), tmp_path / "b", loss="mse")
     notes: list[str] = []
     bundle = build(
-        custom(), tmp_path / "b", loss="mse", library=library(tmp_path / "l.onnx"), note=notes.append
+        custom(), tmp_path / "b", loss="mse", library=library(tmp_path / "l.onnx"), add_note=notes.append
     )
     assert (bundle.engines, notes) == (ENGINES, ["functions written out: my.ops.Twice"])
     plain = onnx.load(str(bundle.inference_model))
@@ -238,7 +238,7 @@ def test_probabilities_where_a_loss_takes_logits_are_noted(
     given, notes = chain(), list[str]()
     given.graph.node.append(helper.make_node(operator, ["output"], ["p"]))
     given.graph.output[0].name = "p"
-    build(given, tmp_path / "b", loss=loss, note=notes.append)
+    build(given, tmp_path / "b", loss=loss, add_note=notes.append)
     assert [f"ends in {operator}, which {loss} applies itself" in note for note in notes] == [True] * told
 
 

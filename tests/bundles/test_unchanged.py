@@ -141,7 +141,7 @@ def test_a_form_that_says_something_else_is_refused() -> None:
 def test_dropout_and_batch_normalisation_do_not_count_as_a_difference(tmp_path: Path) -> None:
     for name in ("mlp_dropout", "cnn_batchnorm"):
         entry, notes = ZOO[name], list[str]()
-        build(entry.make(True), tmp_path / name, loss=entry.loss, freeze=entry.freeze, note=notes.append)
+        build(entry.make(True), tmp_path / name, loss=entry.loss, freeze=entry.freeze, add_note=notes.append)
         assert not [note for note in notes if note.startswith("not compared")]
 
 

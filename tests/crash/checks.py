@@ -18,7 +18,7 @@ from edged.storage.files.checksummed_json import read_sealed
 from edged.storage.journal.audit_log import AuditLog, read_audit
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
-from edged.storage.models.resting_registry import RestingRegistry
+from edged.storage.models.reopening_registry import ReopeningRegistry
 from edged.storage.samples.label_history import LabelHistory
 from tests.crash.learning import Desk
 from tests.crash.rig import opened
@@ -100,8 +100,8 @@ def check_keys(root: Path, _bundle: Path, promises: Promises) -> None:
         folder = key_dir(root, key)
         folder.mkdir(parents=True, exist_ok=True)
         check_pointer(folder / "models")
-        registry = RestingRegistry.open(folder)
-        assert isinstance(registry, RestingRegistry)
+        registry = ReopeningRegistry.open(folder)
+        assert isinstance(registry, ReopeningRegistry)
         with registry:
             serves, promoted = (
                 registry.champion(),

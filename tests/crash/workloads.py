@@ -28,7 +28,7 @@ from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.records import Reign
 from edged.storage.models.registry import Registry
-from edged.storage.models.resting_registry import RestingRegistry
+from edged.storage.models.reopening_registry import ReopeningRegistry
 from edged.storage.outbox.queue import DATABASE as OUTBOX
 from edged.storage.outbox.queue import Outbox
 from edged.storage.samples import label_history
@@ -145,14 +145,16 @@ def keys(root: Path, _bundle: Path, mistake: str) -> None:
         make_directory(folder)
         gate = persistently(partial(Gate, folder, GOOD, samples=0))
         gate.registry.close()
-        gate.registry = RestingRegistry.open(folder, disk=NamesNotSynced() if mistake == "names" else Disk())
+        gate.registry = ReopeningRegistry.open(
+            folder, disk=NamesNotSynced() if mistake == "names" else Disk()
+        )
         gate.open_parts()
         gates.append((key, gate))
     for run in (1, 2):
         for key, gate in gates:
             tell(f"champion-{key}", crowned(gate, run))
             gate.registry.prune(2)
-            assert isinstance(gate.registry, RestingRegistry)
+            assert isinstance(gate.registry, ReopeningRegistry)
             gate.registry.close_until_used()
     for _, gate in gates:
         gate.close()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edged.domain.judging.challenger_test import ROWS
-from edged.domain.training.trainer_messages import ChallengerState, Note
+from edged.domain.training.trainer_messages import ChallengerState, LogLine
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.trainer.challenger import NOTE
@@ -92,7 +92,7 @@ def test_its_memory_is_of_the_new_world_and_stays_in_the_log(tmp_path: Path, bun
     result = world.until_won(trainee)
     world.shop.champion = challenge(result).candidate
     going_on = world.run(trainee)
-    assert "going on from the challenger" in world.shop.reported(Note)[-1].what
+    assert "going on from the challenger" in world.shop.reported(LogLine)[-1].what
     assert going_on.challenger is None
     assert result.last_offset is not None
     old = {offset for offset in going_on.memory if offset <= result.last_offset}

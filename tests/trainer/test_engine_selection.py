@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edged.config import TrainingConfig
-from edged.domain.training.trainer_messages import EngineChosen, Note, RunRequest
+from edged.domain.training.trainer_messages import EngineChosen, LogLine, RunRequest
 from edged.domain.training.training_run import RunOptions
 from edged.engines.runtime.ort import onnxruntime
 from edged.storage.files.checksummed_json import read_sealed, seal
@@ -30,7 +30,7 @@ class Device:
         self.notes: list[str] = []
 
     def choose(self, bundle: Bundle, config: TrainingConfig = AUTO, **options: Any) -> EngineChoice:
-        return choose(config, bundle, self.state, note=self.notes.append, **options)
+        return choose(config, bundle, self.state, warn=self.notes.append, **options)
 
     def remember(self, **us: float) -> None:
         """Other times in the place of those that are remembered."""
@@ -161,6 +161,6 @@ def test_the_trainer_says_what_it_measured_and_keeps_to_it(bundle: Bundle, tmp_p
         process.close()
         said = [message.choice for message in ear.heard if isinstance(message, EngineChosen)]
         assert [engines[-1] in choice for choice in said] == ([True] if run == 1 else [])
-        assert not [message for message in ear.heard if isinstance(message, Note)]
+        assert not [message for message in ear.heard if isinstance(message, LogLine)]
     assert engines[0] == engines[1]
     assert (tmp_path / "plant" / FILE).exists()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edged.clock import VirtualClock
-from edged.domain.training.trainer_messages import AdoptWeights, Note
+from edged.domain.training.trainer_messages import AdoptWeights, LogLine
 from edged.domain.training.weight_deltas import Coding, changes, fingerprint
 from edged.domain.training.weight_mixing import SHARES
 from edged.engines.inference import InferenceModel
@@ -47,7 +47,7 @@ class Bench:
         self.adopter = self.shop.importer
 
     def make_trainee(self) -> Any:
-        return self.shop.trainee(self.engine, weights_note={} if self.engine.name == "native" else None)
+        return self.shop.trainee(self.engine, weights_metadata={} if self.engine.name == "native" else None)
 
     def crowned(self, candidate: Path, source: str) -> int:
         record = self.registry.add(candidate, created=1.0, source=source)
@@ -186,7 +186,7 @@ def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
     bench.shop.feed(*task(60, seed=4))
     followed.run(bench.shop.request(steps=1, learning_rate=1e-6))
     assert near(bench.engine.parameters(), other)
-    notes = [m.what for m in bench.shop.reported(Note)]
+    notes = [m.what for m in bench.shop.reported(LogLine)]
     assert [what for what in notes if "goes on from" in what] == [
         f"training goes on from the weights of version {version}"
     ]

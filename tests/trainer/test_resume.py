@@ -11,7 +11,7 @@ import pytest
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
-from edged.domain.training.trainer_messages import DamagedCheckpoint, Note
+from edged.domain.training.trainer_messages import DamagedCheckpoint, LogLine
 from edged.errors import NonFiniteError
 from edged.trainer.steps import InterruptedRunError
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
@@ -113,7 +113,7 @@ def test_destroyed_weights_send_the_run_back_to_its_checkpoint(tmp_path: Path, b
     engine = OnceNotFinite(bundle)
     result = shop.trainee(engine).run(shop.request())
     assert engine.careful == [False] * 32 + [True] * 60
-    assert "going back to generation 1" in shop.reported(Note)[0].what
+    assert "going back to generation 1" in shop.reported(LogLine)[0].what
     straight = Workshop(tmp_path / "other", bundle)
     straight.feed(*task(150))
     assert model_bytes(straight.trainee().run(straight.request())) == model_bytes(result)
@@ -159,7 +159,7 @@ def test_checkpoints_of_another_bundle_are_left_alone(tmp_path: Path, bundle: Bu
     engine = UsualEngine(other)
     trainee = shop.trainee(engine)
     assert weights(engine) == weights(UsualEngine(other))
-    assert "another bundle" in shop.reported(Note)[0].what
+    assert "another bundle" in shop.reported(LogLine)[0].what
     assert shop.learner.state.consumed == 0
     result = trainee.run(shop.request())
     assert result.samples == shop.log.labelled_since(0), "everything is new to it"

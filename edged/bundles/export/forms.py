@@ -54,7 +54,7 @@ def add_forms(
     names: Sequence[str],
     wanted: RequestedForms,
     files: Sequence[str],
-    note: Callable[[str], None] | None = None,
+    add_note: Callable[[str], None] | None = None,
 ) -> tuple[JsonObject | None, list[str]]:
     """Write the wanted forms into the bundle being made.
 
@@ -68,8 +68,8 @@ def add_forms(
         Which forms.
     files
         The files that the bundle has so far.
-    note
-        Told what could not be quantised.
+    add_note
+        Receives one line about what could not be quantised.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def add_forms(
     forms: dict[str, Any] = {}
     added: list[str] = []
     if wanted.int8:
-        layers = _quantise(staged, names, note)
+        layers = _quantise(staged, names, add_note)
         forms[INT8] = _place(staged, INT8, names, layers, ort_format=wanted.ort_format)
         added.append(forms[INT8]["file"])
     if wanted.ort_format:
@@ -96,14 +96,14 @@ def add_forms(
 
 
 def _quantise(
-    staged: Path, names: Sequence[str], note: Callable[[str], None] | None
+    staged: Path, names: Sequence[str], add_note: Callable[[str], None] | None
 ) -> Mapping[str, Mapping[str, Any]]:
     quantiser = Quantiser(onnx.load(str(staged / BASE[FLOAT32])), names)
     model = quantiser.run()
     onnx.save(model, str(staged / BASE[INT8]))
     left = left_in_float32(model, names)
-    if left and note is not None:
-        note(f"int8: these stay float32: {', '.join(left)}")
+    if left and add_note is not None:
+        add_note(f"int8: these stay float32: {', '.join(left)}")
     return quantiser.layers
 
 
@@ -128,7 +128,7 @@ def _place(
         write_optimised(source, out, level, weights_change=True)
         places = {name: start for name, (start, _) in initializers(out.read_bytes()).items()}
         slots = _slots(places, shapes, layers)
-        if slots is not None and _takes_weights(source, plain, out, slots, TOLERANCES[form]):
+        if slots is not None and _accepts_weights(source, plain, out, slots, TOLERANCES[form]):
             if form == INT8:
                 source.unlink()
             return {"file": out.name, "slots": slots}
@@ -160,7 +160,7 @@ def _slots(
     return made
 
 
-def _takes_weights(
+def _accepts_weights(
     source: Path, plain: list[dict[str, Any]], out: Path, slots: list[dict[str, Any]], tolerance: float
 ) -> bool:
     """Whether both files answer alike once both have other weights."""

@@ -92,14 +92,14 @@ class FunctionLoss:
         base = _base(model, compared)
         try:
             made, loss = self._append(self._given, base, compared)
-            return self._taken(base, made, str(loss))
+            return self._read_loss(base, made, str(loss))
         except BundleError:
             raise
         except Exception as problem:
             what = f"cannot be built: {type(problem).__name__}: {ort.one_line(problem)}"
             raise self._refusal(what) from problem
 
-    def _taken(self, base: onnx.ModelProto, made: onnx.ModelProto, loss: str) -> BuiltLoss:
+    def _read_loss(self, base: onnx.ModelProto, made: onnx.ModelProto, loss: str) -> BuiltLoss:
         count = len(base.graph.node)
         if list(made.graph.node[:count]) != list(base.graph.node):
             raise self._refusal("changes the network; it may only add nodes")

@@ -17,7 +17,7 @@ from edged.errors import BundleError, ConfigError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Note = Callable[[str], None]
+    AddNote = Callable[[str], None]
     # Name of an input and one of its axes, with the name of the length.
     Open = Mapping[tuple[str, int], str]
 
@@ -26,7 +26,7 @@ _TRIAL_ERRORS: tuple[type[Exception], ...] = (*ort.ERRORS, ValueError, Attribute
 _ROWS = 3
 
 
-def fix_sequence(model: onnx.ModelProto, length: int, note: Note) -> None:
+def fix_sequence(model: onnx.ModelProto, length: int, add_note: AddNote) -> None:
     """Set the one length besides the batch that the inputs leave open, in place.
 
     Axes of one name have one length. If both first axes are open, a trial run decides which is the batch.
@@ -47,7 +47,7 @@ def fix_sequence(model: onnx.ModelProto, length: int, note: Note) -> None:
         if sample_axes(turned, 1):
             made, free = turned, {place: symbol for place, symbol in places.items() if symbol in batch}
     model.CopyFrom(made)
-    note(f"the length of {_listed(free)} is fixed: {length}")
+    add_note(f"the length of {_listed(free)} is fixed: {length}")
 
 
 def refuse_open(graph: onnx.GraphProto) -> None:
@@ -56,7 +56,7 @@ def refuse_open(graph: onnx.GraphProto) -> None:
         raise _refusal(free)
 
 
-def batch_first(model: onnx.ModelProto, note: Note) -> None:
+def batch_first(model: onnx.ModelProto, add_note: AddNote) -> None:
     """Let a model whose inputs have the batch as second axis take it as the first, in place.
 
     The second axis is the batch where it alone is open, and a trial run shows that what lies along it is
@@ -79,7 +79,7 @@ def batch_first(model: onnx.ModelProto, note: Note) -> None:
     del graph.node[:], graph.value_info[:]
     graph.node.extend([*before, *nodes, *behind])
     shapes = ", ".join(f"{value.name} {shape_of(value)}" for value in graph.input)
-    note(f"the batch was the second axis, it is the first now: {shapes}")
+    add_note(f"the batch was the second axis, it is the first now: {shapes}")
 
 
 def sample_axes(model: onnx.ModelProto, axis: int) -> list[int] | None:

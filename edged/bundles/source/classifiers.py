@@ -26,7 +26,7 @@ _BEHIND = {
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
-def end_of_network(graph: onnx.GraphProto, note: Callable[[str], None]) -> str | None:
+def end_of_network(graph: onnx.GraphProto, add_note: Callable[[str], None]) -> str | None:
     """Let a graph end in what is trained, in place: a classifier that gives labels in its logits; its name.
 
     None, and nothing changed, when no output is a label or a map, or when the outputs are made of anything
@@ -48,7 +48,7 @@ def end_of_network(graph: onnx.GraphProto, note: Callable[[str], None]) -> str |
         return None
     (last,) = ends.values()
     logits = _cut(graph, last)
-    note(f"a classifier, cut at its logits ({logits}) for --loss {_PROBABILITIES[last.op_type]}:"
+    add_note(f"a classifier, cut at its logits ({logits}) for --loss {_PROBABILITIES[last.op_type]}:"
          f" node {last.name} and what is behind it are left out")  # fmt: skip
     return logits
 

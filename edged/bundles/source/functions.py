@@ -23,7 +23,9 @@ _REMEDY = "give it as a function of standard operators: --op-library FILE.onnx, 
 
 
 def write_out(
-    model: onnx.ModelProto, library: onnx.ModelProto | None = None, note: Callable[[str], None] | None = None
+    model: onnx.ModelProto,
+    library: onnx.ModelProto | None = None,
+    add_note: Callable[[str], None] | None = None,
 ) -> onnx.ModelProto:
     """The model with every function, its own and those of the library, written out.
 
@@ -42,8 +44,8 @@ def write_out(
     except _ERRORS as problem:
         what = f"its functions cannot be written out: {ort.one_line(problem)}"
         raise BundleError(what, where=str(model.graph.name)) from problem
-    if called and note is not None:
-        note(f"functions written out: {shortened(called)}")
+    if called and add_note is not None:
+        add_note(f"functions written out: {shortened(called)}")
     return made
 
 

@@ -17,17 +17,17 @@ from onnx import TensorProto, helper, numpy_helper
 from edged.bundles.graph.edit import all_names, node, rename_reads, shape_of, shortened, subgraphs
 
 if TYPE_CHECKING:
-    Note = Callable[[str], None]
+    AddNote = Callable[[str], None]
 
 ROW = "features"
 _WHOLE = (TensorProto.INT64, TensorProto.INT32)
 _FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 
-def in_single_precision(model: onnx.ModelProto, note: Note) -> None:
+def in_single_precision(model: onnx.ModelProto, add_note: AddNote) -> None:
     """Let a model of half or double precision compute in float32, in place."""
     if changed := _narrow(model.graph):
-        note(f"computed in half or double precision, in float32 now: {shortened(sorted(changed))}")
+        add_note(f"computed in half or double precision, in float32 now: {shortened(sorted(changed))}")
 
 
 def _narrow(graph: onnx.GraphProto) -> set[str]:
@@ -58,15 +58,17 @@ def _narrowed(tensor: onnx.TensorProto) -> None:
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
 
 
-def one_row(graph: onnx.GraphProto, note: Note) -> None:
+def one_row(graph: onnx.GraphProto, add_note: AddNote) -> None:
     """Let a graph whose inputs are `(batch, ...)` of fixed sizes take one float32 tensor, in place."""
     if len(graph.input) > 1:
-        _join(graph, note)
+        _join(graph, add_note)
     elif graph.input and graph.input[0].type.tensor_type.elem_type in _WHOLE:
         value = graph.input[0]
         _put_first(graph, _as_whole(graph, value, value.name))
         value.type.tensor_type.elem_type = TensorProto.FLOAT
-        note(f"the input {value.name!r} takes whole numbers: the row's numbers are cast to them in the graph")
+        add_note(
+            f"the input {value.name!r} takes whole numbers: the row's numbers are cast to them in the graph"
+        )
 
 
 def _as_whole(graph: onnx.GraphProto, value: onnx.ValueInfoProto, source: str) -> list[onnx.NodeProto]:
@@ -76,7 +78,7 @@ def _as_whole(graph: onnx.GraphProto, value: onnx.ValueInfoProto, source: str) -
     return [node("Cast", [source], whole, to=value.type.tensor_type.elem_type)]
 
 
-def _join(graph: onnx.GraphProto, note: Note) -> None:
+def _join(graph: onnx.GraphProto, add_note: AddNote) -> None:
     """Make the inputs groups of one row, in their order."""
     values, taken = list(graph.input), all_names(graph)
     row = ROW if ROW not in taken else f"{ROW}.row"
@@ -101,7 +103,7 @@ def _join(graph: onnx.GraphProto, note: Note) -> None:
     graph.input.append(helper.make_tensor_value_info(row, TensorProto.FLOAT, ["batch", sum(widths)]))
     _put_first(graph, added)
     groups = ", ".join(f"{value.name} {width}" for value, width in zip(values, widths, strict=True))
-    note(f"the inputs are groups of one row of {sum(widths)} numbers, in this order: {groups}")
+    add_note(f"the inputs are groups of one row of {sum(widths)} numbers, in this order: {groups}")
 
 
 def _put_first(graph: onnx.GraphProto, added: list[onnx.NodeProto]) -> None:

@@ -34,7 +34,7 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from edged.bundles.autodiff.tape import Dims
 
-    Note = Callable[[str], None]
+    AddNote = Callable[[str], None]
 
 # Before it, shapes are not kept in a form that the converter reads.
 OLDEST = 7
@@ -74,7 +74,7 @@ def conform(
     outputs: Sequence[str] | None = None,
     *,
     library: onnx.ModelProto | None = None,
-    note: Note = lambda _: None,
+    add_note: AddNote = lambda _: None,
 ) -> onnx.ModelProto:
     """The model with opset 17, IR version 8, a dynamic batch axis, one float32 input and its outputs.
 
@@ -85,17 +85,17 @@ def conform(
     Input and outputs keep their names. Nodes without a name get one, so that errors can name them. Only
     dropout is left as a training export has it; `inference_form` is without.
 
-    The model is changed. `library` is a model with functions for operators that are not ONNX's own; `note`
-    hears, in one line each, what was changed of what the network computes in or is stored as.
+    The model is changed. `library` is a model with functions for operators that are not ONNX's own.
+    `add_note` receives one line for each change of what the network computes in or is stored as.
 
     Raises BundleError when it cannot be brought there, naming what stands in the way; ConfigError when the
     library has no functions.
     """
-    model = write_out(model, library, note)
+    model = write_out(model, library, add_note)
     _weights_are_no_inputs(model.graph)
     _name_nodes(model.graph)
     refuse_finished(model.graph)
-    if outputs is None and (end := classifiers.end_of_network(model.graph, note)):
+    if outputs is None and (end := classifiers.end_of_network(model.graph, add_note)):
         outputs = (end,)
     if outputs is None:
         _check_one(model.graph.output, "output", "name it with --loss NAME=LOSS, or export one output only")
@@ -103,23 +103,23 @@ def conform(
         _keep_outputs(model.graph, outputs)
     classifiers.write_out_scalers(model)
     refuse_unknown(model)
-    inputs.in_single_precision(model, note)
-    shared = unroll(model, note)
+    inputs.in_single_precision(model, add_note)
+    shared = unroll(model, add_note)
     came = f"opset {opset_of(model)} and IR version {model.ir_version}"
     model = standard_opset(model)
     if came != (now := f"opset {OPSET} and IR version {IR_VERSION}"):
-        note(f"brought from {came} to {now}")
-    axes.batch_first(model, note)
+        add_note(f"brought from {came} to {now}")
+    axes.batch_first(model, add_note)
     axes.refuse_open(model.graph)
-    inputs.one_row(model.graph, note)
+    inputs.one_row(model.graph, add_note)
     _check_one(model.graph.input, "input", "a network needs an input")
     for value in (*model.graph.input, *model.graph.output):
         _check_value(value, "input" if value in model.graph.input else "output")
     for output in model.graph.output:
         _output_is_computed(model.graph, output.name)
     _name_nodes(model.graph)
-    _undo_export(model.graph, note, shared)
-    _free_batch(model, note)
+    _undo_export(model.graph, add_note, shared)
+    _free_batch(model, add_note)
     return _with_shapes(_infer_shapes(model))
 
 
@@ -235,21 +235,21 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
         taken.add(node.name)
 
 
-def _undo_export(graph: onnx.GraphProto, note: Note, shared: set[str]) -> None:
+def _undo_export(graph: onnx.GraphProto, add_note: AddNote, shared: set[str]) -> None:
     """Undo what exporters do to a network that is only to be served, or only to be trained."""
     initialisers.without_zero_states(graph)
     initialisers.fix_settings(graph)
     if fixed := initialisers.fix_numbers(graph):
-        note(f"numbers of the exporter's, no parameters: {shortened(fixed)}")
+        add_note(f"numbers of the exporter's, no parameters: {shortened(fixed)}")
     if parted := initialisers.give_each_its_own(graph, shared):
-        note(f"stored once by the exporter, each its own parameter again: {shortened(parted)}")
+        add_note(f"stored once by the exporter, each its own parameter again: {shortened(parted)}")
     initialisers.fix_group_statistics(graph)
     if turned := training_mode.in_inference_form(graph):
-        note(f"exported in training mode, in inference with its running statistics: {shortened(turned)}")
+        add_note(f"exported in training mode, in inference with its running statistics: {shortened(turned)}")
     training_mode.without_inactive(graph)
 
 
-def _free_batch(model: onnx.ModelProto, note: Note) -> None:
+def _free_batch(model: onnx.ModelProto, add_note: AddNote) -> None:
     graph = model.graph
     rows = shape_of(graph.input[0])[0]
     was_fixed = isinstance(rows, int)
@@ -265,7 +265,7 @@ def _free_batch(model: onnx.ModelProto, note: Note) -> None:
                 where=graph.input[0].name,
                 remedy="export with a dynamic batch axis",
             )
-        note(f"the batch was fixed at {rows}: it may be of any size now")
+        add_note(f"the batch was fixed at {rows}: it may be of any size now")
 
 
 def _infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -46,9 +46,9 @@ def _prediction(graph: onnx.GraphProto, loss: onnx.NodeProto) -> str:
     return str(before.input[0]) if before is not None and before.op_type == "LogSoftmax" else name
 
 
-def warn_about_probabilities(graph: onnx.GraphProto, loss: str, note: Callable[[str], None]) -> None:
+def warn_about_probabilities(graph: onnx.GraphProto, loss: str, add_note: Callable[[str], None]) -> None:
     """Tell when the network ends in what the loss applies itself: it takes logits."""
     last = next((node for node in graph.node if graph.output[0].name in node.output), None)
     if last is not None and last.op_type in _APPLIED.get(loss, ()):
-        note(f"node {last.name}: the network ends in {last.op_type}, which {loss} applies itself:"
+        add_note(f"node {last.name}: the network ends in {last.op_type}, which {loss} applies itself:"
              " it learns slowly so; export it without")  # fmt: skip

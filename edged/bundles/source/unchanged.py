@@ -37,13 +37,13 @@ def check_outputs(
     before: onnx.ModelProto,
     after: onnx.ModelProto,
     rows: NDArray[np.float32] | None,
-    note: Callable[[str], None],
+    add_note: Callable[[str], None],
 ) -> None:
     """Compare the outputs of two forms of a network, on recorded `rows` `(n, ...)` or on random ones.
 
     Dropout is left out and batch normalisation uses its running statistics in both; the batch is the first
     axis, and an output of the second form may be inside the first one. Where this onnxruntime cannot run
-    the given file, `note` is told so.
+    the given file, `add_note` receives a line about that.
 
     Raises BundleError when an output differs by more than a thousandth of the largest, naming it.
     """
@@ -62,7 +62,7 @@ def check_outputs(
         runs = (form.run(names, _given(form.get_inputs(), numbers)) for form in (first, second))
         pairs = list(zip(names, *runs, strict=True))
     except _ERRORS as problem:
-        note(f"not compared with the given file, which cannot be run here: {ort.one_line(problem, 120)}")
+        add_note(f"not compared with the given file, which cannot be run here: {ort.one_line(problem, 120)}")
         return
     for name, old, new in pairs:
         difference = float(np.abs(new - old).max())

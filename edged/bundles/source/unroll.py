@@ -26,14 +26,14 @@ from edged.errors import BundleError
 MOST = 4_000
 _LOOPS = ("If", "Loop", "Scan")
 _MADE = ("SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SplitToSequence")
-_TAKEN = ("ConcatFromSequence", "SequenceAt", "SequenceLength")
+_READ = ("ConcatFromSequence", "SequenceAt", "SequenceLength")
 
 
 class _NotFixedError(Exception):
     """The number of rounds depends on what is computed."""
 
 
-def unroll(model: onnx.ModelProto, note: Callable[[str], None]) -> set[str]:
+def unroll(model: onnx.ModelProto, add_note: Callable[[str], None]) -> set[str]:
     """Write out every Loop and Scan of fixed length and every If with a constant condition, in place.
 
     The others stay: a gradient that must pass one of them is refused. The names of the initialisers that
@@ -42,7 +42,7 @@ def unroll(model: onnx.ModelProto, note: Callable[[str], None]) -> set[str]:
     Raises BundleError when a loop would become more than `MOST` nodes, naming it.
     """
     graph, shared, told = model.graph, set[str](), list[str]()
-    while any(node.op_type in (*_LOOPS, *_MADE, *_TAKEN) for node in graph.node):
+    while any(node.op_type in (*_LOOPS, *_MADE, *_READ) for node in graph.node):
         work = _Unroller(model)
         for node in graph.node:
             work.write_whole(node)
@@ -54,7 +54,7 @@ def unroll(model: onnx.ModelProto, note: Callable[[str], None]) -> set[str]:
         work.put_into(graph)
         shared |= work.raised
     if told:
-        note(f"loops and choices written out: {shortened(told)}")
+        add_note(f"loops and choices written out: {shortened(told)}")
     return shared.intersection(tensor.name for tensor in graph.initializer)
 
 
@@ -336,5 +336,5 @@ _RULES: dict[str, Callable[[_Unroller, onnx.NodeProto], list[str] | None]] = {
     "Loop": _Unroller.loop,
     "Scan": _Unroller.scan,
     **dict.fromkeys(_MADE, _Unroller.sequence),
-    **dict.fromkeys(_TAKEN, _Unroller.of_sequence),
+    **dict.fromkeys(_READ, _Unroller.of_sequence),
 }

@@ -67,7 +67,7 @@ class LabelCommands:
         if request.get("hold"):
             return self._held(done or self._hold(request, command))
         if "from" in request or "to" in request:
-            return self._told(done or self._label_interval(request, command))
+            return self._answer(done or self._label_interval(request, command))
         return self._label_samples(request, command, done)
 
     def resume(self, request: Request, task: Task) -> None:
@@ -88,7 +88,7 @@ class LabelCommands:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise ConfigError("expected a list of objects with id and label", where="labels")
         readings = [self._read(entry, place) for place, entry in enumerate(entries)]
-        found = self._find_settled(readings)
+        found = self._find_flushed(readings)
         now = self._pipeline.clock.now()
         updates = [
             LabelUpdate(offset, reading.label, now)
@@ -104,7 +104,7 @@ class LabelCommands:
             self._learn(updates)
             if done.had:
                 self._pipeline.teacher.forget()
-        return {**self._told(done), "labelled": len(updates), "unknown": len(readings) - len(updates)}
+        return {**self._answer(done), "labelled": len(updates), "unknown": len(readings) - len(updates)}
 
     def _read(self, entry: dict[str, Any], place: int) -> LabelReading:
         where = f"label {place + 1}"
@@ -124,16 +124,16 @@ class LabelCommands:
         except RejectedSampleError as problem:
             raise ConfigError(problem.what, where=where) from problem
 
-    def _find_settled(self, readings: list[LabelReading]) -> list[int | None]:
-        """Find offsets of the samples, also of those that are predicted but not stored yet."""
+    def _find_flushed(self, readings: list[LabelReading]) -> list[int | None]:
+        """Find offsets of the samples; commit those that are predicted but not stored yet."""
         # A time means the nearest sample, which might not be on disk yet.
         timed = any(reading.ts is not None for reading in readings)
         found = [] if timed else self._pipeline.samples.find_many(readings)
         if not timed and None not in found:
             return found
-        settled = self._pipeline.ingestor.flush()
+        flushed = self._pipeline.ingestor.flush()
         found = self._pipeline.samples.find_many(readings)
-        if not settled and all(offset is None for offset in found):
+        if not flushed and all(offset is None for offset in found):
             raise _unsettled()
         return found
 
@@ -172,8 +172,8 @@ class LabelCommands:
         self._pipeline.serving.label(updates)
         self._pipeline.worker.wake()
 
-    def _told(self, action: LabelAction) -> Answer:
-        """The answer about samples: how many, and how many of them had and have labels."""
+    def _answer(self, action: LabelAction) -> Answer:
+        """Return the answer: how many samples, and how many of them had and have labels."""
         after = _counts(0 if _cleared(action) else action.rows, action.rows)
         before = _counts(action.had, action.rows)
         return {"labelled": after["labelled"], "number": action.number, "before": before, "after": after}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edged.domain.commands.rules import Answer, Request
     from edged.mqtt.client.side_connection import SideConnection
 
-SETTLE_SECONDS = 10.0  # for the messages of a stream to be committed before they change connections
+FLUSH_SECONDS = 10.0  # at most, to commit the messages of a stream before they change connections
 
 log = get_logger("edged.control")
 
@@ -91,16 +91,16 @@ class PauseCommands:
             self._outbound.silent = paused
         elif paused:
             self._connection.open(self._receiver.receive)
-            self._settle()
+            self._flush_ingest()
             pipeline.ingestor.pause()
         else:
             pipeline.ingestor.resume()
-            self._settle()
+            self._flush_ingest()
             self._connection.close(self._receiver.receive)
 
-    def _settle(self) -> None:
-        """Have acknowledged what came over the connection that a stream's own messages leave."""
-        ingestor, until = self._pipeline.ingestor, time.monotonic() + SETTLE_SECONDS
+    def _flush_ingest(self) -> None:
+        """Commit and acknowledge what came over the connection that a stream's own messages leave."""
+        ingestor, until = self._pipeline.ingestor, time.monotonic() + FLUSH_SECONDS
         if self._receiver is not ingestor:
             return
         while ingestor.flush() and ingestor.waiting and time.monotonic() < until:

@@ -79,7 +79,7 @@ class RoundMasks:
         self._own: tuple[bytes, bytes] = (b"", b"")
         self._held: dict[str, tuple[bytes, bytes]] | None = None  # shares of each with whom it masks
         self._shared = self._answered = b""
-        self._told: bytes | None = None  # the request for shares that was answered
+        self._answered_request: bytes | None = None  # the request for shares that was answered
 
     def join(self, rounds: Sequence[str] = ()) -> bytes:
         """The message with the device's public keys, and the ids of `rounds` whose statistics it keeps."""
@@ -150,7 +150,7 @@ class RoundMasks:
 
         Raises RefusedError when another request was answered before, or both are asked for.
         """
-        if self._told is not None and self._told != request:
+        if self._answered_request is not None and self._answered_request != request:
             raise RefusedError("the coordinator asks for other shares than before", where="masks")
         if self._answered:
             return self._answered
@@ -165,7 +165,7 @@ class RoundMasks:
         if self.name in asked.dropped or len(asked.survived) < threshold(1 + len(self._peers)):
             raise RefusedError("the coordinator names too few devices whose update has come", where="masks")
         seeds = {name: held[name][0] for name in asked.survived}
-        self._told = request
+        self._answered_request = request
         self._answered = packed(self.token, seeds | {name: held[name][1] for name in asked.dropped})
         return self._answered
 

@@ -103,7 +103,7 @@ class Member:
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
         self._declined: tuple[str, str] = ("", "")
-        self._told: tuple[float, Fields] = (float("-inf"), {})
+        self._published: tuple[float, Fields] = (float("-inf"), {})
         self._thread = threading.Thread(target=self._loop, name="fleet", daemon=True)
 
     # ---- start and stop --------------------------------------------------------------------
@@ -249,8 +249,8 @@ class Member:
     def _audience(self) -> Audience:
         return (self._round.audience if self._round is not None else None) or Audience()
 
-    def _rests(self) -> str:
-        """Why the device neither trains nor fetches for the fleet at this moment, in words."""
+    def _pause_reason(self) -> str:
+        """Return why the device neither trains nor fetches for the fleet now; empty where it does."""
         if (hours := self._audience.hours) is not None:
             away = outside(hours, self._clock.now(), self._work.state().offset)
             if away:
@@ -269,7 +269,12 @@ class Member:
 
     def _decide(self) -> None:
         announced = self._round
-        if announced is None or self._busy or self._clock.monotonic() < self._not_before or self._rests():
+        if (
+            announced is None
+            or self._busy
+            or self._clock.monotonic() < self._not_before
+            or self._pause_reason()
+        ):
             return
         trains, judges = self._trains(announced), self._judges(announced)
         if not (trains or judges):
@@ -314,8 +319,8 @@ class Member:
     def _why_not(self, config: RoundSettings) -> str:
         if not self._config.train:
             return "it does not train in rounds: fleet.train is false"
-        if resting := self._rests():
-            return resting
+        if paused := self._pause_reason():
+            return paused
         new = self._work.new_samples(self._record.consumed)
         if new < self._config.min_new_samples:
             return f"too few new labelled samples: {self._config.min_new_samples} needed"
@@ -441,13 +446,13 @@ class Member:
         }
         if fields["ready"] and self._busy:
             fields["idle"] = False
-        at, told = self._told
+        at, told = self._published
         if fields == told and now - at < self._config.state_every:
             return
         samples = self._work.new_samples(record.consumed)
         state = DeviceState(device=self._device, at=self._clock.now(), samples=samples, **fields)
         if self._transport.publish(self._topics.state(self._device), state.payload(), retain=True):
-            self._told = now, fields
+            self._published = now, fields
 
     def _event(self, event: Event) -> None:
         log.info(event.name, **event.to_json())

@@ -111,7 +111,7 @@ class ImportFeed:
             batch = self._batch[1]
         self._batch = None
         if batch is None:
-            self._end(chunks, progress, now)
+            self._finish_import(chunks, progress, now)
             return 0
         part = batch.part(0, SLICE)
         after = store_part(self._store, progress, part, first, now)
@@ -120,7 +120,7 @@ class ImportFeed:
         self._supervisor.wake()
         return len(part)
 
-    def _end(self, chunks: ImportChunks, progress: ImportProgress, now: float) -> None:
+    def _finish_import(self, chunks: ImportChunks, progress: ImportProgress, now: float) -> None:
         end = chunks.read_end()
         if end is None or progress.samples < end[0]:
             return

@@ -46,7 +46,7 @@ IDLE_SECONDS = 0.5
 GATHER_SECONDS = 0.005  # how long a prediction waits for company while messages keep coming
 INBOX_FACTOR = 5  # times what can be unacknowledged: more is at QoS 0, which nothing else holds back
 MOST_SUBMITTED = 256  # that wait for the ingest thread
-SETTLE_SECONDS = 5.0  # that somebody waits for a commit which he has asked for, at most
+FLUSH_SECONDS = 5.0  # at most, that a caller waits for a commit
 
 
 class Ingestor:
@@ -95,7 +95,7 @@ class Ingestor:
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
-        self._taken: list[Submission] = []  # those that the committer does not have yet
+        self._admitted: list[Submission] = []  # those that the committer does not have yet
         self._wake: OwnTurns | SharedTurns = OwnTurns("ingest")
         self._flush_requests = FlushRequests()
         self._stopping = False
@@ -139,7 +139,7 @@ class Ingestor:
         self._submitted.append(submission)
         self._wake.set()
 
-    def flush(self, timeout: float = SETTLE_SECONDS) -> bool:
+    def flush(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Commit now what was delivered so far, without the commit delay. Call from any other thread.
 
         Returns
@@ -224,8 +224,8 @@ class Ingestor:
                 self._restore_next()
         except Exception:
             log.exception("ingest_failed", messages=self.waiting + len(deliveries))
-            self._committer.start_over(deliveries, self._taken)
-            self._taken = []
+            self._committer.start_over(deliveries, self._admitted)
+            self._admitted = []
             self._restore_next()
         self._flush_requests.finish_turn(asked, flushed=flushed)
 
@@ -273,12 +273,12 @@ class Ingestor:
             return
         self._restore()
         group, readings, received = CommitGroup(), list[Reading](), list[float]()
-        self._taken = group.submissions
+        self._admitted = group.submissions
         while self._submitted and len(readings) < self._config.commit_rows:
             submission = self._submitted.popleft()
-            self._taken.append(submission)
+            self._admitted.append(submission)
             if not self.decoder.admit_all(submission.readings):
-                self._taken.pop().refused(
+                self._admitted.pop().refused(
                     RefusedError("this key exceeds its rate limit", where="stream.key_rate")
                 )
                 continue
@@ -339,7 +339,7 @@ class Ingestor:
         if batch is not None and self._forecast is not None:
             group.updates = self._forecast.update(batch)
         self._committer.add(group)
-        self._taken = []
+        self._admitted = []
         if batch is not None:
             self._serving.submit(batch, received)
 

@@ -38,15 +38,15 @@ class KeyModels:
         """How many keys have models of their own, how many are loaded, and those that do worst."""
         lines = [
             KeyModelLine(
-                note.key,
-                note.accuracy,
-                note.version,
-                note.runs,
-                labels=self.training.labels(note.key),
-                answers=bool(note.version and note.contest and note.contest["own"]),
-                loaded=self.pipelines.get(note.key) is not None,
+                record.key,
+                record.accuracy,
+                record.version,
+                record.runs,
+                labels=self.training.labels(record.key),
+                answers=bool(record.version and record.contest and record.contest["own"]),
+                loaded=self.pipelines.get(record.key) is not None,
             )
-            for note in self.pipelines.notes().values()
+            for record in self.pipelines.records().values()
         ]
         worst = sorted(lines, key=lambda line: (line.accuracy is None, line.accuracy or 0.0, line.key))
         return KeyModelsReport(

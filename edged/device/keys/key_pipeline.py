@@ -19,8 +19,8 @@ from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files.atomic import MANIFEST
 from edged.storage.models.checkpoints import Checkpoints
-from edged.storage.models.key_folders import KeyNote
-from edged.storage.models.resting_registry import RestingRegistry
+from edged.storage.models.key_folders import KeyRecord
+from edged.storage.models.reopening_registry import ReopeningRegistry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,11 +146,11 @@ class KeyPipeline(Pipeline):
         """Whether its samples or its quality have changed, so that it should train soon."""
         return self.scheduler.triggers.drifted or self.scheduler.triggers.fallen
 
-    def restore(self, note: KeyNote) -> None:
+    def restore(self, record: KeyRecord) -> None:
         """Go on from what was known when the model was unloaded."""
         try:
-            if note.contest is not None:
-                self.contest.restore(note.contest)
+            if record.contest is not None:
+                self.contest.restore(record.contest)
         except CorruptError as problem:
             log.warning("contest_lost", key=self.key, problem=problem.line())
 
@@ -186,11 +186,11 @@ class KeyPipeline(Pipeline):
         registry.set_champion(made.version, "the stream's model", clock.now(), outgoing=outgoing)
         return made.version
 
-    def to_note(self) -> KeyNote:
+    def to_record(self) -> KeyRecord:
         """What is to be known of the key while its model is not loaded."""
-        return self.updated(KeyNote(self.key, runs=self.registry.run_count()))
+        return self.updated(KeyRecord(self.key, runs=self.registry.run_count()))
 
-    def updated(self, before: KeyNote) -> KeyNote:
+    def updated(self, before: KeyRecord) -> KeyRecord:
         """The same without a look at the registry, from what was known `before`."""
         quality = self.predictor.live_quality()
         right = quality.mean if quality.of_classes else None
@@ -209,7 +209,7 @@ class KeyPipeline(Pipeline):
             for entry in waiting.values():
                 self._common.registry.record_audit({**entry, "key": self.key})
             registry.remove_audit(list(waiting), None)
-        if isinstance(registry, RestingRegistry):
+        if isinstance(registry, ReopeningRegistry):
             registry.close_until_used()
 
     def store_state(self) -> None:

@@ -118,7 +118,7 @@ class KeyTraining:
             self._labels[key] += count
             known = first and key in self._keys
             self._new[key] = (
-                reader.of_key(key).labelled_since(self._keys.note_of(key).consumed)
+                reader.of_key(key).labelled_since(self._keys.record_of(key).consumed)
                 if known
                 else self._new[key] + count
             )

@@ -18,8 +18,8 @@ from edged.errors import CorruptError, EdgedError, ModelError, RefusedError, Sto
 from edged.logs import get_logger
 from edged.storage.files.atomic import sweep
 from edged.storage.files.damaged_database import damage
-from edged.storage.models.key_folders import KeyFolders, KeyNote
-from edged.storage.models.resting_registry import RestingRegistry
+from edged.storage.models.key_folders import KeyFolders, KeyRecord
+from edged.storage.models.reopening_registry import ReopeningRegistry
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -46,7 +46,7 @@ class LoadedKeys:
         self._common, self._bundle, self._host, self._later = common, bundle, host, later
         self.config: Config = common.config
         self._folders = KeyFolders(common.config.storage.dir)
-        self._notes = self._folders.notes()
+        self._records = self._folders.records()
         self._loaded: dict[str, KeyPipeline] = {}
         self._loading: set[str] = set()
         self._lock = threading.RLock()  # of what is loaded; not taken by the serving thread
@@ -56,7 +56,7 @@ class LoadedKeys:
 
     def __contains__(self, key: str) -> bool:
         """Whether a key has a model of its own, loaded or not."""
-        return key in self._notes
+        return key in self._records
 
     def get(self, key: str) -> KeyPipeline | None:
         """The pipeline of a key if it is loaded."""
@@ -66,16 +66,16 @@ class LoadedKeys:
         """Those that are loaded."""
         return list(self._loaded.values())
 
-    def note_of(self, key: str) -> KeyNote:
+    def record_of(self, key: str) -> KeyRecord:
         """What is known of a key that has a model, as of when it was last unloaded or trained."""
-        return self._notes[key]
+        return self._records[key]
 
-    def notes(self) -> dict[str, KeyNote]:
+    def records(self) -> dict[str, KeyRecord]:
         """What is known of each key that has a model, as of now."""
         with self._lock:
             return {
-                **self._notes,
-                **{key: own.updated(self._notes[key]) for key, own in self._loaded.items()},
+                **self._records,
+                **{key: own.updated(self._records[key]) for key, own in self._loaded.items()},
             }
 
     def defer(self, action: Callable[[], Any]) -> None:
@@ -114,7 +114,7 @@ class LoadedKeys:
         damaged has been set aside.
         """
         with self._lock:
-            if key not in self._notes:
+            if key not in self._records:
                 raise RefusedError(
                     "this key has no own model",
                     where=f"key {key}",
@@ -134,7 +134,7 @@ class LoadedKeys:
         finally:
             with self._lock:
                 self._busy[key] -= 1
-            self._keep_note(own)
+            self._store_record(own)
 
     def make(self, key: str) -> bool:
         """Make a pipeline for a key that shares the stream's model until now; False if it has one.
@@ -142,18 +142,18 @@ class LoadedKeys:
         Raises EdgedError when that fails.
         """
         with self._lock:
-            if key in self._notes:
+            if key in self._records:
                 return False
             self._open(key)
         return True
 
     def _open(self, key: str) -> KeyPipeline:
         """Load a pipeline, of a new key too, and unload others for it."""
-        note = self._notes.get(key) or KeyNote(key)
+        record = self._records.get(key) or KeyRecord(key)
         self._make_room()
         try:
             own = self._opened(key)
-            own.restore(note)
+            own.restore(record)
             if not own.shares:
                 own.teacher.refresh()
         except (EdgedError, OSError, ValueError) as problem:
@@ -163,7 +163,7 @@ class LoadedKeys:
             raise
         own.used = self._host.clock.monotonic()
         own.close_until_used()
-        self._notes[key] = note
+        self._records[key] = record
         self._loaded[key] = own
         self.loads += 1
         return own
@@ -176,7 +176,7 @@ class LoadedKeys:
         problem = damage(folder / "state.db", CHECK_SECONDS)
         if problem is not None:
             raise CorruptError(problem, where=str(folder))
-        registry = RestingRegistry.open(folder)
+        registry = ReopeningRegistry.open(folder)
         host, common = self._host, self._common
         own_host = Host(KeyEvents(key, host.events), host.clock, host.models, host.client, host.conditions)
         try:
@@ -186,7 +186,7 @@ class LoadedKeys:
             raise
 
     def _set_aside(self, key: str, problem: Exception) -> None:
-        self._notes.pop(key, None)
+        self._records.pop(key, None)
         what = problem.line() if isinstance(problem, EdgedError) else f"{type(problem).__name__}: {problem}"
         name = self._folders.set_aside(key, self._host.clock.now())
         log.error("key_set_aside", key=key, name=name, problem=what)
@@ -209,17 +209,17 @@ class LoadedKeys:
         self.unloads += 1
         try:
             own.store_state()
-            self._keep_note(own)
+            self._store_record(own)
         except StorageError as problem:
             log.warning("key_state_not_kept", key=own.key, problem=problem.line())
         finally:
             own.registry.close()
 
-    def _keep_note(self, own: KeyPipeline) -> None:
-        self._notes[own.key] = note = own.to_note()
+    def _store_record(self, own: KeyPipeline) -> None:
+        self._records[own.key] = record = own.to_record()
         try:
             own.registry.set_value("mix", own.predictor.mix.state())
-            self._folders.write(note)
+            self._folders.write(record)
             own.close_until_used()
         except StorageError as problem:
             log.warning("key_note_not_kept", key=own.key, problem=problem.line())
@@ -245,7 +245,7 @@ class LoadedKeys:
         with self._lock:
             for own in self._loaded.values():
                 own.store_state()
-                self._keep_note(own)
+                self._store_record(own)
 
     def erase(self, key: str | None = None) -> list[str]:
         """Remove the models of a key, or of all; the keys that had one.
@@ -253,14 +253,14 @@ class LoadedKeys:
         Call it between two runs. StorageError when the disk refuses: then call it again.
         """
         with self._lock:
-            doomed = [one for one in self._notes if key in (None, one)]
+            doomed = [one for one in self._records if key in (None, one)]
             for one in doomed:
                 own = self._loaded.pop(one, None)
                 if own is not None:
                     own.registry.close()
                 if key is not None:
                     self._folders.erase(key)
-                self._notes.pop(one, None)
+                self._records.pop(one, None)
             if key is None:
                 self._folders.erase()
             return doomed

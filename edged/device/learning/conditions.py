@@ -140,8 +140,8 @@ class Pacer:
 
     def look(self) -> None:
         """Compare the latencies since the last look with the budget; call once a second."""
-        rest = self.TROUBLED if self._board is not None and self._board.reasons else 0.0
+        pause = self.TROUBLED if self._board is not None and self._board.reasons else 0.0
         if self._pace is not None:
             p99, self._seen = self._latencies.p99_since(self._seen)
-            rest = max(rest, self._pace.throttle(p99))
-        self._trainer.pace(rest)
+            pause = max(pause, self._pace.throttle(p99))
+        self._trainer.pace(pause)

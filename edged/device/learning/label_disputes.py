@@ -47,7 +47,7 @@ class LabelDisputes:
         if not disputes:
             return None
         more = f", and {len(disputes) - 1} more" if len(disputes) > 1 else ""
-        return f"{self._told(disputes[0])}{more}: see the command accept"
+        return f"{self._describe(disputes[0])}{more}: see the command accept"
 
     def apply(self) -> None:
         """Judge suspicions, and set labels aside that are due.
@@ -101,9 +101,9 @@ class LabelDisputes:
     def _event(self, dispute: Dispute) -> LabelsDisputed:
         predicted, said = self._schema.classes[dispute.predicted], self._schema.classes[dispute.said]
         labels = "all" if dispute.whole else "contradicting"
-        return LabelsDisputed(dispute.source, predicted, said, labels, self._told(dispute))
+        return LabelsDisputed(dispute.source, predicted, said, labels, self._describe(dispute))
 
-    def _told(self, dispute: Dispute) -> str:
+    def _describe(self, dispute: Dispute) -> str:
         names = self._schema.classes
         pair = f"{names[dispute.said]} where the model says {names[dispute.predicted]}"
         if dispute.whole:

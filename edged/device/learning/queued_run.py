@@ -37,10 +37,10 @@ class QueuedRun:
 
     def checkpointed(self, message: CheckpointWritten) -> None:
         """Report a checkpoint to the commands that asked for one."""
-        self.end_checkpointing(message.generation, message.step)
+        self.report_checkpoint(message.generation, message.step)
 
-    def end_checkpointing(self, generation: int | None, step: int | None) -> None:
-        """Report to the commands that wait for a checkpoint which one there is."""
+    def report_checkpoint(self, generation: int | None, step: int | None) -> None:
+        """Answer the commands that wait for a checkpoint: its generation and step, None without one."""
         tasks, self.checkpointing = self.checkpointing, []
         for task in tasks:
             task.done({"generation": generation, "step": step})

@@ -58,7 +58,7 @@ class RegimeRecall:
         begun = self.regimes.begun
         rows = self._samples.training_window(begun, ROWS * 4, upto_seq=max(begun, until - BEFORE))
         signature = self._signature(rows) if len(rows) >= FEWEST else None
-        ended = self.regimes.end_regime(until, source, self._served_at(until - BEFORE), signature)
+        ended = self.regimes.close_regime(until, source, self._served_at(until - BEFORE), signature)
         if ended:
             log.info("regime_ended", source=source, label=until, version=self.regimes.ended[-1].version)
         return ended

@@ -27,7 +27,7 @@ from edged.domain.training.trainer_messages import (
     CheckpointWritten,
     DamagedCheckpoint,
     EngineChosen,
-    Note,
+    LogLine,
     RunProgress,
     RunRequest,
 )
@@ -239,9 +239,9 @@ class TrainingScheduler:
 
     def _held_back(self, wanted: str | None) -> tuple[str, ...]:
         """What keeps a run from beginning that a trigger wants."""
-        resting = self.triggers.pause_reason(self._clock.monotonic())
-        if resting:
-            return (resting,)
+        pause = self.triggers.pause_reason(self._clock.monotonic())
+        if pause:
+            return (pause,)
         if self._predictor.knows_one_class:
             return (SECOND_CLASS,)
         now = self.conditions()
@@ -423,7 +423,7 @@ class TrainingScheduler:
                     self._observer.checkpointed(message)
             case EngineChosen():
                 log.info("engine_chosen", engine=message.choice)
-            case Note():
+            case LogLine():
                 log.warning("note", what=message.what)
             case _:
                 log.debug("trainer", message=str(message))

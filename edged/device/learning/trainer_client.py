@@ -80,7 +80,7 @@ ERRORS: dict[str, type[EdgedError]] = {
 _ASKED = RunGain(asked=True)
 
 
-def _note(message: Message) -> None:
+def _log_message(message: Message) -> None:
     log.debug("trainer", message=str(message))
 
 
@@ -115,7 +115,7 @@ class TrainerClient:
         self._buffer = b""
         self._lock = threading.Lock()
         self._cancelled = False
-        self._rest: float | None = 0.0
+        self._pause: float | None = 0.0
         self._special = RunOptions()
         self._outdated = False
         self._started_with: Path | None = None
@@ -146,7 +146,7 @@ class TrainerClient:
         """Request a checkpoint after the present step; return whether the trainer can receive the request."""
         return self.pid is not None and self._send(WriteCheckpoint())
 
-    def run(self, order: TrainingOrder[R], on_message: Callable[[Message], None] = _note) -> R:
+    def run(self, order: TrainingOrder[R], on_message: Callable[[Message], None] = _log_message) -> R:
         """Have an order carried out and return its result.
 
         A run whose options are `of_process` has a process of its own.
@@ -204,7 +204,7 @@ class TrainerClient:
                     restarts += 1
                     self._order(order)
                     continue
-                raise self._ended(code)
+                raise self._exit_error(code)
             answered = answered or not isinstance(message, Ready)
             if isinstance(message, RESULTS):
                 return cast("R", message)
@@ -232,15 +232,15 @@ class TrainerClient:
                 stop_process(process, KILL_AFTER, kindly=kindly)
             self._forget()
 
-    def pace(self, rest: float) -> None:
-        """Pause after each step for `rest` times the step's own length; if infinite, until the next call.
+    def pace(self, pause: float) -> None:
+        """Pause after each step for `pause` times the step's own length; if infinite, until the next call.
 
         Safe to call from any thread. A process that ends after each run (`training.resident: 0`) ignores it.
         """
-        told = rest if isfinite(rest) else None
-        if told != self._rest:
-            self._rest = told
-            self._send(Pace(told))
+        finite = pause if isfinite(pause) else None
+        if finite != self._pause:
+            self._pause = finite
+            self._send(Pace(finite))
 
     def close(self) -> None:
         """End the process permanently and release what belongs to it."""
@@ -290,8 +290,8 @@ class TrainerClient:
             self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self._started_with, self._set_up = bundle, self._key
         self._send(self._setup(bundle))
-        if self._rest != 0.0:
-            self._send(Pace(self._rest))
+        if self._pause != 0.0:
+            self._send(Pace(self._pause))
 
     def _setup(self, bundle: Path | None) -> Setup:
         """What sets a process up for the learner whose order it is."""
@@ -356,7 +356,7 @@ class TrainerClient:
         self.stop()
         raise ERRORS.get(reason, TrainingError)(what, where=where, remedy=remedy)
 
-    def _ended(self, code: int | None) -> TrainingError:
+    def _exit_error(self, code: int | None) -> TrainingError:
         what, remedy = ending(code)
         if self._cancelled:
             return StoppedRunError(f"the trainer {what} when it was asked to stop")

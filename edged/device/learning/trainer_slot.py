@@ -41,11 +41,11 @@ class TrainerSlot:
 
         Raises StoppedRunError when it was withdrawn meanwhile.
         """
-        self._take(client, Waiting(name, time.monotonic(), gain))
+        self._acquire(client, Waiting(name, time.monotonic(), gain))
         try:
             yield
         finally:
-            self._give()
+            self._release()
 
     def withdraw(self, client: TrainerClient) -> None:
         """Let a client that waits wait no more; from any thread."""
@@ -60,7 +60,7 @@ class TrainerSlot:
             if self._last is client:
                 self._last = None
 
-    def _take(self, client: TrainerClient, wish: Waiting) -> None:
+    def _acquire(self, client: TrainerClient, wish: Waiting) -> None:
         with self._changed:
             if self._holder is client:
                 self._depth += 1
@@ -76,7 +76,7 @@ class TrainerSlot:
         if before is not None and before is not client:
             before.stop()
 
-    def _give(self) -> None:
+    def _release(self) -> None:
         with self._changed:
             if self._depth:
                 self._depth -= 1

@@ -232,7 +232,7 @@ class TrainingWorker:
                 "the trainer cannot be told within a run", where="training.resident", remedy="set it above 0"
             )
         if not self._under_way():
-            running.end_checkpointing(None, None)  # the run has ended meanwhile
+            running.report_checkpoint(None, None)  # the run has ended meanwhile
         return True
 
     def _under_way(self) -> bool:
@@ -285,7 +285,7 @@ class TrainingWorker:
             self._exclusion.apply()
             self._disputes.apply()
             self._try_recall()
-            self._take_turn()
+            self._train_due()
         except StorageError as problem:
             log.warning("learning_held", problem=problem.line(), remedy="tried again")
             self._held_until = time.monotonic() + IDLE_SECONDS
@@ -294,8 +294,8 @@ class TrainingWorker:
             self._held_until = time.monotonic() + IDLE_SECONDS
         return True
 
-    def _take_turn(self) -> None:
-        """Train whoever is due: the stream's model, or that of a key."""
+    def _train_due(self) -> None:
+        """Train the model that is due, if any: the stream's, or that of a key."""
         key = None if self._keys is None else self._keys.next_key(self._scheduler.waiting())
         if self._keys is not None and key is not None:
             with self._wake.apart():
@@ -372,7 +372,7 @@ class TrainingWorker:
         finally:
             self._running = None
             ended = self._scheduler.ended
-            order.end_checkpointing(None if ended is None else ended.generation, None)
+            order.report_checkpoint(None if ended is None else ended.generation, None)
         if ended is None:
             self._orders.resume(order)  # the disk did not let it begin: it is tried again by itself
         elif order.cancelled and ended.outcome == "stopped":

@@ -59,7 +59,7 @@ class Reporter(Listener):
         self._clock = clock
         self._boot = boot
         self._states: dict[str, Message] = {}
-        self._taken_back = False
+        self._withdrawn = False
         self._lock = threading.Lock()  # also while states are sent: the broker keeps the last that comes
 
     def online(self) -> None:
@@ -76,7 +76,7 @@ class Reporter(Listener):
     def withdraw_all(self) -> None:
         """Have the broker forget the retained states, and publish no more of them: the stream is no more."""
         with self._lock:
-            self._taken_back = True
+            self._withdrawn = True
             for name in self._states:
                 self._outbound.now(self._topics.state(name), b"", qos=1, retain=True)
 
@@ -87,7 +87,7 @@ class Reporter(Listener):
     def state(self, name: str, state: Message) -> None:
         """Publish a retained state when it has changed, and again after every reconnect."""
         with self._lock:
-            if self._taken_back or self._states.get(name) == state:
+            if self._withdrawn or self._states.get(name) == state:
                 return
             self._states[name], values = state, state.to_json()
             self._send_state(name, values)

@@ -134,7 +134,7 @@ class StoreAndForward:
         """
         outbox, rest = self._outbox, deque(parcels)
         try:
-            while rest and outbox is not None and outbox.takes(parcels):
+            while rest and outbox is not None and outbox.accepts(parcels):
                 for _ in outbox.put([(parcel, False) for parcel in rest]):
                     rest.popleft()
         except StorageError as problem:
@@ -333,7 +333,7 @@ class StoreAndForward:
         if outbox is None:
             return
         with self._lock:
-            self._writing = self._take_fresh(everything)
+            self._writing = self._pop_fresh(everything)
             slow = self._slow(everything)
         try:
             self._put_slow(outbox, slow)
@@ -347,8 +347,8 @@ class StoreAndForward:
                     self._fresh_bytes += parcel.size
                 self._bound_memory()
 
-    def _take_fresh(self, everything: bool) -> deque[tuple[OutboxMessage, float]]:
-        """What waits in memory, in order of priority, when it is time to commit it."""
+    def _pop_fresh(self, everything: bool) -> deque[tuple[OutboxMessage, float]]:
+        """Remove and return what waits in memory, by priority; nothing before it is time to commit it."""
         oldest = min((queue[0][1] for queue in self._fresh.values() if queue), default=None)
         if oldest is None:
             return deque()

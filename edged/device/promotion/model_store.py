@@ -96,13 +96,13 @@ class ModelStore(CandidateStore):
             raise ModelError(
                 f"the process died {tries} times while it was loaded", where=f"version {version}"
             )
-        self._note_loading({"version": version, "tries": tries + 1})
+        self._record_loading({"version": version, "tries": tries + 1})
         try:
             return self._load(version)
         finally:
-            self._note_loading(None)
+            self._record_loading(None)
 
-    def _note_loading(self, value: dict[str, int] | None) -> None:
+    def _record_loading(self, value: dict[str, int] | None) -> None:
         try:
             self._registry.set_value(LOADING, value)
         except StorageError as problem:

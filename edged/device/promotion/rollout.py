@@ -127,9 +127,9 @@ class Rollout:
         if served is None:
             judged = self._rejected(self._judged(candidate, verdict, evaluation.scale))
             if candidate.source == "training":
-                self._perhaps_rest()
+                self._pause_if_advised()
             return judged, None
-        against = self._take_over(served, champion, "; ".join(verdict.reasons))
+        against = self._make_champion(served, champion, "; ".join(verdict.reasons))
         if against is not None:
             withdrawn = self._models.withdraw(served.version, against)
             return self._rejected(self._judged(candidate, withdrawn)), None
@@ -158,7 +158,7 @@ class Rollout:
             self.events.event(CandidatesRefused(count, cause, verdict.reasons, summary))
         self.events.problem_changed()
 
-    def _perhaps_rest(self) -> None:
+    def _pause_if_advised(self) -> None:
         times = self._evaluator.recommended_pause()
         if times is not None:
             suspicious, labels = self._evaluator.trust.suspicious, self._triggers.hold_back(times)
@@ -208,7 +208,7 @@ class Rollout:
         else:
             return None
         told = "; ".join(verdict.reasons)
-        against = self._take_over(served, champion, f"its regime is back: {told}")
+        against = self._make_champion(served, champion, f"its regime is back: {told}")
         if against is not None:
             log.error("recall_failed", version=served.version, problem=against)
             return None
@@ -218,8 +218,8 @@ class Rollout:
 
     # ---- taking over -----------------------------------------------------------------------
 
-    def _take_over(self, served: ServedModel, champion: ServedModel, reason: str) -> str | None:
-        """Durable first, then serving; what stood against it."""
+    def _make_champion(self, served: ServedModel, champion: ServedModel, reason: str) -> str | None:
+        """Make a model the champion, durably, and then serve it; return a reason where that fails."""
         with self._lock:
             if self.predictor.champion is not champion:
                 return "another model took over while it was judged"

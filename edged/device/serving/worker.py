@@ -83,7 +83,7 @@ class ServingWorker:
         self._called = False
         self._on_asked: Callable[[list[InferenceRequest]], None] = lambda _: None
         self._turn = threading.Lock()  # held by the one thread that is serving
-        self._took = float("inf")  # seconds that the last answers took
+        self._answer_seconds = float("inf")  # seconds that the last answers took
         self._turns: OwnTurns | SharedTurns = OwnTurns("serve")
         self._callers: TurnThreads | None = None
         self.errors = 0
@@ -138,7 +138,7 @@ class ServingWorker:
         return self._asked
 
     def _asked(self) -> None:
-        if self._took > SHORT_SECONDS or not self._turn.acquire(blocking=False):
+        if self._answer_seconds > SHORT_SECONDS or not self._turn.acquire(blocking=False):
             self._call()
             return
         try:
@@ -323,7 +323,7 @@ class ServingWorker:
                 question.made, question.rows = made, slice(end, end + len(question.x))
                 end = question.rows.stop
             now = time.monotonic()
-            self._took = now - began
+            self._answer_seconds = now - began
             self.latencies.add(np.repeat([now - q.received for q in asked], [len(q.x) for q in asked]))
         self._on_asked(asked)
         self._report_failed()

@@ -18,7 +18,7 @@ from edged.storage.journal import last_shutdown
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
-from edged.storage.models.resting_registry import RestingRegistry
+from edged.storage.models.reopening_registry import ReopeningRegistry
 from edged.storage.models.signatures import open_bundle
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def open_state(
         bundle = _open_bundle(config, recovery)
         bundle.check_schema(config.stream.to_schema())
         bundle.check_form(config.serving.quantise)
-        kind = RestingRegistry if config.name else Registry  # of many streams most are idle
+        kind = ReopeningRegistry if config.name else Registry  # of many streams most are idle
         with recovery.opening("the registry"):
             registry = unless_opened.enter_context(
                 _whole(lambda: kind.open(state), "state.db", recovery, clock)

@@ -91,7 +91,7 @@ class TransferInstaller:
                 self._tries += 1
                 trust.end_opening(transfer.sha256)
                 raise
-            self._end(transfer, replace(refused, reasons=(problem.line(),)))
+            self._finish(transfer, replace(refused, reasons=(problem.line(),)))
             return
         if candidate is None:
             trust.end_opening(transfer.sha256)
@@ -99,7 +99,7 @@ class TransferInstaller:
         _, served = self._pipeline.rollout.consider(candidate)
         unstored = "the candidate could not be verified or stored: see the event candidate_rejected"
         outcome = self._outcome_of_model(transfer.name, transfer.sha256)
-        self._end(transfer, outcome or replace(refused, reasons=(unstored,)))
+        self._finish(transfer, outcome or replace(refused, reasons=(unstored,)))
         if served is not None:
             self._pipeline.worker.record_champion(served)
 
@@ -168,8 +168,8 @@ class TransferInstaller:
         reasons = () if model.judged is None else model.judged.reasons
         return TransferOutcome(name, sha256, state, reasons, model.version, model.origin.share)
 
-    def _end(self, transfer: Transfer, outcome: TransferOutcome) -> None:
-        """Remember the outcome first, so that the same transfer has no second effect."""
+    def _finish(self, transfer: Transfer, outcome: TransferOutcome) -> None:
+        """Store the outcome first, so that the same transfer has no second effect; then report it."""
         self._tries = 0
         kept = self._registry.get_value(OUTCOMES) or {}
         kept.pop(transfer.name, None)

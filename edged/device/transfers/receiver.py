@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST_WAITING = 64
 MAX_CHUNK = 1024**2
 MOST_DIGITS = 5
-MISSING_TOLD = 1000
+MISSING_LISTED = 1000
 
 log = get_logger("edged.receiving")
 
@@ -90,7 +90,7 @@ class TransferReceiver(Extension):
             "state": "receiving" if missing else "executing",
             "transfer": transfer.name,
             "topic": self._topics.incoming(transfer.name),
-            "missing": missing[:MISSING_TOLD],
+            "missing": missing[:MISSING_LISTED],
         }
 
     def open(self, transfer: Transfer) -> list[int]:

@@ -160,8 +160,8 @@ class Site:
         self.bridge.start()
         self.feed.start()
 
-    def end(self) -> None:
-        """End event streams, and keep the history of the page."""
+    def stop(self) -> None:
+        """Close event streams, and store the history of the page."""
         self._store_history()
         self.feed.stop()
 
@@ -216,7 +216,7 @@ class Web:
         gone = self.sites.pop(name, None)
         if gone is not None:
             gone.inference.ready = False
-            gone.end()
+            gone.stop()
             await gone.close()
         if parts is not None:
             site = Site(parts, self._access, self.sites)
@@ -242,7 +242,7 @@ class Web:
         finally:
             sites = list(self.sites.values())
             for site in sites:
-                site.end()
+                site.stop()
         await self._listener.stop(END_SECONDS)
         for site in sites:
             await site.close()

@@ -95,7 +95,7 @@ class UsedTransactions:
         self._window = window
         self._store = store
         kept: dict[str, Any] | None = store.get_value(SPENT)
-        self._taken: dict[str, float] = dict(kept["taken"]) if kept else {}
+        self._used: dict[str, float] = dict(kept["taken"]) if kept else {}
         self._forgotten: float = kept["forgotten"] if kept else 0.0
 
     def accept(self, transaction: str, ts: float, now: float) -> bool:
@@ -103,16 +103,16 @@ class UsedTransactions:
 
         `ts` is the time of the signature and `now` that of this device, both in Unix seconds.
         """
-        if transaction in self._taken or ts <= self._forgotten:
+        if transaction in self._used or ts <= self._forgotten:
             return False
-        taken = self._taken | {transaction: ts}
+        taken = self._used | {transaction: ts}
         by_age = sorted(taken.items(), key=lambda entry: entry[1])
         old = [entry for entry in by_age if now - entry[1] > 2 * self._window]
         gone = by_age[: max(len(old), len(by_age) - REMEMBERED)]
         forgotten = max([self._forgotten, *(when for _, when in gone)])
         left = dict(by_age[len(gone) :])
         self._store.set_value(SPENT, {"taken": left, "forgotten": forgotten})
-        self._taken, self._forgotten = left, forgotten
+        self._used, self._forgotten = left, forgotten
         return True
 
 

@@ -94,13 +94,13 @@ class Task:
 
     def done(self, data: Answer) -> None:
         """Finish the task with its result."""
-        self._end(data)
+        self._finish(data)
 
     def fail(self, problem: EdgedError) -> None:
         """Finish the task with an error."""
-        self._end(problem)
+        self._finish(problem)
 
-    def _end(self, outcome: Answer | EdgedError) -> None:
+    def _finish(self, outcome: Answer | EdgedError) -> None:
         with self.lock:
             if not self.over:
                 self.over = True

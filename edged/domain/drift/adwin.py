@@ -218,10 +218,10 @@ class CorrelatedADWIN(ADWIN):
         self.block_n += 1
         self.block_sum += value
         if self.block_n == self.block:
-            self._end_block()
+            self._finish_block()
         return ADWIN.update(self, value)
 
-    def _end_block(self) -> None:
+    def _finish_block(self) -> None:
         mean = self.block_sum / self.block
         half = (mean - self.last_mean) ** 2 / 2.0
         if self.blocks > self.fewest_blocks:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FIRST = 1.4  # sum of the first weights: what learned smoothed labels is less sure than it is right
 OWN, COMMON = 0.4, 0.8  # sums of first weights where the model of a whole stream is one of the experts
-SETTLED = 3000  # labels from which on steps are as short as theirs: a key has few, and they are noise
+STEADY_LABELS = 3000  # labels from which on steps are as short as theirs: a key has few, and they are noise
 HALVED = 100  # labels after which the first step is halved
 
 
@@ -92,7 +92,7 @@ class ExpertMix:
             self._weights, self.labels = np.full(experts, FIRST / experts), 0
             if self.common is not None:
                 self._weights[:-1], self._weights[-1] = OWN / (experts - 1), COMMON
-                self.labels = SETTLED
+                self.labels = STEADY_LABELS
         return self._weights
 
     def state(self) -> JsonObject:

@@ -107,10 +107,10 @@ class Regimes:
         """Forget what the samples of each regime looked like."""
         self.ended = [replace(regime, signature=None) for regime in self.ended]
 
-    def end_regime(
+    def close_regime(
         self, until: int, source: str, version: int | None = None, signature: Signature | None = None
     ) -> bool:
-        """End the regime at label `until`, after a drift; return False where it was too short to be one."""
+        """Close the present regime at label `until`, after a drift; False if it was too short to be one."""
         if until - self.begun < SHORTEST:
             return False
         self.ended.append(Regime(self.begun, until, source, version, signature))

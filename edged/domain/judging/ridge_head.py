@@ -118,8 +118,8 @@ class RidgeHead:
         return int(self._counts.sum())
 
     @property
-    def told_apart(self) -> int:
-        """Classes with labels enough to be answered."""
+    def answerable(self) -> int:
+        """Number of classes with enough labels to be an answer."""
         return int((self._counts >= FEWEST).sum())
 
     def progress(self, classes: Sequence[int]) -> tuple[int, int]:
@@ -172,10 +172,10 @@ class RidgeHead:
         self._sharpen(rows, y)
         if not self.labels:
             self._origin = rows[0].copy()  # sums of differences keep their digits
-        before = self.told_apart
+        before = self.answerable
         self._add(self._bounded(rows), y)
         grown = self.labels > self._solved_at + min(self._solved_at, SELDOM) // 20
-        if grown or self.told_apart > before or (self._counts[y] <= YOUNG).any():
+        if grown or self.answerable > before or (self._counts[y] <= YOUNG).any():
             self._solve()
 
     def _add(self, rows: Doubles, y: NDArray[np.int64]) -> None:
@@ -220,7 +220,7 @@ class RidgeHead:
         left[np.diag_indices_from(left)] += self._penalty
         right = (shares[1:] - np.outer(mean, by_class)) * scale[:, None]
         weights = np.asarray(np.linalg.solve(left, right), np.float64)
-        self._solution = _Solution(mean + self._origin, scale, weights, by_class / total, self.told_apart > 1)
+        self._solution = _Solution(mean + self._origin, scale, weights, by_class / total, self.answerable > 1)
         self._solved_at = self.labels
 
     def _sharpen(self, rows: Doubles, y: NDArray[np.int64]) -> None:

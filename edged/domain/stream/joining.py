@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_KEYS = 10_000
 AWAY_AFTER = 20  # samples in a row without a value, after which its sensor is reported
-REST_PERIODS = 10  # by the clock: a key that is silent for longer, and than any max_age, makes no samples
+SILENT_PERIODS = 10  # by the clock: a key that is silent for longer, and than any max_age, makes no samples
 MOST_PERIODS = 1000  # the same, where values may be old: after a long break samples are not made up
 DEPTH = 3  # newest values that are kept of each feature: samples that are late find theirs
 
@@ -93,7 +93,7 @@ class Joining:
         self._changed: set[str] = set()
         self._forgotten: set[str] = set()
         self._absences: list[SensorAbsence] = []
-        self._rest = _rest(rules, self._ages)
+        self._silence = _silence(rules, self._ages)
         self._unmade = True
         self.awaiting: set[int] = set()
         """Features for want of which no key has a sample yet (positions among those of messages)."""
@@ -136,7 +136,7 @@ class Joining:
         """
         line = self._line(seen.key, monotonic)
         state, head = line.state, self._head
-        made = self._ends(seen.key, line, ts) if self.rules.period is not None else []
+        made = self._close_periods(seen.key, line, ts) if self.rules.period is not None else []
         for at, value in seen.values:
             self._record(state, at, ts, value)
         if ts > state[head + _NEWEST]:
@@ -216,7 +216,7 @@ class Joining:
         state, head = line.state, self._head
         numbers = [self._newest(state, at, upto, most, open_end) for at, most in enumerate(self._ages)]
         absent = [math.isnan(value) for value in numbers]
-        self._note_absences(key, state, absent)
+        self._record_absences(key, state, absent)
         if True in absent:
             numbers = [
                 self._filled(state, at, upto) if absent[at] else numbers[at] for at in range(len(absent))
@@ -267,7 +267,7 @@ class Joining:
                 sample.append(0.0 if math.isnan(step) else step)
         return sample
 
-    def _note_absences(self, key: str, state: array[float], absent: list[bool]) -> None:
+    def _record_absences(self, key: str, state: array[float], absent: list[bool]) -> None:
         gone, back = [], []
         for at, missing in enumerate(absent):
             place = at * _STRIDE + _AWAY
@@ -309,7 +309,7 @@ class Joining:
         head = self._head
         for key, line in self._lines.items():
             newest = line.state[head + _NEWEST]
-            samples = self._ends(key, line, newest + max(0.0, monotonic - line.heard))
+            samples = self._close_periods(key, line, newest + max(0.0, monotonic - line.heard))
             if samples:
                 self._changed.add(key)
                 made += samples
@@ -325,12 +325,12 @@ class Joining:
         for line in self._lines.values():
             newest, ended = line.state[head + _NEWEST], line.state[head + _ENDED]
             end = (math.floor(newest / period) * period if math.isnan(ended) else ended) + period
-            if end <= newest + self._rest or line.state[head + _NEWS]:
+            if end <= newest + self._silence or line.state[head + _NEWS]:
                 soonest = min(soonest, line.heard + end - newest)
         return max(monotonic, soonest)
 
-    def _ends(self, key: str, line: _Line, now: float) -> list[Reading]:
-        """End the stretches of time up to the event time `now`: a sample of each, while the key is awake."""
+    def _close_periods(self, key: str, line: _Line, now: float) -> list[Reading]:
+        """Close the periods up to the event time `now`: one sample of each, while the key is not silent."""
         period, made = self.rules.period or 1.0, list[Reading]()
         state, head = line.state, self._head
         newest, ended = state[head + _NEWEST], state[head + _ENDED]
@@ -338,7 +338,7 @@ class Joining:
             state[head + _ENDED] = math.floor(now / period) * period
             return made
         while (end := ended + period) <= now:
-            if end > newest + self._rest and not state[head + _NEWS]:
+            if end > newest + self._silence and not state[head + _NEWS]:
                 ended = math.floor(now / period) * period  # it slept
                 break
             ts = newest if end - period <= newest < end else end
@@ -381,11 +381,11 @@ def _plan(features: Iterable[FeatureRule]) -> Iterable[tuple[int, str]]:
         at += 1
 
 
-def _rest(rules: JoinRules, ages: list[float]) -> float:
+def _silence(rules: JoinRules, ages: list[float]) -> float:
     """Seconds without a message after which a key makes no samples by the clock."""
     period = rules.period or 0.0
     finite = [age for age in ages if age < math.inf]
-    return min(max([*finite, REST_PERIODS * period]), MOST_PERIODS * period)
+    return min(max([*finite, SILENT_PERIODS * period]), MOST_PERIODS * period)
 
 
 def _hour_of_day(ts: float) -> tuple[float, float]:

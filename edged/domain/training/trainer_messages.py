@@ -121,9 +121,9 @@ class Setup(Message):
 
 @dataclass(frozen=True)
 class Pace(Message):
-    """Pause after each step for `rest` times its length; without end for None. May come within a run."""
+    """Pause after each step for `pause` times its length; without end for None. May come within a run."""
 
-    rest: float | None
+    pause: float | None
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class CheckpointWritten(Message):
 
 
 @dataclass(frozen=True)
-class Resting(Message):
+class RunPaused(Message):
     """A run that is paused without end still lives."""
 
 
@@ -197,7 +197,7 @@ class ChallengerState(Message):
 
 
 @dataclass(frozen=True)
-class Note(Message):
+class LogLine(Message):
     """A line for the log."""
 
     what: str
@@ -222,6 +222,6 @@ ORDERS = (
 RESULTS = (RunResult, Candidate, RoundResult, FleetModelResult, LabelReview)
 REPORTS = (
     *RESULTS, OrderFailed,
-    Ready, EngineChosen, RunProgress, CheckpointWritten, Resting, BadSamples, DamagedCheckpoint,
-    ChallengerState, Note,
+    Ready, EngineChosen, RunProgress, CheckpointWritten, RunPaused, BadSamples, DamagedCheckpoint,
+    ChallengerState, LogLine,
 )  # fmt: skip

@@ -29,28 +29,29 @@ class StateBuffers:
     step gives new values. Gradients that wait for the next step lie beside it, on no side.
     """
 
-    def __init__(self, told: Description) -> None:
-        self._told = told
+    def __init__(self, description: Description) -> None:
+        self._description = description
         self.side = 0
-        self.states = [{kind: self._groups() for kind in told.rule.kinds} for _ in range(2)]
+        self.states = [{kind: self._groups() for kind in description.rule.kinds} for _ in range(2)]
         self.statistics = [
-            {name: np.zeros(told.frozen[name], np.float32) for name in told.remembered} for _ in range(2)
+            {name: np.zeros(description.frozen[name], np.float32) for name in description.remembered}
+            for _ in range(2)
         ]
         self.fixed = {
             name: np.zeros(shape, np.float32)
-            for name, shape in told.frozen.items()
-            if name not in told.remembered
+            for name, shape in description.frozen.items()
+            if name not in description.remembered
         }
         self.carry, self._carried = self._groups(), self._groups()
         # Loss and square sum of the gradients of the last step, one behind the other: both are read at once.
-        self.told_back = np.zeros(2, np.float32)
+        self.step_results = np.zeros(2, np.float32)
         self.judged = np.zeros((), np.float32)
         # The scalars of the next update in the order of the description, so that all are set at once.
-        self.prepared = np.zeros(len(told.scalars), np.float32)
+        self.prepared = np.zeros(len(description.scalars), np.float32)
         self._before: Arrays | None = None
 
     def _groups(self) -> list[Floats]:
-        return [np.zeros(shape, np.float32) for _, shape in self._told.groups]
+        return [np.zeros(shape, np.float32) for _, shape in self._description.groups]
 
     def importance(self) -> Arrays:
         """How much the loss depends on each trainable parameter, of mean 1 over all.
@@ -58,14 +59,14 @@ class StateBuffers:
         The diagonal of the Fisher information as AdamW's running mean of squared gradients has it, so it
         costs no step; equal weights before the first one. Raises UnavailableError for another optimizer.
         """
-        rule = self._told.rule
+        rule = self._description.rule
         if not rule.adaptive:
             raise UnavailableError(
                 f"{rule.name} keeps no squares of gradients",
                 where="training.guide ewc",
                 remedy="use l2sp, or build the bundle with adamw",
             )
-        squares = {name: self.view(name, rule.kinds[-1]).copy() for name in self._told.places}
+        squares = {name: self.view(name, rule.kinds[-1]).copy() for name in self._description.places}
         total = sum(float(value.sum(dtype=np.float64)) for value in squares.values())
         if not 0 < total < math.inf:
             return {name: np.ones_like(value) for name, value in squares.items()}
@@ -76,18 +77,18 @@ class StateBuffers:
 
     def step_sides(self) -> list[tuple[Arrays, Arrays]]:
         """Inputs and outputs of a step on each side."""
-        told = self._told
+        description = self._description
         return [
             (
                 {
-                    **{name: self.prepared[i : i + 1] for i, name in enumerate(told.scalars.values())},
+                    **{name: self.prepared[i : i + 1] for i, name in enumerate(description.scalars.values())},
                     **self._frozen(side),
                     **self._parameters(side),
                     **self._named(self.states[side]),
                 },
                 {
-                    told.loss: self.told_back[:1],
-                    told.squares: self.told_back[1:],
+                    description.loss: self.step_results[:1],
+                    description.squares: self.step_results[1:],
                     **self._new(side),
                 },
             )
@@ -106,7 +107,7 @@ class StateBuffers:
 
     def evaluation_sides(self) -> list[tuple[Arrays, Arrays]]:
         """Inputs and outputs of the evaluation graph on each side."""
-        outputs = {self._told.loss: self.judged}
+        outputs = {self._description.loss: self.judged}
         return [
             ({**self._frozen(side), **self._parameters(side), **self._values(side)}, outputs)
             for side in range(2)
@@ -115,7 +116,7 @@ class StateBuffers:
     def _values(self, side: int) -> Arrays:
         """State tensors that the evaluation reads: those that are not read parameter by parameter."""
         named = self._named({"value": self.states[side]["value"]})
-        joined = {f"{name}.value" for i in self._told.joined for name, _ in self._told.parts[i]}
+        joined = {f"{name}.value" for i in self._description.joined for name, _ in self._description.parts[i]}
         return {name: value for name, value in named.items() if name not in joined}
 
     def _parameters(self, side: int) -> Arrays:
@@ -123,14 +124,14 @@ class StateBuffers:
         values = self.states[side]["value"]
         return {
             name: place.of(values)
-            for name, place in self._told.places.items()
-            if place.group in self._told.joined
+            for name, place in self._description.places.items()
+            if place.group in self._description.joined
         }
 
     def _new(self, side: int) -> Arrays:
         """What a step on this side writes to the other one."""
         statistics = self.statistics[1 - side]
-        new = {self._told.remembered[name]: value for name, value in statistics.items()}
+        new = {self._description.remembered[name]: value for name, value in statistics.items()}
         return {**self._named(self.states[1 - side], "new_"), **new}
 
     def _frozen(self, side: int) -> Arrays:
@@ -140,7 +141,7 @@ class StateBuffers:
         return {
             f"{name}.{prefix}{kind}": part
             for kind, arrays in state.items()
-            for parts, array in zip(self._told.parts, arrays, strict=True)
+            for parts, array in zip(self._description.parts, arrays, strict=True)
             for name, part in _in_parts(parts, array)
         }
 
@@ -173,7 +174,7 @@ class StateBuffers:
 
         A moment whose gradient stays 0 would shrink to subnormal numbers: most processors are slow with them.
         """
-        rule, state = self._told.rule, self.states[self.side]
+        rule, state = self._description.rule, self.states[self.side]
         factors = rule.renewal(updates)
         for kind, factor in zip(rule.kinds[1:], factors, strict=True) if factors else ():
             for moment in state[kind]:
@@ -189,9 +190,9 @@ class StateBuffers:
         """The present parameter, or a moment of it, to read or to overwrite."""
         if name in self.fixed:
             return self.fixed[name]
-        if name in self._told.remembered:
+        if name in self._description.remembered:
             return self.statistics[self.side][name]
-        return self._told.places[name].of(self.states[self.side][kind])
+        return self._description.places[name].of(self.states[self.side][kind])
 
     def are_finite(self) -> bool:
         """Whether all parameters are, trainable and frozen."""

@@ -149,23 +149,23 @@ class Description:
         return {name: place.shape for name, place in self.places.items()} | self.frozen
 
 
-def _fits_itself(told: Description, data: Mapping[str, Any]) -> None:
+def _fits_itself(description: Description, data: Mapping[str, Any]) -> None:
     """Raise KeyError where a name is missing, ValueError where a tensor cannot have its shape or place."""
-    known = told.rule.scalars(np.ones(1), np.ones(1))
-    missing = ({"data", "label"} - data.keys()) | (told.scalars.keys() - known.keys())
-    missing |= {"step", "carry", "evaluation"} - told.models.keys()
-    missing |= told.remembered.keys() - told.frozen.keys()
+    known = description.rule.scalars(np.ones(1), np.ones(1))
+    missing = ({"data", "label"} - data.keys()) | (description.scalars.keys() - known.keys())
+    missing |= {"step", "carry", "evaluation"} - description.models.keys()
+    missing |= description.remembered.keys() - description.frozen.keys()
     if missing:
         raise KeyError(min(missing))
-    kinds = told.rule.kinds
-    if kinds[:1] != ("value",) or len(kinds) != 1 + len(told.rule.factors(1)):
-        raise ValueError(f"{kinds} are not the tensors of {told.rule.name}")
-    sizes = [_size(shape) for _, shape in told.groups]
-    ends = [(place.group, place.start + _size(place.shape)) for place in told.places.values()]
-    ends += [(i, sum(_size(shape) for _, shape in parts)) for i, parts in enumerate(told.parts)]
+    kinds = description.rule.kinds
+    if kinds[:1] != ("value",) or len(kinds) != 1 + len(description.rule.factors(1)):
+        raise ValueError(f"{kinds} are not the tensors of {description.rule.name}")
+    sizes = [_size(shape) for _, shape in description.groups]
+    ends = [(place.group, place.start + _size(place.shape)) for place in description.places.values()]
+    ends += [(i, sum(_size(shape) for _, shape in parts)) for i, parts in enumerate(description.parts)]
     if any(end > sizes[group] for group, end in ends):
         raise ValueError("a parameter does not lie in its group")
-    for shape in told.frozen.values():
+    for shape in description.frozen.values():
         _size(shape)
 
 

@@ -65,18 +65,18 @@ class PortableEngine:
         check(providers, "training.provider")
         self._bundle, self._row = bundle, bundle.input.row
         self._flat = len(self._row) == 1
-        self._told = Description.of(bundle)
-        self._base = base_model(bundle, self._told)
+        self._description = Description.of(bundle)
+        self._base = base_model(bundle, self._description)
         self._schedule = Schedule(LearningRate(1e-3))
-        self._memory = StateBuffers(self._told)
-        self._ahead = Prefetch(self._told.rule, list(self._told.scalars))
-        self._noise = self._told.noise
+        self._memory = StateBuffers(self._description)
+        self._ahead = Prefetch(self._description.rule, list(self._description.scalars))
+        self._noise = self._description.noise
         self._updates = self._parts = 0
-        self._tended = self._told.rule.tended_after(0)
+        self._tended = self._description.rule.tended_after(0)
         self._guide: Guide | None = None
         self._plain = self._flat and self._noise is None
         self._put_all(self._base.parameters())
-        self._graphs = Graphs(bundle, self._told, self._memory, threads, providers)
+        self._graphs = Graphs(bundle, self._description, self._memory, threads, providers)
 
     # ---- training ----------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class PortableEngine:
                 raise self._refused(x, y, problem) from problem
             # The graph failed on numbers that are not finite: the largest of nothing but NaN is nowhere.
             return StepResult(math.nan, applied=False)
-        scaled, squares = memory.told_back.tolist()
+        scaled, squares = memory.step_results.tolist()
         loss = scaled / scale
         if not math.isfinite(loss + squares):
             self._forget_gradients()
@@ -134,7 +134,7 @@ class PortableEngine:
         self._updates = updates = self._updates + 1
         if updates == self._tended:
             memory.tend(updates)
-            self._tended = self._told.rule.tended_after(updates)
+            self._tended = self._description.rule.tended_after(updates)
         if self._parts:
             self._forget_gradients()
         return StepResult(loss, True)
@@ -229,7 +229,7 @@ class PortableEngine:
 
     def parameters(self) -> dict[str, Floats]:
         """Copies of all parameters by name, trainable and frozen."""
-        return {name: self._memory.view(name).copy() for name in self._told.shapes}
+        return {name: self._memory.view(name).copy() for name in self._description.shapes}
 
     def set_parameters(self, values: Mapping[str, Floats]) -> None:
         """Overwrite the named parameters; all are checked before the first is changed.
@@ -241,9 +241,9 @@ class PortableEngine:
         self._put_all({name: np.asarray(value, np.float32) for name, value in values.items()})
 
     def _check_fit(self, name: str, value: Floats) -> None:
-        if name not in self._told.shapes:
+        if name not in self._description.shapes:
             raise TrainingError("the model has no such parameter", where=name)
-        shape = self._told.shapes[name]
+        shape = self._description.shapes[name]
         if np.shape(value) != shape:
             raise TrainingError(f"has shape {np.shape(value)}, the model takes {shape}", where=name)
 
@@ -264,18 +264,18 @@ class PortableEngine:
         that it can go on from here. Call it between updates: gradients that were only accumulated are
         not saved.
         """
-        moments = self._told.rule.kinds[1:]
+        moments = self._description.rule.kinds[1:]
         saved = SavedState(
             self.parameters(),
             {
-                kind: {name: self._memory.view(name, kind).copy() for name in self._told.places}
+                kind: {name: self._memory.view(name, kind).copy() for name in self._description.places}
                 for kind in moments
             },
             self._updates,
             dict(self._bundle.properties),
         )
         try:
-            state.write(directory, saved, self._told, native="native" in self._bundle.engines)
+            state.write(directory, saved, self._description, native="native" in self._bundle.engines)
             self._schedule.save(directory, updates=self._updates)
         except OSError as problem:
             raise TrainingError(f"cannot save: {problem.strerror}", where=str(directory)) from problem
@@ -288,10 +288,10 @@ class PortableEngine:
         Raises CorruptError when a file is missing or cannot be read; the engine then is as it was.
         """
         schedule, updates = Schedule.restore(directory)
-        saved = state.read(directory, self._told, updates)
+        saved = state.read(directory, self._description, updates)
         # Only now is anything changed.
         self._schedule, self._updates = schedule, saved.updates
-        self._tended = self._told.rule.tended_after(self._updates)
+        self._tended = self._description.rule.tended_after(self._updates)
         self._ahead.forget()
         self._forget_gradients()
         self._put_all(saved.parameters)

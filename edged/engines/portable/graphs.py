@@ -35,29 +35,31 @@ class Graphs:
     def __init__(
         self,
         bundle: BundleContents,
-        told: Description,
+        description: Description,
         memory: StateBuffers,
         threads: int,
         providers: Sequence[str],
     ) -> None:
-        self._folder, self._told, self._memory = bundle.path, told, memory
-        self._threads = told.threads(threads)
+        self._folder, self._description, self._memory = bundle.path, description, memory
+        self._threads = description.threads(threads)
         self._providers = providers
         portable = bundle.portable or {}
         labels = portable.get("labels", [portable["label"]])
         self._rows = (str(portable["data"]), *map(str, labels))
-        self._inputs = [*self._rows, told.noise.name] if told.noise is not None else [*self._rows]
-        self.step = self._program("step", memory.step_sides(), self._inputs, told.weights)
+        self._inputs = (
+            [*self._rows, description.noise.name] if description.noise is not None else [*self._rows]
+        )
+        self.step = self._program("step", memory.step_sides(), self._inputs, description.weights)
 
     def path(self, model: str) -> Path:
         """The file of a graph."""
-        return self._folder / self._told.models[model]
+        return self._folder / self._description.models[model]
 
     def _program(self, model: str, sides: Sides, rows: Sequence[str], weights: str = "") -> Program:
         path = self.path(model)
         try:
             # Of graphs with large operators the runtime's order is the faster one.
-            session = ort.session(str(path), self._threads, self._providers, in_order=self._told.small)
+            session = ort.session(str(path), self._threads, self._providers, in_order=self._description.small)
             return Program(session, rows, sides, weights)
         except RUN_ERRORS as problem:
             raise BundleError(
@@ -69,19 +71,19 @@ class Graphs:
     @cached_property
     def carry(self) -> Program:
         """The step with gradients that earlier ones left."""
-        return self._program("carry", self._memory.carry_sides(), self._inputs, self._told.weights)
+        return self._program("carry", self._memory.carry_sides(), self._inputs, self._description.weights)
 
     @cached_property
     def guide(self) -> Guide:
         """What guides the guided step; UnavailableError where the bundle has none."""
-        return Guide(self._told, str(self._folder))
+        return Guide(self._description, str(self._folder))
 
     @cached_property
     def guided(self) -> Program:
         """The step with gradients that earlier ones left, anchor weights and a teacher."""
         guide = self.guide
         rows = [*self._inputs, guide.teacher]
-        return self._program("guided", self._memory.guided_sides(guide), rows, self._told.weights)
+        return self._program("guided", self._memory.guided_sides(guide), rows, self._description.weights)
 
     @cached_property
     def evaluation(self) -> Program:

@@ -24,20 +24,20 @@ class Guide:
     Raises UnavailableError when the bundle has no graph for it.
     """
 
-    def __init__(self, told: Description, where: str) -> None:
-        if told.guidance is None or "guided" not in told.models:
+    def __init__(self, description: Description, where: str) -> None:
+        if description.guidance is None or "guided" not in description.models:
             raise UnavailableError(
                 "this bundle has no graph for anchor weights and a teacher",
                 where=where,
                 remedy="build the bundle again with `edged artifacts build`",
             )
-        self._told, self._soft = told, told.guidance.soft
-        self.teacher = told.guidance.teacher
+        self._description, self._soft = description, description.guidance.soft
+        self.teacher = description.guidance.teacher
         self.anchor, self.strength = (
-            [np.zeros(shape, np.float32) for _, shape in told.groups] for _ in range(2)
+            [np.zeros(shape, np.float32) for _, shape in description.groups] for _ in range(2)
         )
-        self._scalars = {what: np.zeros((), np.float32) for what in told.guidance.scalars}
-        self.named = {name: self._scalars[what] for what, name in told.guidance.scalars.items()}
+        self._scalars = {what: np.zeros((), np.float32) for what in description.guidance.scalars}
+        self.named = {name: self._scalars[what] for what, name in description.guidance.scalars.items()}
         self._pull = 0.0
         self._distillation: Distillation | None = None
 
@@ -68,7 +68,7 @@ class Guide:
 
     def _put(self, anchor: Anchor) -> None:
         for name, value in anchor.values.items():
-            place = self._told.places[name]
+            place = self._description.places[name]
             place.of(self.anchor)[...] = value
             place.of(self.strength)[...] = 1 if anchor.importance is None else anchor.importance.get(name, 0)
 
@@ -83,9 +83,9 @@ class Guide:
 
     def _check_values(self, values: Mapping[str, Floats], where: str) -> None:
         for name, value in values.items():
-            if name not in self._told.places:
+            if name not in self._description.places:
                 raise TrainingError(f"{name} is no trainable parameter", where=where)
-            shape = self._told.places[name].shape
+            shape = self._description.places[name].shape
             if np.shape(value) != shape or not np.isfinite(value).all():
                 raise TrainingError(f"{name} must be finite and of shape {shape}", where=where)
 

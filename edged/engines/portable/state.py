@@ -35,40 +35,40 @@ class SavedState:
     properties: dict[str, int | float | str] = field(default_factory=dict)
 
 
-def write(directory: Path, saved: SavedState, told: Description, *, native: bool) -> None:
+def write(directory: Path, saved: SavedState, description: Description, *, native: bool) -> None:
     """Write `state.safetensors`; with `native` also a checkpoint for the native engine."""
     tensors = {f"value/{name}": value for name, value in saved.parameters.items()}
     for kind, values in saved.moments.items():
         tensors |= {f"{kind}/{name}": value for name, value in values.items()}
     (directory / STATE_FILE).write_bytes(save(tensors))
     if native:
-        (directory / NATIVE_FILE).write_bytes(checkpoint.dump(_to_native(saved, told)))
+        (directory / NATIVE_FILE).write_bytes(checkpoint.dump(_to_native(saved, description)))
 
 
-def read(directory: Path, told: Description, updates: int) -> SavedState:
+def read(directory: Path, description: Description, updates: int) -> SavedState:
     """The state in `directory`, of either engine, checked against what the step graph takes.
 
     Raises CorruptError when a file is missing or cannot be read, or a tensor does not fit.
     """
     own = directory / STATE_FILE
     if own.exists():
-        return _fitting(_own(own, told, updates), told, own)
-    return _fitting(_from_native(directory / NATIVE_FILE, told), told, directory / NATIVE_FILE)
+        return _fitting(_own(own, description, updates), description, own)
+    return _fitting(_from_native(directory / NATIVE_FILE, description), description, directory / NATIVE_FILE)
 
 
-def _own(path: Path, told: Description, updates: int) -> SavedState:
+def _own(path: Path, description: Description, updates: int) -> SavedState:
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError, ValueError, KeyError) as problem:
         raise CorruptError("is missing or damaged", where=str(path)) from problem
-    by_kind: dict[str, dict[str, Floats]] = {kind: {} for kind in told.rule.kinds}
+    by_kind: dict[str, dict[str, Floats]] = {kind: {} for kind in description.rule.kinds}
     for name, value in tensors.items():
         kind, _, parameter = name.partition("/")
         by_kind.setdefault(kind, {})[parameter] = value
     return SavedState(by_kind.pop("value"), by_kind, updates)
 
 
-def _from_native(path: Path, told: Description) -> SavedState:
+def _from_native(path: Path, description: Description) -> SavedState:
     try:
         found = checkpoint.read(path)
     except OSError as problem:
@@ -76,7 +76,9 @@ def _from_native(path: Path, told: Description) -> SavedState:
     except checkpoint.FormatError as problem:
         raise CorruptError(f"is damaged: {problem}", where=str(path)) from problem
     moments: dict[str, dict[str, Floats]] = {}
-    for i, (kind, factor) in enumerate(zip(told.rule.kinds[1:], told.rule.factors(found.step), strict=True)):
+    for i, (kind, factor) in enumerate(
+        zip(description.rule.kinds[1:], description.rule.factors(found.step), strict=True)
+    ):
         moments[kind] = {
             name: (kept[i] / factor).astype(np.float32)
             for name, kept in found.moments.items()
@@ -84,14 +86,16 @@ def _from_native(path: Path, told: Description) -> SavedState:
         }
         if not found.moments:
             # A checkpoint without optimizer state, such as the bundle's: nothing has moved yet.
-            moments[kind] = {name: np.zeros(place.shape, np.float32) for name, place in told.places.items()}
+            moments[kind] = {
+                name: np.zeros(place.shape, np.float32) for name, place in description.places.items()
+            }
     return SavedState(found.trainable | found.frozen, moments, found.step)
 
 
-def _fitting(saved: SavedState, told: Description, where: Path) -> SavedState:
-    _check(saved.parameters, told.shapes, where)
-    places = {name: place.shape for name, place in told.places.items()}
-    for kind in told.rule.kinds[1:]:
+def _fitting(saved: SavedState, description: Description, where: Path) -> SavedState:
+    _check(saved.parameters, description.shapes, where)
+    places = {name: place.shape for name, place in description.places.items()}
+    for kind in description.rule.kinds[1:]:
         _check(saved.moments.get(kind, {}), places, where)
     return saved
 
@@ -101,15 +105,15 @@ def _check(values: Mapping[str, Floats], shapes: Mapping[str, tuple[int, ...]], 
         raise CorruptError("holds the state of another model or optimizer", where=str(where))
 
 
-def _to_native(saved: SavedState, told: Description) -> TrainingCheckpoint:
-    kept = list(zip(saved.moments.values(), told.rule.factors(saved.updates), strict=True))
+def _to_native(saved: SavedState, description: Description) -> TrainingCheckpoint:
+    kept = list(zip(saved.moments.values(), description.rule.factors(saved.updates), strict=True))
     return TrainingCheckpoint(
-        trainable={name: saved.parameters[name] for name in told.places},
-        frozen={name: saved.parameters[name] for name in told.frozen},
+        trainable={name: saved.parameters[name] for name in description.places},
+        frozen={name: saved.parameters[name] for name in description.frozen},
         moments={
             name: [np.asarray(values[name] * np.float32(factor)) for values, factor in kept]
             or [np.zeros(place.shape, np.float32)]  # SGD has one moment there, which it does not use
-            for name, place in told.places.items()
+            for name, place in description.places.items()
         },
         step=saved.updates,
         properties=saved.properties,

@@ -135,7 +135,7 @@ class Coordinator:
         self._began: float | None = None  # when it was connected first
         self._published = 0.0
         self._publisher = StatusPublisher(self._announcer)
-        self.told: CoordinatorStatus | None = None  # the newest status, for other threads
+        self.latest_status: CoordinatorStatus | None = None  # the newest status, for other threads
         self._ended, self._refused = Counter[str](), Counter[str]()  # since the start
 
     def _begun(self) -> FleetState:
@@ -274,7 +274,7 @@ class Coordinator:
     def advance(self, now: float) -> None:
         """Open, close, evaluate or extend a round if that is due at this moment."""
         course, control = self.course, self._control
-        if self._rollout.configured and course.phase in ("trial", "approval") and not self._settled(now):
+        if self._rollout.configured and course.phase in ("trial", "approval") and not self._has_states(now):
             return
         if control.order is not None and control.order.token != course.order:
             self._carry_out(control.order, now)
@@ -299,8 +299,8 @@ class Coordinator:
         elif what == "abandon":
             self._abandon(now, f"too few updates: {self.admission.accepted} of {self._pace.least}")
 
-    def _settled(self, now: float) -> bool:
-        """Whether the devices that are there have told their state since the start."""
+    def _has_states(self, now: float) -> bool:
+        """Whether the devices that are there have had time to send their state since the start."""
         return self._began is not None and now - self._began >= STATES_SECONDS
 
     @property
@@ -320,7 +320,7 @@ class Coordinator:
         """Whether the round that is open asks for sums of other layers than the configuration."""
         told = self.course.round
         wanted = None if told is None else told.config.statistics
-        return wanted is not None and (self._head is None or wanted != self._head.told)
+        return wanted is not None and (self._head is None or wanted != self._head.settings)
 
     def _carry_out(self, order: Order, now: float) -> None:
         """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
@@ -349,7 +349,7 @@ class Coordinator:
     def _abandon(self, now: float, reason: str) -> None:
         """End the round without a model."""
         log.warning("round_abandoned", round=self.course.number, reason=reason)
-        self._end(self.course.standing.hash, now, StageVerdict(accepted=False, reason=reason))
+        self._finish_round(self.course.standing.hash, now, StageVerdict(accepted=False, reason=reason))
 
     def _enter(self, course: FleetState) -> None:
         """Be somewhere else from now on: durably, and then for all to see."""
@@ -386,7 +386,7 @@ class Coordinator:
     def _settings(self) -> RoundSettings:
         """What devices do in a round."""
         head = self._head
-        return replace(self._config.settings, statistics=None if head is None else head.told)
+        return replace(self._config.settings, statistics=None if head is None else head.settings)
 
     def _extend(self, now: float) -> None:
         asked = self.course.asked
@@ -408,7 +408,7 @@ class Coordinator:
             weights, aggregate = self._made(count)
         except TrainingError as problem:
             log.error("round_failed", round=self.course.number, devices=count, problem=problem.line())
-            self._end(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
+            self._finish_round(standing.hash, now, StageVerdict(accepted=False, reason=problem.line()))
             return
         about = ModelOrigin(
             round=self.course.number,
@@ -425,7 +425,7 @@ class Coordinator:
         if aggregate.left_out:
             log.warning("devices_left_out", round=self.course.number, devices=list(aggregate.left_out[:20]))
         if not self._config.stages:
-            self._end(model.hash, now, None)
+            self._finish_round(model.hash, now, None)
             return
         asked = tuple(sorted({*self.admission.contributors, *(self.course.asked or ())}))
         self.course = replace(self.course, asked=asked)
@@ -444,7 +444,7 @@ class Coordinator:
     def _next_stage(self, now: float) -> None:
         told, stage = self.course.round, self.course.stage + 1
         if told is None or stage >= len(self._config.stages):  # the configuration has fewer stages now
-            self._end(self.course.standing.hash if told is None else told.base.hash, now, None)
+            self._finish_round(self.course.standing.hash if told is None else told.base.hash, now, None)
         else:
             self._begin_stage(told.base, stage, now)
 
@@ -498,9 +498,9 @@ class Coordinator:
         if verdict.accepted and self.course.stage + 1 < len(self._config.stages):
             self._next_stage(now)
             return
-        self._end(told.base.hash, now, verdict)
+        self._finish_round(told.base.hash, now, verdict)
 
-    def _end(self, digest: str, now: float, verdict: StageVerdict | None) -> None:
+    def _finish_round(self, digest: str, now: float, verdict: StageVerdict | None) -> None:
         accepted = verdict is None or verdict.accepted
         before = self.course.standing
         model = self.journal.base(digest) if accepted else before
@@ -537,7 +537,7 @@ class Coordinator:
         if not anew and moment - self._published < STATUS_SECONDS:
             return
         self._published = moment
-        told = self.told = self._status()
+        told = self.latest_status = self._status()
         self.journal.publish_status(json.dumps(json_ready(told.to_json()), indent=1).encode())
         if self._session.connected:
             self._publisher.publish(told, self.journal.lineage[-ROUNDS:])

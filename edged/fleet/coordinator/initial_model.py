@@ -52,7 +52,7 @@ def head_of(config: CoordinatorConfig, weights: Weights) -> SolvedHead | None:
     bundle = Bundle.open(config.model)
     head = SolvedHead.of(shapes, config.statistics, "values" if bundle.loss in MEASURING else "classes")
     try:
-        for number, layer in enumerate(head.told.layers):
+        for number, layer in enumerate(head.settings.layers):
             HeadInputs(bundle, weights, layer, number).check()
     except (RefusedError, UnavailableError) as problem:
         raise ConfigError(problem.what, where=str(config.model), remedy=problem.remedy) from None

@@ -78,10 +78,10 @@ class MaskKeeper:
             self._masks = Masks(token, told.opened)
             for record in self._log.records:
                 self._apply(self._masks, record.head, self._log.read(record))
-            self._tell_again(self._masks)
+            self._resend_requests(self._masks)
 
-    def _tell_again(self, masks: Masks) -> None:
-        """What an earlier process may not have told: all that a device waits for, which it takes once."""
+    def _resend_requests(self, masks: Masks) -> None:
+        """Queue all that devices wait for: an earlier process might not have sent it. They accept it once."""
         if masks.stage == "sharing":
             waiting, step = masks.joined.keys() - masks.shares.keys(), ROSTER
         elif masks.stage == "collecting":
@@ -109,7 +109,7 @@ class MaskKeeper:
         if what == ROSTER:
             masks.make_roster(carried=head.get("carried", ""), members=head.get("members"))
         elif what == SHARED:
-            masks.end_sharing()
+            masks.choose_sharers()
         else:
             masks.close(head["names"])
 
@@ -182,18 +182,18 @@ class MaskKeeper:
         over = now >= self._course.until or skip
         waited = skip or now - masks.since >= self._config.masks.wait
         if masks.stage == "joining":
-            return self._end_joining(masks, excluded, now, waited=waited or over, over=over)
+            return self._check_joining(masks, excluded, now, waited=waited or over, over=over)
         if masks.stage == "sharing":
-            return self._end_sharing(masks, now, waited=waited)
+            return self._check_sharing(masks, now, waited=waited)
         if masks.stage == "collecting":
-            return self._end_collecting(masks, set(there).difference(excluded), now, over=over)
-        return self._end_unmasking(masks, now, waited=waited)
+            return self._check_collecting(masks, set(there).difference(excluded), now, over=over)
+        return self._check_unmasking(masks, now, waited=waited)
 
     @property
     def _least(self) -> int:
         return max(FEWEST, self._config.round.least)
 
-    def _end_joining(
+    def _check_joining(
         self, masks: Masks, excluded: Collection[str], now: float, *, waited: bool, over: bool
     ) -> Due:
         told, count = self._course.round, len(masks.joined)
@@ -208,10 +208,10 @@ class MaskKeeper:
             return WAIT
         return Due("abandon", f"too few have joined: {count} of {self._least}") if over else WAIT
 
-    def _end_sharing(self, masks: Masks, now: float, *, waited: bool) -> Due:
+    def _check_sharing(self, masks: Masks, now: float, *, waited: bool) -> Due:
         if len(masks.shares) < len(masks.joined) and not waited:
             return WAIT
-        masks.end_sharing()
+        masks.choose_sharers()
         count = len(masks.sharers or ())
         if count < self._least:
             return Due("abandon", f"too few have shared keys: {count} of {self._least}")
@@ -219,7 +219,7 @@ class MaskKeeper:
         self._outgoing.extend((name, SHARES) for name in sorted(masks.sharers or ()))
         return WAIT
 
-    def _end_collecting(self, masks: Masks, there: set[str], now: float, *, over: bool) -> Due:
+    def _check_collecting(self, masks: Masks, there: set[str], now: float, *, over: bool) -> Due:
         wanted = min(self._config.round.devices, len(masks.sharers or ()))
         if len(there) < self._least or not (over or len(there) >= wanted):
             return Due("abandon", f"too few updates: {len(there)} of {self._least}") if over else WAIT
@@ -232,7 +232,7 @@ class MaskKeeper:
         self._asked = now
         return WAIT
 
-    def _end_unmasking(self, masks: Masks, now: float, *, waited: bool) -> Due:
+    def _check_unmasking(self, masks: Masks, now: float, *, waited: bool) -> Due:
         if masks.complete:
             return Due("close")
         if waited:

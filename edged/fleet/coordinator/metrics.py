@@ -43,12 +43,12 @@ Found = Sequence[tuple[dict[str, str], "CoordinatorStatus"]]
 
 def page(coordinators: Sequence[Coordinator]) -> str:
     """The text that Prometheus reads, of a fleet and its groups."""
-    each = [told for one in coordinators if (told := one.told)]
-    found: Found = [({"fleet": told.fleet, "group": told.group}, told) for told in each]
+    each = [status for one in coordinators if (status := one.latest_status)]
+    found: Found = [({"fleet": status.fleet, "group": status.group}, status) for status in each]
     text = PrometheusText()
     text.many("gauge", "edged_fleet_build_info", "The version; 1.", [({"version": __version__}, 1)])
     for name, key, about in GAUGES:
-        text.many("gauge", name, about, [(labels, int(getattr(told, key))) for labels, told in found])
+        text.many("gauge", name, about, [(labels, int(getattr(status, key))) for labels, status in found])
     _phases(text, found)
     _rollout(text, found)
     _totals(text, found)
@@ -57,36 +57,38 @@ def page(coordinators: Sequence[Coordinator]) -> str:
 
 def _phases(text: PrometheusText, found: Found) -> None:
     phases = [
-        ({**labels, "phase": phase}, int(told.phase == phase)) for labels, told in found for phase in PHASES
+        ({**labels, "phase": phase}, int(status.phase == phase))
+        for labels, status in found
+        for phase in PHASES
     ]
     text.many("gauge", "edged_fleet_phase", "1 for the phase of the round, 0 for the others.", phases)
     reasons = [
         ({**labels, "reason": reason}, count)
-        for labels, told in found
-        for reason, count in Counter(told.why_not.values()).most_common(MOST_REASONS)
+        for labels, status in found
+        for reason, count in Counter(status.why_not.values()).most_common(MOST_REASONS)
     ]
     text.many("gauge", "edged_fleet_devices_not_ready", "Devices that take no part, by the reason.", reasons)
 
 
 def _rollout(text: PrometheusText, found: Found) -> None:
     for name, key, about in ROLLOUT:
-        values = [(labels, int(getattr(told.rollout, key, None) or 0)) for labels, told in found]
+        values = [(labels, int(getattr(status.rollout, key, None) or 0)) for labels, status in found]
         text.many("gauge", name, about, values)
-    worse = [(labels, 0 if told.rollout is None else len(told.rollout.worse)) for labels, told in found]
+    worse = [(labels, 0 if status.rollout is None else len(status.rollout.worse)) for labels, status in found]
     text.many("gauge", "edged_fleet_rollout_worse", "Devices for which the model is worse.", worse)
 
 
 def _totals(text: PrometheusText, found: Found) -> None:
     ended = [
-        ({**labels, "outcome": outcome}, told.totals.rounds.get(outcome, 0))
-        for labels, told in found
+        ({**labels, "outcome": outcome}, status.totals.rounds.get(outcome, 0))
+        for labels, status in found
         for outcome in ("accepted", "rejected")
     ]
     text.many("counter", "edged_fleet_rounds_total", "Rounds that ended since the start.", ended)
     refused = [
         ({**labels, "reason": reason}, count)
-        for labels, told in found
-        for reason, count in sorted(told.totals.refused.items())
+        for labels, status in found
+        for reason, count in sorted(status.totals.refused.items())
     ]
     text.many("counter", "edged_fleet_refused_total", "Messages refused since the start, by reason.", refused)
 

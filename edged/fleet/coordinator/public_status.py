@@ -88,7 +88,7 @@ class StatusPublisher:
 
     def __init__(self, announcer: Announcer) -> None:
         self._announcer = announcer
-        self._told: dict[str, Any] = {}
+        self._published: dict[str, Any] = {}
         self._at = float("-inf")
 
     def publish(self, status: CoordinatorStatus, rounds: Sequence[RoundRecord]) -> None:
@@ -96,9 +96,9 @@ class StatusPublisher:
         told = dict(json_ready(status.without("at", "connected", "until")))
         told["why_not"] = dict(list(status.why_not.items())[:NAMED])
         told["rounds"] = [_short(entry) for entry in rounds[-ROUNDS:]]
-        if told == self._told and status.at - self._at < EVERY_SECONDS:
+        if told == self._published and status.at - self._at < EVERY_SECONDS:
             return
-        self._told, self._at = told, status.at
+        self._published, self._at = told, status.at
         payload = json.dumps(told | {"at": status.at, "until": status.until, "every": EVERY_SECONDS})
         self._announcer.status(payload.encode())
 

@@ -129,8 +129,8 @@ class Masks:
         self.ring = neighbours(self.joined, self.token, most)
         self.carried, self.members = carried, members or {}
 
-    def end_sharing(self) -> None:
-        """Those mask whose secrets can be found again: enough of their neighbours have shared, too."""
+    def choose_sharers(self) -> None:
+        """Choose those who mask: enough of their neighbours have shared keys to find their secrets again."""
         ring, left = self.ring or {}, set(self.shares)
         while True:
             fitting = {n for n in left if 1 + len(left.intersection(ring[n])) >= threshold(1 + len(ring[n]))}

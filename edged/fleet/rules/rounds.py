@@ -110,7 +110,7 @@ def due(
 
 def extended(course: FleetState, more: tuple[str, ...], pace: RoundSection, now: float) -> FleetState:
     """Extend the round by its deadline, with more devices."""
-    told = _told(course)
+    told = _announcement(course)
     asked = None if course.asked is None else tuple(sorted({*course.asked, *more}))
     until = now + pace.deadline
     told = replace(told, devices=asked, deadline=until)
@@ -128,7 +128,7 @@ def trial(
 ) -> FleetState:
     """The round is closed, or the share before has agreed: `devices` try its model now, of all `asked`."""
     past = _past(course, keep)
-    told = replace(_told(course), state="closed", base=model, devices=devices, deadline=until)
+    told = replace(_announcement(course), state="closed", base=model, devices=devices, deadline=until)
     return replace(
         course, phase="trial", round=told, asked=asked, stage=stage, until=until, past=past, queue=()
     )
@@ -143,7 +143,7 @@ def ended(course: FleetState, model: BaseModelInfo, pace: RoundSection, now: flo
     """The round is done, and this is the fleet's model."""
     past = _past(course, keep)
     version = course.version + (model.hash != course.standing.hash)
-    told = replace(_told(course), state="done", base=model, devices=None)
+    told = replace(_announcement(course), state="done", base=model, devices=None)
     return replace(
         course, phase="done", round=told, standing=model, version=version, until=now + pace.every, past=past,
         queue=(), approved_by=course.approved_by if version > course.version else "",
@@ -155,14 +155,14 @@ def finished(course: FleetState, pace: RoundSection) -> bool:
     return course.phase in ("done", "waiting") and pace.rounds is not None and course.number >= pace.rounds
 
 
-def _told(course: FleetState) -> RoundAnnouncement:
+def _announcement(course: FleetState) -> RoundAnnouncement:
     if course.round is None:
         raise ValueError("there is no round")
     return course.round
 
 
 def _remembered(course: FleetState) -> KnownRound:
-    told = _told(course)
+    told = _announcement(course)
     asked = None if course.asked is None else frozenset(course.asked)
     return KnownRound(told.round, told.id, told.base.hash, asked)
 

@@ -111,8 +111,8 @@ class SolvedHead:
         return max([1, *(n for n in range(1, LARGEST + 1) if 8 * self.of_units(n).size <= MOST_BYTES)])
 
     @property
-    def told(self) -> StatisticsSettings:
-        """What devices are told of them."""
+    def settings(self) -> StatisticsSettings:
+        """The settings that devices receive with a round."""
         return StatisticsSettings(tuple(layer.layer for layer in self.layers), self.targets)
 
     @property

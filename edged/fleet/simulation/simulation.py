@@ -104,7 +104,7 @@ class SimulationPlan:
         return cast("Attack", name)
 
 
-def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) -> SimulationReport:
+def simulate(plan: SimulationPlan, on_progress: Callable[[str], Any] = lambda _: None) -> SimulationReport:
     """Run a simulation, and report what came of it.
 
     Raises ConfigError when the data cannot be divided as asked; UnavailableError when no broker is installed;
@@ -116,9 +116,9 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
         bench, parts, unseen = _divided(plan, folder)
         devices = _devices(plan, bench, parts, folder)
         _apart(plan, devices)
-        note(f"{len(devices)} devices, {len(bench.initial())} tensors, {plan.rounds} rounds")
+        on_progress(f"{len(devices)} devices, {len(bench.initial())} tensors, {plan.rounds} rounds")
         with EmbeddedBroker() as broker:
-            models = _fleet(plan, devices, (broker.host, broker.port), folder, note)
+            models = _fleet(plan, devices, (broker.host, broker.port), folder, on_progress)
         seconds = time.monotonic() - started
         apart, lineage = _apart(plan, devices), read_lineage(folder / "coordinator")
         own, scratch = apart.pop("", []), folder / "asked.onnx"
@@ -131,10 +131,10 @@ def simulate(plan: SimulationPlan, note: Callable[[str], Any] = lambda _: None) 
         }
         alone = central = closed_form = None
         if plan.alone:
-            note("training each device alone, to compare")
+            on_progress("training each device alone, to compare")
             alone = _alone(plan, bench, devices, unseen, folder)
         if plan.central:
-            note("training one model on all rows, to compare")
+            on_progress("training one model on all rows, to compare")
             central = _central(plan, bench, devices, unseen, folder)
         if plan.kind == "statistics" and lineage:
             closed_form = _closed_form(bench, own, models[lineage[-1].model], unseen, folder)
@@ -208,7 +208,7 @@ def _level(key: str) -> str:
 
 def _fleet(
     plan: SimulationPlan, devices: list[VirtualDevice], broker: tuple[str, int], folder: Path,
-    note: Callable[[str], Any],
+    on_progress: Callable[[str], Any],
 ) -> dict[str, Weights]:  # fmt: skip
     """Let the fleet learn; its models by fingerprint."""
     config = _configuration(plan, len(devices), broker, folder)
@@ -233,7 +233,7 @@ def _fleet(
             ended = sum(one.course.number for one in each)
             if ended > told:
                 told, since = ended, time.monotonic()
-                note(f"round {told} of {plan.rounds * len(each)}")
+                on_progress(f"round {told} of {plan.rounds * len(each)}")
             if time.monotonic() - since > PATIENCE:
                 coordinator.stop()
                 thread.join()
@@ -353,7 +353,7 @@ def _closed_form(
     section = StatisticsSection()
     head = SolvedHead.of({name: value.shape for name, value in initial.items()}, section)
     rows = np.concatenate([device.learned for device in devices])
-    sums = bench.statistics(rows, RoundSettings(statistics=head.told), initial)
+    sums = bench.statistics(rows, RoundSettings(statistics=head.settings), initial)
     expected = head.model(initial, sums, section)
     apart = max(float(np.abs(expected[name] - made[name]).max()) for name in expected)
     return ClosedFormFigures(bench.evaluate(expected, folder / "asked.onnx", unseen)[0].metric, apart)

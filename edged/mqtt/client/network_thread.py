@@ -277,7 +277,7 @@ class NetworkThread:
     def _disconnected(self, reason: str) -> None:
         unwanted = self._online.is_set() and not self._dropping and not self._closing.is_set()
         if unwanted and self._condition.disconnected(reason):
-            self._backoff.taken_over()
+            self._backoff.record_takeover()
 
     def _subscribed(self, mid: int, reasons: Any) -> None:
         for pattern, reason in self._subscriptions.answered(mid, reasons):

@@ -12,7 +12,7 @@ from edged.mqtt.client.connection import TAKEN_OVER, refusal_remedy
 Protocol = Literal["5", "3.1.1"]
 
 FIRST = 0.2
-SETTLED = 10.0
+STABLE_SECONDS = 10.0
 TWIN_FIRST, TWIN_LONGEST = 15.0, 300.0
 SILENT_CLOSES = 2
 PATIENCE = 2.0
@@ -25,7 +25,7 @@ log = get_logger("edged.mqtt")
 class Backoff:
     """Exponential backoff with full jitter (Brooker, AWS Architecture Blog, 2015).
 
-    A connection has to last `SETTLED` seconds to be forgiven: a broker that takes us and throws us
+    A connection has to last `STABLE_SECONDS` seconds to be forgiven: a broker that takes us and throws us
     out at once must not make us spin. Where another client uses our name, each of the two throws the
     other out: then the pauses are long, between half of 15, 30, 60 ... 300 seconds and the whole.
     """
@@ -37,14 +37,14 @@ class Backoff:
         self._twins = 0
         self._taken_over = False
 
-    def taken_over(self) -> None:
-        """Another client has come with our name; call it before `ended`."""
+    def record_takeover(self) -> None:
+        """Record that another client has our name; call it before `record_end`."""
         self._taken_over = True
         self._twins += 1
 
     def record_end(self, lasted: float) -> None:
         """Record a connection that ended after `lasted` seconds; 0 if it was never established."""
-        if lasted >= SETTLED:
+        if lasted >= STABLE_SECONDS:
             self._attempt = 0
         if lasted >= TWIN_LONGEST:
             self._twins = int(self._taken_over)
@@ -111,7 +111,7 @@ class ConnectionState:
     def __init__(self, host: str, port: int, client_id: str) -> None:
         self._where = {"host": host, "port": port}
         self._client_id = client_id
-        self._told: tuple[str, str] | None = None
+        self._logged: tuple[str, str] | None = None
         self._problem: str | None = None
         self._online = False
         self._twin = ""
@@ -134,14 +134,14 @@ class ConnectionState:
 
     def complain(self, event: str, reason: str, remedy: str) -> None:
         """Log a problem once, not at every attempt, until it changes or is over."""
-        level = log.debug if self._told == (event, reason) else log.warning
-        self._told = (event, reason)
+        level = log.debug if self._logged == (event, reason) else log.warning
+        self._logged = (event, reason)
         level(event, reason=reason, remedy=remedy, **self._where)
         self._problem = f"{reason} ({remedy})" if remedy else reason
 
     def connected(self) -> None:
         """Record that the broker has accepted the connection."""
-        self._online, self._told, self._problem = True, None, None
+        self._online, self._logged, self._problem = True, None, None
         self._since = time.monotonic()
 
     def disconnected(self, reason: str) -> bool:
@@ -153,7 +153,7 @@ class ConnectionState:
             self.complain("mqtt_lost", f"{reason}: {self._client_id}", remedy)
             return True
         # Many brokers give no reason: then only the repetition tells.
-        self._short = self._short + 1 if now - self._since < SETTLED else 0
+        self._short = self._short + 1 if now - self._since < STABLE_SECONDS else 0
         if self._short >= SUSPICIOUS:
             self._twin = (
                 f"the connection breaks again and again: does another client call itself "

@@ -74,9 +74,9 @@ class Session(NetworkThread):
         self._subscriptions.remove(filters, sink)
         self._waker.wake()
 
-    def end(self, filters: Sequence[str]) -> None:
-        """Have the broker send nothing new on these filters; what it has kept still goes to their sinks."""
-        self._subscriptions.end(filters)
+    def unsubscribe_at_broker(self, filters: Sequence[str]) -> None:
+        """Unsubscribe from filters at the broker; what it still sends goes to their sinks."""
+        self._subscriptions.unsubscribe_at_broker(filters)
         self._waker.wake()
 
     def wait_ready(self, timeout: float) -> bool:

@@ -44,7 +44,7 @@ class SideConnection:
         self._as_published = commands
         self._peers = peers
         peers.append(self)
-        self._taken = self._acked = self._epoch = 0
+        self._received = self._acked = self._epoch = 0
         self._config = config.model_copy(update={"receive_maximum": WAITING})
         self._main = main
         self._filters = filters
@@ -77,7 +77,7 @@ class SideConnection:
         if sink is not None:
             self._main.subscribe(self._filters, 1, sink, as_published=self._as_published)
             self._main.wait_ready(CONFIRM_SECONDS)
-            session.end(self._filters)
+            session.unsubscribe_at_broker(self._filters)
             if not self._as_published:
                 self._drain(session)
         session.stop()
@@ -105,13 +105,13 @@ class SideConnection:
     @property
     def unacknowledged(self) -> int:
         """Messages of this stream on the main connection that are not acknowledged."""
-        return self._taken - self._acked
+        return self._received - self._acked
 
     def count(self, delivery: ReceivedMessage) -> None:
         """Count a message that came over the main connection; on the network thread."""
         if delivery.epoch != self._epoch:
-            self._epoch, self._taken, self._acked = delivery.epoch, 0, 0
-        self._taken += delivery.qos > 0
+            self._epoch, self._received, self._acked = delivery.epoch, 0, 0
+        self._received += delivery.qos > 0
 
     def leave(self) -> None:
         """Count no longer among the others."""

@@ -84,8 +84,8 @@ class Subscriptions:
             self._gone += [pattern for pattern in filters if pattern not in left]
             self._routes = {}
 
-    def end(self, filters: Sequence[str]) -> None:
-        """Let the next `extend` tell the broker, and keep the sinks for what still comes."""
+    def unsubscribe_at_broker(self, filters: Sequence[str]) -> None:
+        """Have the next `extend` unsubscribe from filters; their sinks stay for what still arrives."""
         with self._lock:
             self._gone += filters
 

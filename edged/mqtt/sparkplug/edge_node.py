@@ -105,8 +105,8 @@ class _Part:
             Metric(name, False, self._aliases.get(name), now, BOOLEAN) for name in self.commands
         ]
 
-    def take(self, values: Mapping[str, Any], now: float) -> list[_Change]:
-        """Note values of declared metrics; those that have changed."""
+    def update(self, values: Mapping[str, Any], now: float) -> list[_Change]:
+        """Store values of declared metrics; return those that have changed."""
         changes = [
             _Change(name, value, now)
             for name, value in values.items()
@@ -265,7 +265,7 @@ class SparkplugNode:
     def report_of(self, part: _Part, values: Mapping[str, Any]) -> None:
         """Publish what has changed of the node itself or of one device."""
         with self._lock:
-            changes = part.take(values, self._clock.now())
+            changes = part.update(values, self._clock.now())
             if not self.born:
                 part.history.extend(changes)
             elif changes:

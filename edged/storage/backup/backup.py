@@ -29,7 +29,7 @@ from edged.storage.files.database import connect, migrate, schema_version, trans
 from edged.storage.journal.journal import DATABASE as REGISTRY
 from edged.storage.journal.journal import MIGRATIONS as REGISTRY_STEPS
 from edged.storage.models.key_folders import FOLDER as BY_KEY
-from edged.storage.models.key_folders import NOTE
+from edged.storage.models.key_folders import KEY_FILE
 from edged.storage.models.registry import MODELS, POINTER, present_reign
 from edged.storage.outbox import queue, tables
 from edged.storage.samples.tables import MIGRATIONS as SAMPLE_STEPS
@@ -73,7 +73,7 @@ def back_up(
     try:
         with atomic.disk_errors("backing up", state):
             picture.mkdir(mode=0o700)
-            _take(state, picture)
+            _copy_state(state, picture)
             files = {archive.entry_of(name, picture / name): picture / name for name in _names(picture)}
             told = {**about, "format": FORMAT, "schemas": _schemas(picture), **_counts(picture)}
         with atomic.disk_errors("writing the backup", out):
@@ -96,8 +96,8 @@ def _for_us_alone(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _take(state: Path, picture: Path) -> None:
-    """A picture of the state, of files first and of databases after them."""
+def _copy_state(state: Path, picture: Path) -> None:
+    """Copy the state to `picture`, files first and databases after them."""
     for attempt in range(_ATTEMPTS):
         for name in FOLDERS:
             shutil.rmtree(picture / name, ignore_errors=True)
@@ -110,14 +110,14 @@ def _take(state: Path, picture: Path) -> None:
     for name in FILES:
         if (state / name).is_file():
             _link(state / name, picture / name)
-    _take_keys(state / BY_KEY, picture / BY_KEY)
+    _copy_keys(state / BY_KEY, picture / BY_KEY)
     for name in SCHEMAS:
         if (state / name).exists():
             _copy_database(state / name, picture / name)
 
 
-def _take_keys(keys: Path, picture: Path) -> None:
-    """A picture of each key's directory, files first, too; without those that are damaged."""
+def _copy_keys(keys: Path, picture: Path) -> None:
+    """Copy each key's directory, files first; without those that are damaged."""
     for folder in sorted(keys.iterdir()) if keys.is_dir() else ():
         target = picture / folder.name
         if not (folder / REGISTRY).is_file() or ".damaged-" in folder.name:
@@ -128,8 +128,8 @@ def _take_keys(keys: Path, picture: Path) -> None:
                 _link_folder(folder / name, target / name)
         try:
             _copy_database(folder / REGISTRY, target / REGISTRY)
-            if (folder / NOTE).is_file():
-                _link(folder / NOTE, target / NOTE)
+            if (folder / KEY_FILE).is_file():
+                _link(folder / KEY_FILE, target / KEY_FILE)
         except (CorruptError, FileNotFoundError):
             shutil.rmtree(target)  # its key shares the stream's model once it is put back
 

@@ -384,15 +384,15 @@ def owner_only() -> Iterator[None]:
 def make_private(directory: Path) -> None:
     """Take all rights to a directory of ours, and to all that is in it, from others; not through links."""
     with suppress(OSError):
-        if not _take_rights(directory):
+        if not _revoke_access(directory):
             return  # it was private, or is not ours
         for path in directory.rglob("*"):
             with suppress(OSError):
-                _take_rights(path)
+                _revoke_access(path)
 
 
-def _take_rights(path: Path) -> bool:
-    """Whether others had rights to a file or directory of ours, and have none now."""
+def _revoke_access(path: Path) -> bool:
+    """Remove the rights of others to a file or directory of ours; False where they had none."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)

@@ -16,13 +16,13 @@ from edged.storage.files.damaged_database import rename_damaged
 from edged.storage.samples.erasure import erase_files
 
 FOLDER = "by-key"  # `keys/` has public keys
-NOTE = "key.json"
+KEY_FILE = "key.json"
 LONGEST = 150  # bytes of a name: file systems take 255, and what is set aside gets more
 HASHED = "~"
 
 
 @dataclass(frozen=True)
-class KeyNote:
+class KeyRecord:
     """What is known of a key whose model is not loaded: how far it has learned, and what answered last."""
 
     key: str
@@ -55,19 +55,19 @@ class KeyFolders:
         """The directory of a key, whether there is one or not."""
         return self._root / folder_name(key)
 
-    def notes(self) -> dict[str, KeyNote]:
-        """What is known of each key that has a directory; of one without a readable note next to nothing."""
+    def records(self) -> dict[str, KeyRecord]:
+        """What is known of each key that has a directory; of one without a readable record, its name."""
         found = {}
         for folder in sorted(self._root.iterdir()) if self._root.is_dir() else ():
             if folder.name.startswith((HASHED, "=")) and ".damaged-" not in folder.name and folder.is_dir():
-                note = _read(folder)
-                if note is not None:
-                    found[note.key] = note
+                record = _read(folder)
+                if record is not None:
+                    found[record.key] = record
         return found
 
-    def write(self, note: KeyNote) -> None:
+    def write(self, record: KeyRecord) -> None:
         """Write what is known of a key, durably; StorageError when the disk refuses."""
-        atomic.publish_file(self.of(note.key) / NOTE, seal(asdict(note)))
+        atomic.publish_file(self.of(record.key) / KEY_FILE, seal(asdict(record)))
 
     def make(self, key: str) -> Path:
         """Make the directory of a key; StorageError when the disk refuses."""
@@ -83,12 +83,12 @@ class KeyFolders:
         return f"{FOLDER}/{rename_damaged(self.of(key), now)}"
 
 
-def _read(folder: Path) -> KeyNote | None:
-    """The note in a key's directory; without one that can be read, as if nothing had been learned."""
+def _read(folder: Path) -> KeyRecord | None:
+    """The record in a key's directory; without one that can be read, as if nothing had been learned."""
     try:
-        values = read_sealed(folder / NOTE)
-        return KeyNote(**values)
+        values = read_sealed(folder / KEY_FILE)
+        return KeyRecord(**values)
     except (CorruptError, StorageError, TypeError):
         if folder.name.startswith(HASHED):
             return None  # nobody knows whose it is: it is found again when that key has a model again
-        return KeyNote(unquote(folder.name[1:], errors="surrogatepass"))
+        return KeyRecord(unquote(folder.name[1:], errors="surrogatepass"))

@@ -251,9 +251,9 @@ class Registry(StoredModels):
                     )
             for record in self._records("WHERE status != 'champion' AND version = ?", reign.version):
                 self._insert(replace(record, status="champion"))
-            self._note(reign)
+            self._record_reign(reign)
 
-    def _note(self, reign: Reign) -> None:
+    def _record_reign(self, reign: Reign) -> None:
         row = {name: getattr(reign, name) for name in _REIGNS.columns}
         if _REIGNS.select(self._db, "ORDER BY number DESC LIMIT 1") == [row]:
             return
@@ -299,10 +299,10 @@ class Registry(StoredModels):
             self._db.executemany("DELETE FROM models WHERE version = ?", [(v,) for v in known - stored])
         self.repaired += [f"model {v} has no files: its row was dropped" for v in sorted(known - stored)]
         for version in sorted(stored - known):
-            self._take_up(version)
+            self._insert_from_manifest(version)
 
-    def _take_up(self, version: int) -> None:
-        """A model without a row: the crash came between the two, or `state.db` was lost."""
+    def _insert_from_manifest(self, version: int) -> None:
+        """Add the row of a model that has none: a crash came between the two, or `state.db` was lost."""
         try:
             record = ModelRecord(**atomic.read_manifest(self._path_of(version))["model"])
         except (CorruptError, KeyError, TypeError):

@@ -146,8 +146,8 @@ class Outbox:
         """How many waiting messages are not held for sending."""
         return self.waiting.pending - len(self._held)
 
-    def takes(self, bulk: Sequence[OutboxMessage]) -> bool:
-        """Whether messages that belong together are small enough to be kept together."""
+    def accepts(self, bulk: Sequence[OutboxMessage]) -> bool:
+        """Whether messages that belong together are small enough to be stored together."""
         sizes = [parcel.size for parcel in bulk]
         return max(sizes, default=0) <= self._space.slice_bytes and sum(sizes) <= self._space.bulk_bytes
 

@@ -72,10 +72,10 @@ class Observer:
         """Count trainings, promotions and rollbacks."""
         message = json.loads(delivery.payload)
         with self.changed:
-            self._note(message)
+            self._record_event(message)
             self.changed.notify_all()
 
-    def _note(self, message: dict[str, Any]) -> None:
+    def _record_event(self, message: dict[str, Any]) -> None:
         kind = message["event"]
         if kind == "training_started":
             self.training = f"run {message['run']} ({message['trigger']})"

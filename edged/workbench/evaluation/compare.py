@@ -67,7 +67,7 @@ def comparison_page(
 ) -> str:
     """The comparison as one HTML page."""
     accuracy = comparison.figure == "accuracy"
-    tell = percent if accuracy else plain
+    formatter = percent if accuracy else plain
     names = list(outcomes[0].report.metric)
     rows = [
         (outcome.name, *(figure(name, outcome.report.metric.get(name)) for name in names),
@@ -81,7 +81,7 @@ def comparison_page(
         if outcome.history.curves.starts == outcomes[0].history.curves.starts
     ]
     curves = outcomes[0].history.curves
-    drawn = LineChart(curves.starts, curves.ends, lines, [Marks("drift")], tell)
+    drawn = LineChart(curves.starts, curves.ends, lines, [Marks("drift")], formatter)
     chart = drawn.html() if lines else ""
     sentences = "".join(f"<p class=lead>{_sentence(name, gain, accuracy)}</p>"
                         for name, gain in comparison.gains.items())  # fmt: skip

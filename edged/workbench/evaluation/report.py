@@ -28,15 +28,15 @@ FEW = 5
 
 def page(title: str, report: EvaluationReport, history: EvaluationHistory) -> str:
     """Render the page as HTML text."""
-    tell = percent if history.figure == "accuracy" else plain
+    formatter = percent if history.figure == "accuracy" else plain
     sections = [
         _summary(report, history),
         _figures(report, history),
         _promises(report),
-        _over_time(history, tell) if history.alarms is None else _anomalies(history, history.alarms),
+        _over_time(history, formatter) if history.alarms is None else _anomalies(history, history.alarms),
         _verdicts(report, history),
         _classes(history),
-        _retention(report, tell),
+        _retention(report, formatter),
         _settings(report, history),
     ]
     return document(title, "".join(sections))
@@ -101,14 +101,14 @@ def _last_of_keys(report: EvaluationReport, head: Sequence[str], names: Sequence
     return f"<p class=note>On the last sample of each of {last.keys:,} keys alone:</p>{table(head, rows)}"
 
 
-def _over_time(history: EvaluationHistory, tell: Callable[[float], str]) -> str:
+def _over_time(history: EvaluationHistory, formatter: Callable[[float], str]) -> str:
     curves = history.curves
     if not curves.starts:
         return ""
     lines = [
         ChartLine(name, line, curves.lines[line]) for line, name in NAMES.items() if line in curves.lines
     ]
-    chart = LineChart(curves.starts, curves.ends, lines, _moments(history), tell).html()
+    chart = LineChart(curves.starts, curves.ends, lines, _moments(history), formatter).html()
     what = {"accuracy": "Accuracy", "mae": "Mean absolute error (lower is better)"}[history.figure]
     width = curves.ends[0] - curves.starts[0] + 1
     note = f"Windows of {width:,} samples; point at one for its values."
@@ -158,17 +158,17 @@ def _classes(history: EvaluationHistory) -> str:
     return f"<h2>Classes</h2>{table(head, rows)}"
 
 
-def _retention(report: EvaluationReport, tell: Callable[[float], str]) -> str:
+def _retention(report: EvaluationReport, formatter: Callable[[float], str]) -> str:
     kept = report.retention
     if kept is None:
         return ""
     ends = kept.parts
     names = ["first", *(f"{end / 1000:.1f}k" for end in ends[1:])]
-    grid = matrix(names, names, kept.skill, lambda v: tell(abs(v)))
+    grid = matrix(names, names, kept.skill, lambda v: formatter(abs(v)))
     backward, forgotten = kept.backward_transfer, kept.forgetting
 
     def signed(value: float) -> str:
-        return change("accuracy" if tell is percent else "", value)
+        return change("accuracy" if formatter is percent else "", value)
 
     return (
         "<h2>What is remembered</h2>"
@@ -238,7 +238,7 @@ def _anomalies(history: EvaluationHistory, curves: AlarmCurves) -> str:
     alarms = curves.adapted.alarms
     last = curves.ends[-1]
     ends = [last if a.end is None else a.end for a in alarms]
-    bands = Bands("alarm", [(a.row, end, _told(a)) for a, end in zip(alarms, ends, strict=True)])
+    bands = Bands("alarm", [(a.row, end, _describe_alarm(a)) for a, end in zip(alarms, ends, strict=True)])
     chart = LineChart(
         curves.starts, curves.ends, lines, _moments(history), lambda v: plain(10**v), 0.0, [bands, known]
     ).html()
@@ -254,7 +254,7 @@ def _anomalies(history: EvaluationHistory, curves: AlarmCurves) -> str:
     )
 
 
-def _told(alarm: RecordedAlarm) -> str:
+def _describe_alarm(alarm: RecordedAlarm) -> str:
     until = "the end" if alarm.end is None else f"sample {alarm.end:,}"
     return f"alarm of {alarm.key} from sample {alarm.row:,} to {until}"
 

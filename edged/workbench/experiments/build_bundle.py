@@ -59,7 +59,7 @@ def build_bundle(order: TrialOrder) -> BundleBuilt:
         # A bundle with a seed has the random weights that come of it, and a device takes them for such.
         seed=None if order.weights is not None else order.seed,
         naming=Naming.of(order.schema),
-        note=notes.append,
+        add_note=notes.append,
     )
     return BundleBuilt(tuple(notes))
 

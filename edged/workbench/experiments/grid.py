@@ -124,7 +124,9 @@ def _named(made: Sequence[tuple[RecipeConfig, Recipe]]) -> list[Recipe]:
     for head, (entry, recipe) in zip(heads, made, strict=True):
         family = [other for its, (_, other) in zip(heads, made, strict=True) if its == head]
         differing = [key for key in _differing(family) if entry.name or key != "network"]
-        named.append(replace(recipe, name=" ".join([head, *(_told(recipe, key) for key in differing)])))
+        named.append(
+            replace(recipe, name=" ".join([head, *(_describe_setting(recipe, key) for key in differing)]))
+        )
     return named
 
 
@@ -132,7 +134,7 @@ def _differing(recipes: Sequence[Recipe]) -> list[str]:
     return [key for key in KEYS if len({getattr(recipe, key) for recipe in recipes}) > 1]
 
 
-def _told(recipe: Recipe, key: str) -> str:
+def _describe_setting(recipe: Recipe, key: str) -> str:
     value = getattr(recipe, key)
     if key == "model":
         value = value.rsplit("/", 1)[-1]

@@ -15,7 +15,7 @@ from edged.domain.training.message import Message
 from edged.workbench.experiments.ranking import FailedRecipe, RankedRecipe
 
 if TYPE_CHECKING:
-    Tell = Callable[[float | None], str]
+    Formatter = Callable[[float | None], str]
 
 ABBREVIATED = {"mae": "MAE", "rmse": "RMSE", "r2": "R²", "auroc": "AUROC"}
 LONGEST = 25  # rows of dots that are shown; the table has all
@@ -59,15 +59,15 @@ class RecipeReport(Message):
 def page(report: RecipeReport) -> str:
     """The page as HTML text, from the report with its curves."""
     rows = report.ranking
-    tell = percent if report.metric in SHARES else plain
+    formatter = percent if report.metric in SHARES else plain
     sections = [_failures(report)]
     if rows:
         sections = [
-            _lead(report, tell),
-            _intervals(report, tell),
+            _lead(report, formatter),
+            _intervals(report, formatter),
             _ranking(report),
-            _curves(report, tell),
-            _winner(rows[0], report.metric, tell),
+            _curves(report, formatter),
+            _winner(rows[0], report.metric, formatter),
             *sections,
         ]
     style = resources.files("edged.workbench.experiments").joinpath("page.css").read_text(encoding="utf-8")
@@ -84,18 +84,19 @@ def _title(metric: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _lead(report: RecipeReport, tell: Tell) -> str:
+def _lead(report: RecipeReport, formatter: Formatter) -> str:
     """What came of it, in a few sentences."""
     rows, metric = report.ranking, report.metric
     first = rows[0]
     found, test = first.validation[metric], first.test
     seeds = f"{report.seeds} seed{'s' * (report.seeds > 1)}"
-    sure = f", 95 % interval {tell(found.low)} to {tell(found.high)} from {seeds} and the samples judged"
+    interval = f"{formatter(found.low)} to {formatter(found.high)}"
+    sure = f", 95 % interval {interval} from {seeds} and the samples judged"
     text = (
         f"<b>{escape(first.recipe.name)}</b> is first of {len(rows)}: {_name(metric)} "
-        f"<b>{tell(found.mean)}</b> on the validation part{sure if found.known else ''}"
+        f"<b>{formatter(found.mean)}</b> on the validation part{sure if found.known else ''}"
     )
-    text += f"; {tell(test[metric].mean)} on the test part, which decides nothing." if test else "."
+    text += f"; {formatter(test[metric].mean)} on the test part, which decides nothing." if test else "."
     near = sum(row.clear is False for row in rows)
     if near:
         others = "other is" if near == 1 else "others are"
@@ -103,7 +104,7 @@ def _lead(report: RecipeReport, tell: Tell) -> str:
     return f"<p class=lead>{text}</p>"
 
 
-def _intervals(report: RecipeReport, tell: Tell) -> str:
+def _intervals(report: RecipeReport, formatter: Formatter) -> str:
     metric = report.metric
     rows = [
         SeedDots(
@@ -124,7 +125,7 @@ def _intervals(report: RecipeReport, tell: Tell) -> str:
     )
     more = len(report.ranking) - len(rows)
     note += f" The best {LONGEST} of {len(report.ranking)}." if more else ""
-    chart = whiskers(rows, _name(metric), tell)
+    chart = whiskers(rows, _name(metric), formatter)
     return f"<h2>{_title(metric)} ({direction})</h2>{_scrolled(chart)}<p class=note>{note}</p>"
 
 
@@ -137,7 +138,7 @@ def _ranking(report: RecipeReport) -> str:
     body = [
         (
             str(row.rank), row.recipe.name, *_own_figure(row, metric),
-            *(_tell(name)(row.validation[name].mean) for name in others),
+            *(_formatter(name)(row.validation[name].mean) for name in others),
             f"{row.step_us:,.0f} µs", size(row.peak_bytes), size(row.model_bytes),
             size(row.bundle_bytes), f"{row.parameters:,}", _range(row.epochs),
             f"{row.seconds:.1f} s",
@@ -153,12 +154,12 @@ def _ranking(report: RecipeReport) -> str:
 
 
 def _own_figure(row: RankedRecipe, metric: str) -> list[str]:
-    tell, found = _tell(metric), row.validation[metric]
-    half = tell(found.high - found.mean) if found.known else "–"
-    return [tell(found.mean), half, *([tell(row.test[metric].mean)] if row.test else [])]
+    formatter, found = _formatter(metric), row.validation[metric]
+    half = formatter(found.high - found.mean) if found.known else "–"
+    return [formatter(found.mean), half, *([formatter(row.test[metric].mean)] if row.test else [])]
 
 
-def _tell(name: str) -> Tell:
+def _formatter(name: str) -> Formatter:
     return percent if name in SHARES else plain
 
 
@@ -167,7 +168,7 @@ def _range(values: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}–{high}"
 
 
-def _curves(report: RecipeReport, tell: Tell) -> str:
+def _curves(report: RecipeReport, formatter: Formatter) -> str:
     rows, what = report.ranking, _name(report.metric)
     names = [row.recipe.name for row in rows]
     judged = [Curve(row.recipe.name, i, _mean(row, "validation_metric")) for i, row in enumerate(rows)]
@@ -177,7 +178,7 @@ def _curves(report: RecipeReport, tell: Tell) -> str:
     charts = "".join(
         f"<div><h3>{name}</h3>{chart}</div>"
         for name, chart in (
-            (_title(report.metric), curves(judged, what, tell)),
+            (_title(report.metric), curves(judged, what, formatter)),
             ("Loss", curves(loss, "loss", plain)),
         )
     )
@@ -201,7 +202,7 @@ def _mean(row: RankedRecipe, name: str) -> list[float]:
     return [sum(points) / len(points) for points in at]
 
 
-def _winner(row: RankedRecipe, metric: str, tell: Tell) -> str:
+def _winner(row: RankedRecipe, metric: str, formatter: Formatter) -> str:
     shown = row.shown
     where = f"on the {shown.rows:,} samples of the {shown.part} part"
     if shown.classes is not None and shown.confusion is not None:
@@ -210,7 +211,7 @@ def _winner(row: RankedRecipe, metric: str, tell: Tell) -> str:
         return f"<h2>Answers of the winner</h2>{_scrolled(chart)}<p class=note>{what}</p>"
     unit = "in the target's unit" if shown.unit == "target" else "in standard deviations of each target"
     chart = histogram(shown.edges or (), shown.counts or (), f"answer minus target, {unit}", plain)
-    figure = f"{_name(metric)} {tell(row.validation[metric].mean)} on the validation part"
+    figure = f"{_name(metric)} {formatter(row.validation[metric].mean)} on the validation part"
     note = f"Residuals {where}; the outermost bars hold what lies further out. {figure}."
     return f"<h2>Residuals of the winner</h2>{_scrolled(chart)}<p class=note>{escape(note)}</p>"
 

@@ -195,7 +195,7 @@ def test_the_native_engine_is_refused_and_the_reason_said(tmp_path: Path) -> Non
     with pytest.raises(BundleError, match=r"node bn: operator BatchNormalization .*left behind"):
         build(network(), tmp_path / "b", loss="mse", engine="native")
     notes: list[str] = []
-    build(network(), tmp_path / "b", loss="mse", note=notes.append)
+    build(network(), tmp_path / "b", loss="mse", add_note=notes.append)
     assert notes[0] == "running statistics are frozen, no gradient trains them: bn.mean, bn.variance"
     alone = ["for the portable engine alone"] if "native" in ENGINES else []
     assert [note.partition(":")[0] for note in notes[1:]] == alone

@@ -221,7 +221,7 @@ def test_a_weight_that_is_frozen_makes_the_bundle_one_for_the_portable_engine(
     assert f"node rnn: operator {operator} has a gradient that ends the process where {reason}" in said
     assert "--engine portable" in said
     assert not (tmp_path / "native").exists()
-    bundle = build(model, tmp_path / "some", loss="mse", optimizer="sgd", train=train, note=notes.append)
+    bundle = build(model, tmp_path / "some", loss="mse", optimizer="sgd", train=train, add_note=notes.append)
     assert bundle.engines == ("portable",)
     assert "native" not in ENGINES or notes[0] == f"for the portable engine alone: {said}"
     every = build(model, tmp_path / "all", loss="mse", optimizer="sgd")

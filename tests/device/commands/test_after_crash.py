@@ -87,7 +87,7 @@ def test_a_run_that_began_by_itself_is_not_taken_for_a_command(broker: Broker, t
 POINTS = {
     "before the candidate": ("edged.trainer.candidate", "CandidateExporter.export", "os.getppid()"),
     "before the gate": ("edged.device.promotion.rollout", "Rollout._consider", "os.getpid()"),
-    "before the swap": ("edged.device.promotion.rollout", "Rollout._take_over", "os.getpid()"),
+    "before the swap": ("edged.device.promotion.rollout", "Rollout._make_champion", "os.getpid()"),
     "before the answer": ("edged.device.learning.queued_run", "QueuedRun.finish", "os.getpid()"),
 }
 

@@ -86,7 +86,7 @@ def test_all_messages_of_a_handshake_are_counted(tmp_path: Path) -> None:
     masks.make_roster()
     hear(ROSTER)
     say(0.0)
-    masks.end_sharing()
+    masks.choose_sharers()
     hear(SHARES)
     masks.close(NAMES)
     hear(UNMASK)
@@ -146,7 +146,7 @@ def test_a_device_that_is_in_the_sum_sends_how_its_statistics_differ(tmp_path: P
         for name, device in devices.items():
             device.receive(TOPICS.peers(3, name, step), masks.message_for(name, step), 0.0)
         sent = advance()
-        masks.end_sharing()
+        masks.choose_sharers()
     masks.close(NAMES)
     for name, device in devices.items():
         device.receive(TOPICS.peers(3, name, UNMASK), masks.message_for(name, UNMASK), 0.0)

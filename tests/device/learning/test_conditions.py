@@ -14,7 +14,7 @@ from edged.device.events import Events, Listener
 from edged.device.learning.conditions import BoardWatch, ClockWatch, ConditionsReader, Pacer
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
-from edged.domain.training.trainer_messages import Resting, RunRequest
+from edged.domain.training.trainer_messages import RunPaused, RunRequest
 from edged.host.board import BoardReader
 from edged.host.vitals import VitalsReader
 from tests.device.trainers import Plant
@@ -113,12 +113,12 @@ def test_slow_predictions_halt_the_trainer_and_fast_ones_let_it_go_on(tmp_path: 
 
         def on_message(message: Message) -> None:
             heard.append(type(message))
-            if isinstance(message, Resting):
+            if isinstance(message, RunPaused):
                 served(0.001)
 
         served(0.050)
         result = process.run(RunRequest(1, "labels"), on_message)
-    assert heard.count(Resting) == 1
+    assert heard.count(RunPaused) == 1
     assert result.run == 1
 
 
@@ -165,10 +165,10 @@ class Told:
     """Stands for the trainer: what it was told of its pace."""
 
     def __init__(self) -> None:
-        self.rests: list[float] = []
+        self.pauses: list[float] = []
 
-    def pace(self, rest: float) -> None:
-        self.rests.append(rest)
+    def pace(self, pause: float) -> None:
+        self.pauses.append(pause)
 
 
 def test_a_run_under_way_slows_down_while_the_board_is_in_trouble(tmp_path: Path) -> None:
@@ -183,4 +183,4 @@ def test_a_run_under_way_slows_down_while_the_board_is_in_trouble(tmp_path: Path
     both.look()
     machine.after(5, THROTTLED)
     both.look()
-    assert told.rests == [9.0, 0.0, 0.5, 9.0]
+    assert told.pauses == [9.0, 0.0, 0.5, 9.0]

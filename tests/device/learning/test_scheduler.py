@@ -20,7 +20,7 @@ from edged.domain.training.trainer_messages import (
     CheckpointWritten,
     DamagedCheckpoint,
     Ready,
-    Resting,
+    RunPaused,
     RunProgress,
     RunRequest,
 )
@@ -422,11 +422,11 @@ def test_a_trainer_that_rests_takes_longer_and_does_the_same(
             heard.append(type(message))
             if isinstance(message, CheckpointWritten) and message.step == 300:
                 process.pace(float("inf"))
-            if isinstance(message, Resting):
+            if isinstance(message, RunPaused):
                 process.pace(0.0)
 
         result = process.run(order(1), on_message)
-    assert heard.count(Resting) == 1
+    assert heard.count(RunPaused) == 1
     assert model_bytes(result) == undisturbed
 
 

@@ -103,7 +103,7 @@ def test_a_malformed_message_of_the_trainer_ends_it_and_its_run(
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b'{"type":"Pace","rest":"soon"}\n', "Pace.rest: expected float, got 'soon'"),
+        (b'{"type":"Pace","pause":"soon"}\n', "Pace.pause: expected float, got 'soon'"),
         (encode(ORDER), "stdin: expected Setup as the first message, got RunRequest"),
         (b"nothing\n", "JSONDecodeError"),
     ],

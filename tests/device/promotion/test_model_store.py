@@ -126,7 +126,7 @@ def test_what_an_earlier_regime_needs_is_defended_unless_it_was_superseded(
 ) -> None:
     """Now nothing can be known, then the champion knew all; a drift of the errors lies in between."""
     with closing(Gate(tmp_path, GOOD, significance=0.001)) as gate:
-        gate.regimes.end_regime(gate.log.last_seq(), "error")
+        gate.regimes.close_regime(gate.log.last_seq(), "error")
         x = inputs(600, 1)
         x[:, 1] += np.float32(shift)
         coins = np.random.default_rng(2).integers(0, 2, len(x)).astype(float).tolist()

@@ -32,7 +32,7 @@ def test_at_first_there_is_nothing(registry: Registry) -> None:
 
 def test_what_was_kept_is_there_again(registry: Registry) -> None:
     regimes, budget = Regimes(), Budget().spent(3, 60.0)
-    regimes.end_regime(1000, "error", 2)
+    regimes.close_regime(1000, "error", 2)
     live = LiveDrift(classes=True, features=2)
     states = {"regimes": regimes.state(), "budget": budget.to_json(), "drift": live.state()}
     for name, state in states.items():

@@ -44,18 +44,18 @@ def test_a_signature_of_values_and_of_a_constant_feature_has_a_distance() -> Non
 
 def test_a_drift_ends_a_regime_unless_it_has_only_begun() -> None:
     regimes = Regimes()
-    assert regimes.end_regime(1000, "error", 3)
-    assert not regimes.end_regime(1000 + SHORTEST - 1, "error", 4)
-    assert regimes.end_regime(1000 + SHORTEST, "inputs", 5)
+    assert regimes.close_regime(1000, "error", 3)
+    assert not regimes.close_regime(1000 + SHORTEST - 1, "error", 4)
+    assert regimes.close_regime(1000 + SHORTEST, "inputs", 5)
     assert [(r.after, r.until, r.version) for r in regimes.ended] == [(0, 1000, 3), (1000, 1200, 5)]
     assert regimes.begun == 1200
 
 
 def test_only_a_drift_of_errors_says_that_answers_have_changed() -> None:
     regimes = Regimes()
-    regimes.end_regime(1000, "inputs")
-    regimes.end_regime(2000, "error")
-    regimes.end_regime(3000, "inputs")
+    regimes.close_regime(1000, "inputs")
+    regimes.close_regime(2000, "error")
+    regimes.close_regime(3000, "inputs")
     assert [regimes.drifted_since(r) for r in regimes.ended] == [True, True, False]
 
 
@@ -63,7 +63,7 @@ def test_of_many_regimes_the_shortest_neighbours_become_one() -> None:
     regimes = Regimes()
     lengths = [1000, 900, 300, 250, *[1000] * (KEPT - 3)]
     for until in np.cumsum(lengths).tolist():
-        regimes.end_regime(int(until), "error")
+        regimes.close_regime(int(until), "error")
     assert len(regimes.ended) == KEPT
     assert [r.until - r.after for r in regimes.ended[:3]] == [1000, 900, 550]
     assert regimes.ended[0].after == 0
@@ -71,8 +71,8 @@ def test_of_many_regimes_the_shortest_neighbours_become_one() -> None:
 
 def test_regimes_survive_as_json() -> None:
     regimes = Regimes()
-    regimes.end_regime(1000, "inputs", 3, Signature.of(rows(0), labels(0.5), 2))
-    regimes.end_regime(3000, "error")
+    regimes.close_regime(1000, "inputs", 3, Signature.of(rows(0), labels(0.5), 2))
+    regimes.close_regime(3000, "error")
     back = Regimes.from_state(json.loads(json.dumps(regimes.state())))
     assert back == regimes
     with pytest.raises(CorruptError, match="no regimes"):

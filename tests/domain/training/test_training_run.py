@@ -19,7 +19,7 @@ from edged.domain.training.trainer_messages import (
     REPORTS,
     AdoptWeights,
     CheckpointWritten,
-    Note,
+    LogLine,
     OrderFailed,
     Pace,
     RunProgress,
@@ -91,12 +91,12 @@ def test_a_round_keeps_its_settings_on_the_way() -> None:
     ("values", "problem"),
     [
         (17, "type of the message: expected one of .*, got 17"),
-        ({"rest": 1.0}, "type of the message: expected one of Setup, Pace, .*, got None"),
-        ({"type": "Note", "what": "x"}, "expected one of .*, got 'Note'"),
+        ({"pause": 1.0}, "type of the message: expected one of Setup, Pace, .*, got None"),
+        ({"type": "LogLine", "what": "x"}, "expected one of .*, got 'LogLine'"),
         ({"type": ["Pace"]}, r"expected one of .*, got \['Pace'\]"),
-        ({"type": "Pace"}, "Pace.rest: the field is missing"),
-        ({"type": "Pace", "rest": "soon"}, "Pace.rest: expected float, got 'soon'"),
-        ({"type": "Pace", "rest": True}, "Pace.rest: expected float, got True"),
+        ({"type": "Pace"}, "Pace.pause: the field is missing"),
+        ({"type": "Pace", "pause": "soon"}, "Pace.pause: expected float, got 'soon'"),
+        ({"type": "Pace", "pause": True}, "Pace.pause: expected float, got True"),
         ({"type": "RunRequest", "run": 1.5, "trigger": "labels"}, "RunRequest.run: expected int, got 1.5"),
         ({"type": "RunRequest", "run": 1, "trigger": None}, "RunRequest.trigger: expected str, got None"),
         ({"type": "RunRequest", "run": 1, "trigger": "labels", "options": []}, "expected RunOptions"),
@@ -135,7 +135,7 @@ def test_a_result_with_a_wrong_field_is_refused(name: str, value: Any, problem: 
 def test_fields_with_defaults_may_be_missing_and_unknown_ones_are_passed_over() -> None:
     assert RunRequest.from_json({"run": 1, "trigger": "x", "more": 5}) == RunRequest(1, "x")
     assert AdoptWeights.from_json({"run": 1, "folder": "/t"}).mix
-    assert Pace.from_json({"rest": 2}) == Pace(2.0)
+    assert Pace.from_json({"pause": 2}) == Pace(2.0)
     assert OrderFailed.from_json({"what": "no"}) == OrderFailed("no")
 
 
@@ -196,4 +196,4 @@ def test_progress_is_shown_as_soon_as_a_run_begins() -> None:
     assert RunProgress(3).to_json() == {"run": 3, "step": 0}
     assert RunProgress(3, 5, 60, None).to_json() == {"run": 3, "step": 5, "steps": 60, "loss": None}
     assert decode(json.loads(encode(CheckpointWritten(2, 5))), REPORTS) == CheckpointWritten(2, 5)
-    assert decode(json.loads(encode(Note("ä\nb"))), REPORTS) == Note("ä\nb")
+    assert decode(json.loads(encode(LogLine("ä\nb"))), REPORTS) == LogLine("ä\nb")

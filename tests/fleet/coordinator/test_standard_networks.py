@@ -52,7 +52,7 @@ class Site:
         self.head = SolvedHead.of(Layout.of(self.base).by_name, StatisticsSection(), targets)
 
     def sums(self, rows: np.ndarray) -> NetworkStatistics:
-        return self.setup.statistics(rows, RoundSettings(statistics=self.head.told), self.base)
+        return self.setup.statistics(rows, RoundSettings(statistics=self.head.settings), self.base)
 
     def model(self, vectors: list[np.ndarray]) -> dict[str, np.ndarray]:
         total = total_of(self.head, ((1.0, vector) for vector in vectors))
@@ -77,7 +77,7 @@ def test_the_sum_gives_the_model_of_central_training(tmp_path: Path, task: str, 
     for name, value in expected.items():
         assert np.abs(made[name] - value).max() <= 1e-6, name
     changed = {name for name in made if (made[name] != site.base[name]).any()}
-    assert changed == {n for layer in site.head.told.layers for n in (layer.weight, layer.bias)}
+    assert changed == {n for layer in site.head.settings.layers for n in (layer.weight, layer.bias)}
 
 
 @pytest.mark.parametrize("task", ["classify", "regress"])
@@ -97,11 +97,11 @@ def test_it_learns_what_no_device_knows_alone(tmp_path: Path, task: str) -> None
 
 def test_units_that_count_are_as_many_as_an_update_may_hold(tmp_path: Path) -> None:
     site = Site(tmp_path, "classify", 256, 20)
-    first, second = site.head.told.layers
+    first, second = site.head.settings.layers
     assert (first.units, second.units) == (173, 128)
     assert 8 * site.head.size <= MOST_BYTES < 8 * site.head.size + 8 * (first.units + CLASSES + 3)
     all_of_them = SolvedHead.of(Layout.of(site.base).by_name, StatisticsSection(units=512))
-    assert [layer.units for layer in all_of_them.told.layers] == [256, 128]
+    assert [layer.units for layer in all_of_them.settings.layers] == [256, 128]
 
 
 @pytest.mark.parametrize("task", ["classify", "regress"])
@@ -115,7 +115,7 @@ def test_a_coordinator_leads_such_a_round_and_refuses_false_sums(tmp_path: Path,
     )  # fmt: skip
     made.turns()
     assert made.told is not None
-    assert made.told.config.statistics == site.head.told
+    assert made.told.config.statistics == site.head.settings
     for name, sums in found.items():
         send(made, name, sums)
     last = found["a"].layers[-1]

@@ -285,6 +285,6 @@ def test_the_last_layer_is_found_by_its_name(tmp_path: Path) -> None:
     shapes = {
         f"layer{n}.{kind}": shape for n in (2, 9, 10) for kind, shape in (("weight", (4, 6)), ("bias", (4,)))
     }
-    (found,) = SolvedHead.of(shapes | {"scale": (7,)}, StatisticsSection()).told.layers
+    (found,) = SolvedHead.of(shapes | {"scale": (7,)}, StatisticsSection()).settings.layers
     assert found.weight == "layer10.weight"
     assert base_weights()["w"].shape == (CLASSES, WIDTH)

@@ -140,7 +140,7 @@ class Round:
     def share(self, names: Collection[str]) -> None:
         for name in names:
             self.masks.receive(name, SHARES, self.devices[name].share(self.masks.message_for(name, ROSTER)))
-        self.masks.end_sharing()
+        self.masks.choose_sharers()
         for name in self.masks.sharers or ():
             self.devices[name].hold(self.masks.message_for(name, SHARES))
 

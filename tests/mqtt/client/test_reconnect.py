@@ -8,7 +8,7 @@ from edged.mqtt.client.reconnect import (
     FIRST,
     LONGEST_PATIENCE,
     PATIENCE,
-    SETTLED,
+    STABLE_SECONDS,
     TWIN_LONGEST,
     Backoff,
     ConnectionState,
@@ -38,7 +38,7 @@ def test_a_connection_that_held_is_forgiven_and_one_that_broke_at_once_is_not() 
         backoff.delay()
         backoff.record_end(0.1)
     assert max(backoff.delay() for _ in range(20)) > 10.0
-    backoff.record_end(SETTLED)
+    backoff.record_end(STABLE_SECONDS)
     assert backoff.delay() <= FIRST
 
 
@@ -114,7 +114,7 @@ def test_where_another_uses_our_name_the_pauses_are_long_until_it_is_gone() -> N
     backoff = Backoff(1.0, random.Random(1))
     pauses = []
     for _ in range(8):
-        backoff.taken_over()
+        backoff.record_takeover()
         backoff.record_end(1.0)
         pauses.append(backoff.delay())
     for pause, bound in zip(pauses, (15, 30, 60, 120, 240, 300, 300, 300), strict=True):
@@ -122,7 +122,7 @@ def test_where_another_uses_our_name_the_pauses_are_long_until_it_is_gone() -> N
     backoff.record_end(0.0)  # an attempt that only failed waits as usual
     assert backoff.delay() <= 1.0
     backoff.record_end(TWIN_LONGEST)
-    backoff.taken_over()
+    backoff.record_takeover()
     backoff.record_end(1.0)
     assert backoff.delay() <= 15.0
 

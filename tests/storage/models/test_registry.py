@@ -13,7 +13,7 @@ from edged.storage.files.atomic import verify_directory
 from edged.storage.files.checksummed_json import seal
 from edged.storage.models.records import Reign
 from edged.storage.models.registry import Registry
-from edged.storage.models.resting_registry import RestingRegistry
+from edged.storage.models.reopening_registry import ReopeningRegistry
 from tests.storage.disks import Fault, PowerCutError, TestedDisk, faults
 
 ROOT = Path(__file__).parents[3]
@@ -356,7 +356,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from edged.storage.models.registry import Registry
-from edged.storage.models.resting_registry import RestingRegistry
+from edged.storage.models.reopening_registry import ReopeningRegistry
 from tests.storage.models.test_registry import add
 
 state = Path(sys.argv[1])
@@ -398,7 +398,7 @@ def test_a_registry_of_an_idle_stream_holds_no_file_and_goes_on(tmp_path: Path) 
         files = [path.readlink().name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
         return [name for name in files if name.startswith("state.db")]
 
-    with RestingRegistry.open(tmp_path) as registry:
+    with ReopeningRegistry.open(tmp_path) as registry:
         (version,) = crowned(registry, tmp_path)
         assert opened()
         registry.shrink()

@@ -228,9 +228,9 @@ def test_a_message_too_large_for_the_box_is_refused_and_counted(boxes: Boxes) ->
         Key(MessageKind.EVENT, 1),
     ]
     assert box.waiting.dropped == 1
-    assert not box.takes([parcel(MessageKind.WEIGHTS, 0, 70_000)])
-    assert box.takes([parcel(MessageKind.WEIGHTS, number, 50_000) for number in range(10)])
-    assert not box.takes([parcel(MessageKind.WEIGHTS, number, 50_000) for number in range(11)])
+    assert not box.accepts([parcel(MessageKind.WEIGHTS, 0, 70_000)])
+    assert box.accepts([parcel(MessageKind.WEIGHTS, number, 50_000) for number in range(10)])
+    assert not box.accepts([parcel(MessageKind.WEIGHTS, number, 50_000) for number in range(11)])
 
 
 def test_a_lowered_cap_is_reached_and_space_that_is_free_goes_back(boxes: Boxes) -> None:

@@ -75,7 +75,7 @@ def inflate(body: bytes, encoding: bytes, largest: int) -> bytes:
 
 def deflated(body: bytes, accepts: bytes | None) -> bytes | None:
     """Compress a body with gzip if the client accepts it and it saves time; else return None."""
-    if accepts is None or len(body) < GZIP_FROM or not _takes_gzip(accepts):
+    if accepts is None or len(body) < GZIP_FROM or not _accepts_gzip(accepts):
         return None
     deflater = zlib.compressobj(1, zlib.DEFLATED, WINDOWS[b"gzip"])
     return deflater.compress(body) + deflater.flush()
@@ -89,7 +89,7 @@ def respond(asked: Mapping[bytes, bytes], body: bytes, media: str, headers: Mapp
     return Response(body, 200, headers, media)
 
 
-def _takes_gzip(accepts: bytes) -> bool:
+def _accepts_gzip(accepts: bytes) -> bool:
     for item in accepts.lower().split(b","):
         name, _, quality = item.partition(b";")
         if name.strip() in (b"gzip", b"*"):

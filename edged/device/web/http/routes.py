@@ -178,7 +178,7 @@ class Login:
 
     async def session(self, request: Request) -> Response:
         """Return the scopes of this browser, and the CSRF token that its requests must carry."""
-        return as_json(_told(request.scope["edged.pass"]))
+        return as_json(_pass_fields(request.scope["edged.pass"]))
 
     async def begin(self, request: Request) -> Response:
         """Exchange `{"token": …}`, a token or a pairing code, for a session cookie."""
@@ -188,8 +188,8 @@ class Login:
         found = await asyncio.to_thread(self._access.login, token)
         if found is None:
             raise wrong_token(self._access, address)
-        await self._end_of(request.scope)  # a browser has one session: its token may have been the wrong one
-        response = as_json(_told(found.granted))
+        await self._log_out(request.scope)  # a browser has one session: its token may have been the wrong one
+        response = as_json(_pass_fields(found.granted))
         name, secure = session_cookie(request.scope)
         response.set_cookie(
             name, found.cookie, int(found.seconds), secure=secure, httponly=True, samesite="strict"
@@ -198,19 +198,19 @@ class Login:
 
     async def log_out(self, request: Request) -> Response:
         """End the session of this browser."""
-        await self._end_of(request.scope)
+        await self._log_out(request.scope)
         response = Response(status_code=204)
         name, secure = session_cookie(request.scope)
         response.delete_cookie(name, secure=secure, httponly=True, samesite="strict")
         return response
 
-    async def _end_of(self, scope: Scope) -> None:
+    async def _log_out(self, scope: Scope) -> None:
         session = session_of(scope)
         if session is not None:
             await asyncio.to_thread(self._access.logout, session)
 
 
-def _told(granted: Pass) -> dict[str, Any]:
+def _pass_fields(granted: Pass) -> dict[str, Any]:
     return {"scopes": sorted(granted.scopes), "csrf": granted.csrf}
 
 

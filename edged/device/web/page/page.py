@@ -82,9 +82,9 @@ class Page:
     # ---- on another thread: these might wait for the disk ------------------------------------
 
     def _view(self, shown: Pass) -> Snapshot:
-        from edged.device.web.page.snapshot import take_snapshot
+        from edged.device.web.page.snapshot import read_snapshot
 
-        return take_snapshot(
+        return read_snapshot(
             self._pipeline, self._status, self._state, self._vitals, shown.scopes, self._reviews
         )
 

@@ -35,13 +35,13 @@ REPORTED = ("quality", "model", "keys", "training", "sensors", "storage", "event
 
 def health(view: Snapshot) -> str:
     """Return whether the device is healthy, its problems, and its paused parts."""
-    troubles, resting = view.troubles, view.status.on_hold
+    troubles, paused = view.troubles, view.status.on_hold
     well = not troubles
     lines = [f'<p class="state {"well" if well else "ill"}">{"Healthy" if well else "Needs attention"}</p>']
     if troubles:
         lines.append("<ul>" + "".join(f"<li>{escape(trouble)}</li>" for trouble in troubles) + "</ul>")
-    if resting:
-        lines.append(f"<p>Paused by command: {escape(', '.join(resting))}</p>")
+    if paused:
+        lines.append(f"<p>Paused by command: {escape(', '.join(paused))}</p>")
     lines += [f'<p class="note">{escape(told.capitalize())}.</p>' for told in notes(view.status.to_json())]
     broker = "connected" if view.connected else "not connected"
     up = age(view.status.uptime_s)
@@ -103,8 +103,8 @@ def model(view: Snapshot) -> str:
     told = {
         "Current model": f"<b>version {now.version}</b>{' (pinned)' if now.pinned else ''}",
         "Since": moment(now.since),
-        "Live quality": f"{_tell(view)(live)} over {count(now.quality.labelled, 'label')}",
-        "Repeating the last value": _tell(view)(now.quality.repeated),
+        "Live quality": f"{_formatter(view)(live)} over {count(now.quality.labelled, 'label')}",
+        "Repeating the last value": _formatter(view)(now.quality.repeated),
         "Lineage": f"<span>{line}</span>",
     }
     if live is None:
@@ -147,7 +147,7 @@ def _verdict(record: ModelRecord) -> str:
 
 def quality(view: Snapshot) -> str:
     """Return live quality over time against the initial model, with drifts and promotions."""
-    tell = _tell(view)
+    formatter = _formatter(view)
     points = measured(view.points)
     if not points:
         if view.schema.task != "classify":
@@ -166,12 +166,12 @@ def quality(view: Snapshot) -> str:
         '<ul class="legend"><li class="live">Current model</li><li class="frozen">Initial model</li>'
         '<li class="drift">Drift</li><li class="swap">Promotion</li><li class="back">Rollback</li></ul>'
     )
-    lead = f"<p>{name.capitalize()} <b>{tell(live)}</b>"
-    lead += "" if frozen is None else f"; <b>{tell(frozen)}</b> without learning{gain}"
+    lead = f"<p>{name.capitalize()} <b>{formatter(live)}</b>"
+    lead += "" if frozen is None else f"; <b>{formatter(frozen)}</b> without learning{gain}"
     if _live(view) is None:
         lead += ", before the restart"
-    pictures = "".join(timeline(points, view.marks, view.now, tell, shape) for shape in (WIDE, NARROW))
-    return f"{lead}.</p>{pictures}{legend}" + _in_words(view, points, tell)
+    pictures = "".join(timeline(points, view.marks, view.now, formatter, shape) for shape in (WIDE, NARROW))
+    return f"{lead}.</p>{pictures}{legend}" + _in_words(view, points, formatter)
 
 
 def stretches(view: Snapshot) -> str:
@@ -183,10 +183,10 @@ def stretches(view: Snapshot) -> str:
     )
 
 
-def _in_words(view: Snapshot, points: Sequence[Point], tell: Callable[[float | None], str]) -> str:
+def _in_words(view: Snapshot, points: Sequence[Point], formatter: Callable[[float | None], str]) -> str:
     """Return the chart as a table, for screen readers."""
     chosen = points[:: max(1, len(points) // 10)]
-    rows = [(moment(ts), tell(live), tell(frozen)) for ts, live, frozen in chosen]
+    rows = [(moment(ts), formatter(live), formatter(frozen)) for ts, live, frozen in chosen]
     marks = "".join(f"<li>{moment(ts)} {escape(text)}</li>" for ts, _, text in reversed(view.marks))
     return (
         '<details id="quality-words"><summary>Show as table</summary>'
@@ -365,7 +365,7 @@ def _live(view: Snapshot) -> float | None:
     return view.status.model.quality.mean
 
 
-def _tell(view: Snapshot) -> Callable[[float | None], str]:
+def _formatter(view: Snapshot) -> Callable[[float | None], str]:
     return percent if view.schema.task == "classify" else plain
 
 

@@ -102,7 +102,7 @@ class Snapshot:
         return found
 
 
-def take_snapshot(
+def read_snapshot(
     pipeline: LivePipeline,
     status: StatusCollector,
     state: PageState,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edged.charts.svg import LEFT, TOP, Chart, extent
 
 if TYPE_CHECKING:
-    from edged.charts.svg import Tell
+    from edged.charts.svg import Formatter
     from edged.device.web.page.history import Mark, Point
 
 STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
@@ -41,12 +41,14 @@ def measured(points: Sequence[Point]) -> list[Point]:
     return [point for point in points if point[1] is not None]
 
 
-def timeline(points: Sequence[Point], marks: Sequence[Mark], now: float, tell: Tell, size: Size) -> str:
+def timeline(
+    points: Sequence[Point], marks: Sequence[Mark], now: float, formatter: Formatter, size: Size
+) -> str:
     """Return the chart; it is one image to screen readers, as the page has a table too."""
     first = points[0][0] if points else now - 60.0
     values = [v for _, live, frozen in points for v in (live, frozen) if v is not None]
     chart = Chart(size.width, size.height, 28, (first, max(now, first + 1.0)), extent(values))
-    _draw_axes(chart, now, tell, size.ticks)
+    _draw_axes(chart, now, formatter, size.ticks)
     for ts, kind, text in marks:
         if ts >= first:
             _draw_mark(chart, ts, kind, text)
@@ -58,8 +60,8 @@ def timeline(points: Sequence[Point], marks: Sequence[Mark], now: float, tell: T
     return chart.svg("Quality over time; table below", f"timeline {size.style}")
 
 
-def _draw_axes(chart: Chart, now: float, tell: Tell, ticks: int) -> None:
-    chart.grid(tell, 4)
+def _draw_axes(chart: Chart, now: float, formatter: Formatter, ticks: int) -> None:
+    chart.grid(formatter, 4)
     chart.shape("path", "axes", d=f"M{LEFT} {TOP}V{chart.foot}H{chart.right}")
     x, span = chart.x, chart.x.high - chart.x.low
     step = next((s for s in STEPS if span / s <= ticks), 86400 * (1 + span // (86400 * ticks)))

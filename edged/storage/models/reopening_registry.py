@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from edged.storage.models.registry import Registry
 
 
-class RestingRegistry(Registry):
+class ReopeningRegistry(Registry):
     """A registry whose database `close_until_used` closes; whatever is done with it next opens it again.
 
     An open one takes 300 KB and three of the process's files.
     """
 
-    _resting = False
+    _closed = False
 
     def close_until_used(self) -> None:
         """Close the database until it is used again; StorageError where the disk refuses what waits."""
         with self._lock:
-            if not self._resting:
-                self._resting = True
+            if not self._closed:
+                self._closed = True
                 self._db.close()
 
     def shrink(self) -> None:
@@ -30,18 +30,18 @@ class RestingRegistry(Registry):
     @contextmanager
     def _writing(self) -> Iterator[None]:
         with self._lock:
-            self._wake()
+            self._reopen()
             with super()._writing():
                 yield
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         with self._lock:
-            self._wake()
+            self._reopen()
             with super()._reading():
                 yield
 
-    def _wake(self) -> None:
-        if self._resting:
+    def _reopen(self) -> None:
+        if self._closed:
             self._db, _ = self._connect(self._path.parent, readonly=False)
-            self._resting = False
+            self._closed = False

@@ -101,9 +101,9 @@ def main() -> int:
     try:
         return run(Path(sys.argv[1]))
     except (EdgedError, OSError, ImportError, MemoryError) as problem:
-        told = problem if isinstance(problem, EdgedError) else from_system(problem)
-        sys.stderr.writelines(f"edged: {line}\n" for line in told.lines())
-        return EXIT_DAMAGED if isinstance(told, CorruptError) else told.exit_code
+        error = problem if isinstance(problem, EdgedError) else from_system(problem)
+        sys.stderr.writelines(f"edged: {line}\n" for line in error.lines())
+        return EXIT_DAMAGED if isinstance(error, CorruptError) else error.exit_code
 
 
 if __name__ == "__main__":

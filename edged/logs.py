@@ -163,12 +163,12 @@ _LONGEST_NAME = 64  # journald drops fields with longer names
 
 def is_journal(stream: TextIO) -> bool:
     """Whether what is written to `stream` goes to the journal; see `JOURNAL_STREAM` in systemd.exec(5)."""
-    told = os.environ.get("JOURNAL_STREAM")
+    journal = os.environ.get("JOURNAL_STREAM")
     try:
         there = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False
-    return told == f"{there.st_dev}:{there.st_ino}"
+    return journal == f"{there.st_dev}:{there.st_ino}"
 
 
 def fields(event: Mapping[str, object], line: str) -> dict[str, str]:
@@ -178,22 +178,22 @@ def fields(event: Mapping[str, object], line: str) -> dict[str, str]:
     '3'
     """
     level = str(event.get("level", "info"))
-    told = {"MESSAGE": line, "PRIORITY": str(_PRIORITIES.get(level, 6)), "SYSLOG_IDENTIFIER": "edged"}
+    entry = {"MESSAGE": line, "PRIORITY": str(_PRIORITIES.get(level, 6)), "SYSLOG_IDENTIFIER": "edged"}
     for name, value in event.items():
         if name not in ("ts", "level") and value is not None:
             field = f"EDGED_{_UNFIT.sub('_', name.upper())}"[:_LONGEST_NAME]
-            told[field] = value if isinstance(value, str) else json.dumps(value)
-    return told
+            entry[field] = value if isinstance(value, str) else json.dumps(value)
+    return entry
 
 
-def encode(told: Mapping[str, str]) -> bytes:
+def encode(entry: Mapping[str, str]) -> bytes:
     r"""One datagram: a text with line breaks is preceded by its length.
 
     >>> encode({"PRIORITY": "6", "MESSAGE": "a\nb"})
     b'PRIORITY=6\nMESSAGE\n\x03\x00\x00\x00\x00\x00\x00\x00a\nb\n'
     """
     parts = []
-    for name, text in told.items():
+    for name, text in entry.items():
         data = text.encode(errors="replace")
         if b"\n" in data:
             parts.append(name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n")

@@ -144,7 +144,7 @@ def build(
 
     path = empty_directory(out)
     shape = None if config is None else config_of(config, stream).stream
-    told = build_from_file(
+    built = build_from_file(
         Path(model), path, loss=[loss] if isinstance(loss, str) else list(loss),
         optimizer=Optimizer.of(optimizer, **(optimizer_options or {})), train=train, freeze=freeze,
         data=None if data is None else data_of(data), standardise=standardise, engine=engine,
@@ -152,11 +152,11 @@ def build(
     )  # fmt: skip
     return BuiltBundle(
         path,
-        told.engines,
-        dict(told.refused),
-        told.trainable_size,
-        told.frozen_size,
-        told.bytes,
-        told.fingerprint,
-        told.notes or (),
+        built.engines,
+        dict(built.refused),
+        built.trainable_size,
+        built.frozen_size,
+        built.bytes,
+        built.fingerprint,
+        built.notes or (),
     )

@@ -66,15 +66,15 @@ class FeedResult:
         column each: `answer0`, `answer1` and so on.
         """
         rows = slice(self.pretrained, None)
-        told = {"key": list(self.keys[rows]), "ts": self.ts[rows]}
+        columns = {"key": list(self.keys[rows]), "ts": self.ts[rows]}
         for name, values in (("answer", self.answers[rows]), ("label", self.labels[rows])):
             if self.classes:
-                told[name] = [self.classes[int(v)] if v == v else None for v in values[:, 0].tolist()]  # noqa: PLR0124
+                columns[name] = [self.classes[int(v)] if v == v else None for v in values[:, 0].tolist()]  # noqa: PLR0124
             elif values.shape[1] == 1:
-                told[name] = values[:, 0]
+                columns[name] = values[:, 0]
             else:
-                told |= {f"{name}{i}": values[:, i] for i in range(values.shape[1])}
-        return told | {"confidence": self.confidence[rows], "version": self.versions[rows]}
+                columns |= {f"{name}{i}": values[:, i] for i in range(values.shape[1])}
+        return columns | {"confidence": self.confidence[rows], "version": self.versions[rows]}
 
 
 def evaluate(

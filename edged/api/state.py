@@ -112,7 +112,7 @@ class State:
         from edged.storage.journal.last_status import read_status
 
         counts, registry = self._samples.counts(), self._registry
-        told: Mapping[str, Any] = read_status(self.path)
+        status: Mapping[str, Any] = read_status(self.path)
         reign = registry.reign()
         return Figures(
             DirectoryLock.holder(self.path),
@@ -124,8 +124,8 @@ class State:
             None if reign is None else reign.version,
             None if reign is None else reign.ts,
             registry.run_count(),
-            told.get("model", {}).get("quality"),
-            told.get("ts"),
+            status.get("model", {}).get("quality"),
+            status.get("ts"),
         )
 
     @cached_property

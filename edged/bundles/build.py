@@ -233,9 +233,9 @@ def build(
             portable=portable, engines=_engines(files), refused=refused,
             change_of=() if standardise is None else standardise.change_of,
         )  # fmt: skip
-        told, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, add_note)
+        described_forms, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, add_note)
         added += _checkpoint(plan, staged, files, checkpoint, external_above, forms)
-        seal(replace(described, forms=told), [*files, *added])
+        seal(replace(described, forms=described_forms), [*files, *added])
         _leave_only(staged, {*files, *added, DESCRIPTION})
         publish(staged, out)
     return Bundle.open(out, verify=False)

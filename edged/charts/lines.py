@@ -103,9 +103,9 @@ class LineChart:
 
     def _hover(self, chart: Chart) -> None:
         for i, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
-            told = [f"{self.unit}s {start:,} to {end:,}"]
-            told += [f"{line.name}: {self.formatter(line.values[i])}" for line in self.lines]
-            chart.stretch("hover", start, end, "\n".join(told))
+            titles = [f"{self.unit}s {start:,} to {end:,}"]
+            titles += [f"{line.name}: {self.formatter(line.values[i])}" for line in self.lines]
+            chart.stretch("hover", start, end, "\n".join(titles))
 
 
 def matrix(

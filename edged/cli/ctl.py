@@ -118,10 +118,11 @@ def _ask(
             return 0
         answer: Mapping[str, Any] = {}
         with output.err.status(f"{device}: {command}") as shown:
-            for kind, told in operator.request(device, command, fields, timeout, key):
+            for kind, message in operator.request(device, command, fields, timeout, key):
                 if kind == "answer":
-                    answer = told
-                rest = {k: v for k, v in told.items() if k not in ("transaction", "command", "ts", "status")}
+                    answer = message
+                known = ("transaction", "command", "ts", "status")
+                rest = {k: v for k, v in message.items() if k not in known}
                 shown.update(f"{device}: {command} {_brief(rest) if kind == 'progress' else ''}")
     if as_json:
         sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
@@ -134,8 +135,8 @@ def _ask(
     return REFUSED if answer.get("reason") == "refused" else FAILED
 
 
-def _brief(told: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in told.items())
+def _brief(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in fields.items())
 
 
 def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *, as_json: bool) -> None:
@@ -150,9 +151,9 @@ def _watch(address: BrokerAddress, device: str | None, seconds: float | None, *,
         operator.subscribe(watched.filters(device))
         if as_json:
             for topic, payload in _until(operator, until):
-                told = watched.receive(topic, payload)
-                if told is not None:
-                    sys.stdout.write(json.dumps(told, separators=(",", ":")) + "\n")
+                message = watched.receive(topic, payload)
+                if message is not None:
+                    sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
                     sys.stdout.flush()
             return
         with Live(watched.screen(device), console=output.out, auto_refresh=False) as live:
@@ -191,9 +192,9 @@ def _show_capabilities(data: Mapping[str, Any]) -> None:
         data["device"], {k: _flat(v) for k, v in data.items() if k not in ("device", "commands")}
     )
     table = output.new_table("", ("command", "takes", "does"))
-    for name, told in data["commands"].items():
-        takes = [field for field in told["request"].get("properties", {}) if field not in _OF_ALL]
-        table.add_row(name, " ".join(takes), told["description"])
+    for name, schema in data["commands"].items():
+        takes = [field for field in schema["request"].get("properties", {}) if field not in _OF_ALL]
+        table.add_row(name, " ".join(takes), schema["description"])
     output.out.print(table)
 
 
@@ -234,19 +235,19 @@ class DeviceWatch:
             return None
         device, name = found[1], found[2].replace(".", "/")
         try:
-            told = json.loads(payload)
+            message = json.loads(payload)
         except ValueError:
             return None
-        self._newest.setdefault(device, {})[name] = told
+        self._newest.setdefault(device, {})[name] = message
         if name == "events":
-            line = f"{when(told['ts'])} {happening(told)}"
+            line = f"{when(message['ts'])} {happening(message)}"
             self._event_lines[device] = [line, *self._event_lines.get(device, ())][:EVENT_LINES]
         known = self._devices.setdefault(device, {"device": device, "events": []})
         before = json.dumps(known)
         if name == "events":
-            known["events"] = [*known["events"], told["event"]][-EVENTS_SHOWN:]
+            known["events"] = [*known["events"], message["event"]][-EVENTS_SHOWN:]
         else:
-            known |= _summary(name, told)
+            known |= _summary(name, message)
         return known if json.dumps(known) != before else None
 
     def screen(self, device: str | None) -> RenderableType:
@@ -268,26 +269,26 @@ class DeviceWatch:
         return table
 
 
-def _summary(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(name: str, message: Mapping[str, Any]) -> dict[str, Any]:
     if name == "status":
-        return {"state": told["state"]}
+        return {"state": message["state"]}
     if name == "state/model":
-        return {"model": told["version"]}
+        return {"model": message["version"]}
     if name == "state/drift":
-        return {"drift": told["signals"]}
+        return {"drift": message["signals"]}
     if name == "state/training":
-        held = "on hold" if told.get("on_hold") else ", ".join(told["waiting_for"])
-        return {"training": held or runs(told["runs"])}
+        held = "on hold" if message.get("on_hold") else ", ".join(message["waiting_for"])
+        return {"training": held or runs(message["runs"])}
     if name == "metrics":
-        quality = next((v for k, v in told["live"].items() if k != "labelled"), None)
-        running = told["training"]["running"]
+        quality = next((v for k, v in message["live"].items() if k != "labelled"), None)
+        running = message["training"]["running"]
         more = (
             {} if running is None else {"training": f"step {running['step']} of {running.get('steps', '?')}"}
         )
         return {
             "quality": quality,
-            "samples": told["ingest"]["samples"],
-            "per_s": told["ingest"]["per_s"],
+            "samples": message["ingest"]["samples"],
+            "per_s": message["ingest"]["per_s"],
             **more,
         }
     return {}

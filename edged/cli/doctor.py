@@ -133,22 +133,22 @@ def _keys(config: Config) -> Iterator[CheckResult]:
     named = (f"{key['id']} for {' and '.join(key['for'])}" for key in found)
     yield _ok("keys", f"{len(found)} public keys count: {', '.join(named)}")
     if trust.lost:
-        told = "trust.json was damaged: known bundle versions and replaced keys are lost"
+        warning = "trust.json was damaged: known bundle versions and replaced keys are lost"
         remedy = "check the configured keys, then start once with `edged run CONFIG --allow-downgrade`"
-        yield CheckResult("trust", "warning", told, remedy)
+        yield CheckResult("trust", "warning", warning, remedy)
     open_to_all = sorted(config.commands.unsigned() - READS)
     if config.commands.keys and open_to_all:
-        told = f"commands.require_signed leaves these to everybody: {', '.join(open_to_all)}"
-        yield CheckResult("commands", "warning", told, "remove it, or set it to changes")
+        warning = f"commands.require_signed leaves these to everybody: {', '.join(open_to_all)}"
+        yield CheckResult("commands", "warning", warning, "remove it, or set it to changes")
     if config.model.keys and config.fleet is not None and config.fleet.adopt:
-        told = "models of a fleet are not signed: with model.keys they are evaluated and never served"
-        yield CheckResult("fleet", "warning", told, "remove model.keys, or set fleet.adopt to false")
+        warning = "models of a fleet are not signed: with model.keys they are evaluated and never served"
+        yield CheckResult("fleet", "warning", warning, "remove model.keys, or set fleet.adopt to false")
     if config.commands.keys and config.fleet is not None and not (config.fleet.keys or config.fleet.flower):
-        told = (
+        warning = (
             "rounds need no signature: anyone who can publish them can make this device train and send an"
             " update"
         )
-        yield CheckResult("fleet", "warning", told, "add the coordinator's public key to fleet.keys")
+        yield CheckResult("fleet", "warning", warning, "add the coordinator's public key to fleet.keys")
 
 
 def _web(config: Config) -> Iterator[CheckResult]:
@@ -223,8 +223,8 @@ def _operators(config: Config, bundle: Bundle) -> Iterator[CheckResult]:
         left = [name for name in names if name not in failed]
         level: Level = "error" if not left or training.engine in failed else "warning"
         remedy = f"set training.engine: {left[0]}" if left else "build the bundle for this onnxruntime"
-        told = "; ".join(f"{name}: {why}" for name, why in failed.items())
-        yield CheckResult("operators", level, told, remedy)
+        failures = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        yield CheckResult("operators", level, failures, remedy)
 
 
 def _engine(config: Config, bundle: Bundle) -> CheckResult:
@@ -294,8 +294,8 @@ def _clock(_: Config) -> Iterator[CheckResult]:
         yield _error("clock", f"the year is {year}", remedy)
         return
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    told = {True: ", set by a time server", False: ", not set by a time server", None: ""}
-    yield _ok("clock", now + told[synchronised()])
+    source = {True: ", set by a time server", False: ", not set by a time server", None: ""}
+    yield _ok("clock", now + source[synchronised()])
 
 
 def _board(config: Config) -> Iterator[CheckResult]:
@@ -352,15 +352,15 @@ def _arrivals(arrivals: Arrivals, seconds: float, unit: str) -> Iterator[CheckRe
             yield CheckResult("messages", "warning", f"no message on {name} in {seconds:g} s", remedy)
             continue
         refused = count.refused.total()
-        told = f"{count.messages:,} on {name} in {seconds:g} s"
+        summary = f"{count.messages:,} on {name} in {seconds:g} s"
         if not refused:
-            yield _ok("messages", told)
+            yield _ok("messages", summary)
             continue
         why, often = count.refused.most_common(1)[0]
         level: Level = "error" if refused >= max(ENOUGH, count.messages) else "warning"
         remedy = "correct the section stream, or the sender"
         yield CheckResult(
-            "messages", level, f"{told}, {refused:,} would be rejected, {often:,} of them: {why}", remedy
+            "messages", level, f"{summary}, {refused:,} would be rejected, {often:,} of them: {why}", remedy
         )
     if arrivals.samples:
         labelled = f", {arrivals.labelled:,} with a label" if arrivals.labelled else ""
@@ -374,5 +374,5 @@ def _arrivals(arrivals: Arrivals, seconds: float, unit: str) -> Iterator[CheckRe
     if arrivals.labels:
         found, came = arrivals.joined(), len(arrivals.labels)
         remedy = "" if found == came else "check stream.join, and the ids, keys and times in the labels"
-        told = f"{came:,} received, {found:,} match a sample"
-        yield CheckResult("labels", "warning" if remedy else "ok", told, remedy)
+        summary = f"{came:,} received, {found:,} match a sample"
+        yield CheckResult("labels", "warning" if remedy else "ok", summary, remedy)

@@ -126,8 +126,8 @@ def fleet_round(
     control = instruct(folder_of(found, group), action, (number, phase), getuser())
     done = {"pause": "no further round is opened", "resume": "rounds are opened again"}
     order = control.order
-    told = done.get(action) or f"{action}: round {number}, {phase}"
-    sys.stdout.write(f"{told}{'' if report.running or order is None else '; when the coordinator runs'}\n")
+    text = done.get(action) or f"{action}: round {number}, {phase}"
+    sys.stdout.write(f"{text}{'' if report.running or order is None else '; when the coordinator runs'}\n")
 
 
 @fleet_app.command("rollout")
@@ -152,9 +152,9 @@ def fleet_rollout(
     report = status_of(found, group)
     status = report.status
     if action == "status":
-        told = {} if status.rollout is None else status.rollout.to_json()
+        result = {} if status.rollout is None else status.rollout.to_json()
         lines = rollout_lines(status.rollout)
-        print_json(told) if as_json else sys.stdout.write("\n".join(lines) + "\n")
+        print_json(result) if as_json else sys.stdout.write("\n".join(lines) + "\n")
         return
     order: Literal["approve", "abandon"] = "approve" if action == "approve" else "abandon"
     instruct(folder_of(found, group), order, (status.round, status.phase), getuser())

@@ -50,9 +50,9 @@ def ingest(
             publisher.flush()
         finally:
             publisher.close()
-            told = {"published": publisher.acknowledged, "topic": where}
+            result = {"published": publisher.acknowledged, "topic": where}
             shown = f"{where}: {publisher.acknowledged} messages published\n"
-            print_json(told) if as_json else sys.stdout.write(shown)
+            print_json(result) if as_json else sys.stdout.write(shown)
 
 
 def _topic(stream: StreamConfig, given: str | None) -> str:
@@ -74,6 +74,6 @@ def _topic(stream: StreamConfig, given: str | None) -> str:
             )
         return topic
     if not is_one_of(given, stream.all_topics):
-        told = f"{given!r} is no topic of the stream"
-        raise ConfigError(told, where="--topic", remedy=f"one of {', '.join(stream.all_topics)}")
+        problem = f"{given!r} is no topic of the stream"
+        raise ConfigError(problem, where="--topic", remedy=f"one of {', '.join(stream.all_topics)}")
     return given

@@ -163,10 +163,10 @@ def show_machines(found: Sequence[Machine], survey: Survey) -> None:
     output.out.print(table)
     used = sum(len(machine.topics) for machine in found)
     others = len(survey.topics) - used
-    told = [f"and {rows - MOST_ROWS} more fields"] if rows > MOST_ROWS else []
-    told += [f"{others} other topics have no readings"] if others else []
-    if told:
-        output.say("; ".join(told))
+    lines = [f"and {rows - MOST_ROWS} more fields"] if rows > MOST_ROWS else []
+    lines += [f"{others} other topics have no readings"] if others else []
+    if lines:
+        output.say("; ".join(lines))
 
 
 def interview(found: Sequence[Machine], proposed: Sequence[int]) -> Draft:
@@ -238,17 +238,17 @@ def _ask_labels(draft: Draft) -> Labels:
     fields = [c for c in draft.machine.candidates() if _can_label(c)]
     if draft.labels.candidate is not None:
         fields = [draft.labels.candidate, *(c for c in fields if c != draft.labels.candidate)]
-    told = [f"the field {c.name}: {c.field.shown}" for c in fields]
-    told += [
+    choices = [f"the field {c.name}: {c.field.shown}" for c in fields]
+    choices += [
         f"labels that you send by hand, on {draft.label_topic}",
         "no labels: learn what is normal, report anomalies",
     ]
     output.say("How should it learn?")
-    for number, line in enumerate(told, 1):
+    for number, line in enumerate(choices, 1):
         output.say(f" {number:>3}  {line}")
     default = 1 if draft.labels.candidate is not None else len(fields) + 1
-    choice = (_numbers("Number", [default], len(told)) or [default])[0]
-    if choice == len(told):
+    choice = (_numbers("Number", [default], len(choices)) or [default])[0]
+    if choice == len(choices):
         return Labels("normal")
     if choice <= len(fields):
         labels = Labels.of(fields[choice - 1])

@@ -108,9 +108,9 @@ def _failed(problem: EdgedError | OSError | ImportError | MemoryError) -> int:
     if isinstance(problem, BrokenPipeError):
         sys.stderr.close()
         return 0
-    told = problem if isinstance(problem, EdgedError) else from_system(problem)
-    sys.stderr.writelines(f"edged: {line}\n" for line in told.lines())
-    return told.exit_code
+    error = problem if isinstance(problem, EdgedError) else from_system(problem)
+    sys.stderr.writelines(f"edged: {line}\n" for line in error.lines())
+    return error.exit_code
 
 
 def _show_usage(problem: Any) -> None:
@@ -201,8 +201,8 @@ def status(
     from edged.device.admin.local_status import status_of
 
     if len(configs) > 1:
-        told = {one.name: status_of(one).to_json() for one in configs}
-        print_json({"streams": told}) if as_json else output.show_streams(told)
+        reports = {one.name: status_of(one).to_json() for one in configs}
+        print_json({"streams": reports}) if as_json else output.show_streams(reports)
         return
     values = status_of(configs[0]).to_json()
     print_json(values) if as_json else output.show_status(values)

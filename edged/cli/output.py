@@ -77,11 +77,11 @@ def show_status(values: Mapping[str, Any]) -> None:
         _show_keys(values["keys"])
 
 
-def _show_keys(told: Mapping[str, Any]) -> None:
+def _show_keys(report: Mapping[str, Any]) -> None:
     """Print the keys that have models of their own, the worst first."""
     heads = ("key", "answers", "version", "accuracy", "labels", "trainings", "model")
     table = new_table("keys with models of their own", heads)
-    for line in told["worst"]:
+    for line in report["worst"]:
         table.add_row(
             Text(line["key"]),
             "own model" if line.get("answers") else "the stream's",
@@ -92,14 +92,14 @@ def _show_keys(told: Mapping[str, Any]) -> None:
             "loaded" if line.get("loaded") else "on disk",
         )
     out.print(table)
-    if (hidden := told["own"] - len(told["worst"])) > 0:
+    if (hidden := report["own"] - len(report["worst"])) > 0:
         out.print(f"{hidden:,} more keys not shown")
 
 
-def show_streams(told: Mapping[str, Mapping[str, Any]]) -> None:
+def show_streams(streams: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the result of `edged status` of several streams, one a line."""
     table = new_table("edged", ("stream", "state", "samples", "labels", "model", "trainings", "problem"))
-    for name, values in told.items():
+    for name, values in streams.items():
         model, runs = values.get("model"), values.get("training") or {"runs": values.get("runs")}
         version = model["version"] if isinstance(model, Mapping) else model
         counts = [
@@ -115,7 +115,7 @@ def show_streams(told: Mapping[str, Mapping[str, Any]]) -> None:
 def show_training(judged: JudgedRun) -> None:
     """Print the result of `edged train`."""
     result, verdict = judged.result, judged.verdict
-    told = {
+    shown = {
         "run": result.run,
         "samples": result.samples,
         "steps": result.steps,
@@ -127,7 +127,7 @@ def show_training(judged: JudgedRun) -> None:
         "reasons": "; ".join(verdict.reasons),
         "champion": judged.champion,
     }
-    show_pairs("training run", told)
+    show_pairs("training run", shown)
 
 
 def show_audit(entries: Sequence[Mapping[str, Any]]) -> None:
@@ -214,11 +214,11 @@ def show_comparison(comparison: EvaluationComparison) -> None:
     )
     for name, report in reports.items():
         gain = gains.get(name)
-        told = ("", "", "")
+        cells = ("", "", "")
         if gain is not None:
             interval = f"{change(what, gain.low)} to {change(what, gain.high)}"
-            told = (change(what, gain.gain), interval, gain.better)
-        table.add_row(name, *(figure(n, report.metric.get(n)) for n in names), *told)
+            cells = (change(what, gain.gain), interval, gain.better)
+        table.add_row(name, *(figure(n, report.metric.get(n)) for n in names), *cells)
     out.print(table)
     show_warnings(next(iter(reports.values())).warnings)
 
@@ -294,30 +294,31 @@ def _show_notes(notes: Sequence[str]) -> None:
 
 def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
     """What inputs and outputs stand for, as far as it was told."""
-    told = {}
+    shown = {}
     for what, tensor in (("inputs", values["input"]), ("outputs", values["output"])):
         units = [f" ({unit})" if unit else "" for unit in tensor["units"]] or [""] * len(tensor["names"])
         names = tensor["names"] or [""] * len(units)
         if names:
-            told[what] = ", ".join(
+            shown[what] = ", ".join(
                 f"{name}{unit}".strip() for name, unit in zip_longest(names, units, fillvalue="")
             )
-    return told
+    return shown
 
 
 def show_export(values: Mapping[str, Any]) -> None:
     """Print the result of `edged artifacts export`."""
     before, after = values["us"]
-    told = {
+    shown = {
         "size": f"{size(values['bytes'])}, before {size(values['source_bytes'])}",
         "outputs": ", ".join(values["outputs"]),
         "one row": f"{after:g} µs here, before {before:g} µs",
     }
     if values["difference"] is not None:
-        told["difference"] = f"at most {values['difference']:.3g}, with outputs up to {values['largest']:.3g}"
+        largest = f"with outputs up to {values['largest']:.3g}"
+        shown["difference"] = f"at most {values['difference']:.3g}, {largest}"
     if values["float32_layers"]:
-        told["not quantised"] = ", ".join(values["float32_layers"])
-    show_pairs(values["file"], told)
+        shown["not quantised"] = ", ".join(values["float32_layers"])
+    show_pairs(values["file"], shown)
 
 
 def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -376,9 +377,9 @@ def show_recipes(report: RecipeReport, page: Path) -> None:
         say(f"written: {report.written.config}, {report.written.bundle}")
 
 
-def show_import(told: ImportReport) -> None:
+def show_import(report: ImportReport) -> None:
     """Print the result of `edged import`."""
-    for file in told.files:
+    for file in report.files:
         before = ": was imported before" if file.before else ""
         say(f"{file.file}: {file.samples:,} samples{before}")
         show_warnings(file.warnings)

@@ -55,10 +55,10 @@ def backup(
     if stream is None and len(configs) > 1:
         from edged.device.admin.backup_of_streams import back_up_streams
 
-        told = back_up_streams(configs, file, key).to_json()
+        result = back_up_streams(configs, file, key).to_json()
     else:
-        told = back_up(loader.load(config, stream=stream), file, key)
-    print_json(told) if as_json else output.show_pairs("backup", told)
+        result = back_up(loader.load(config, stream=stream), file, key)
+    print_json(result) if as_json else output.show_pairs("backup", result)
 
 
 def restore(
@@ -77,10 +77,10 @@ def restore(
     from edged.device.admin.backup_of_streams import holds_streams, restore_streams
 
     if stream is None and holds_streams(file):
-        told = restore_streams(loader.load_all(config), file, replace=replace, keys=key or ()).to_json()
+        result = restore_streams(loader.load_all(config), file, replace=replace, keys=key or ()).to_json()
     else:
-        told = put_back(loader.load(config, stream=stream), file, replace=replace, keys=key or ())
-    print_json(told) if as_json else output.show_pairs("restored", told)
+        result = put_back(loader.load(config, stream=stream), file, replace=replace, keys=key or ())
+    print_json(result) if as_json else output.show_pairs("restored", result)
 
 
 def import_data(
@@ -105,8 +105,8 @@ def import_data(
     from edged.device.admin.importing import import_files
 
     with ImportBar() as bar:
-        told = import_files(loader.load(config, stream=stream), files, known, bar.update)
-    print_json(told.to_json()) if as_json else output.show_import(told)
+        report = import_files(loader.load(config, stream=stream), files, known, bar.update)
+    print_json(report.to_json()) if as_json else output.show_import(report)
 
 
 weights_app = typer.Typer(help="Check and unpack weights received over MQTT.", no_args_is_help=True)
@@ -134,13 +134,13 @@ def weights_unpack(
     bases = [*(base or []), *([bundle] if bundle is not None else [])]
     parameters = unpacked(source, bases)
     size = None if out is None else write(parameters, out, bundle)
-    told = {
+    result = {
         "parameters": {name: list(value.shape) for name, value in sorted(parameters.items())},
         "fingerprint": fingerprint(parameters),
         "bytes": size,
     }
     if as_json:
-        print_json(told)
+        print_json(result)
         return
     for name, value in sorted(parameters.items()):
         sys.stdout.write(f"{name}  {list(value.shape)}\n")

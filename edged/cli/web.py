@@ -39,7 +39,7 @@ def pair(
 
     web, pairing = _opened(config)
     scope = "control" if control else "label" if label else "read"
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "code": pairing.new_code(PAIRED[scope], name),
         "scope": scope,
         "until": time.time() + CODE_SECONDS,
@@ -48,17 +48,17 @@ def pair(
         "tunnel": tunnel(web),
     }
     if as_json:
-        print_json(told)
+        print_json(result)
         return
     may = {"read": "read", "label": "read and label", "control": "read, label and control"}[scope]
-    until = time.strftime("%H:%M", time.localtime(told["until"]))
-    lines = [f"code         {told['code']}   (one browser, until {until}; it may {may})"]
-    if told["page"] is not None:
-        lines.append(f"page         {told['page']}")
-    if told["certificate"] is not None:
-        lines.append(f"certificate  SHA-256 {told['certificate']}")
+    until = time.strftime("%H:%M", time.localtime(result["until"]))
+    lines = [f"code         {result['code']}   (one browser, until {until}; it may {may})"]
+    if result["page"] is not None:
+        lines.append(f"page         {result['page']}")
+    if result["certificate"] is not None:
+        lines.append(f"certificate  SHA-256 {result['certificate']}")
         lines.append("             compare it with what the browser shows before you type the code")
-    lines.append(f"over SSH     {told['tunnel']}")
+    lines.append(f"over SSH     {result['tunnel']}")
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -329,8 +329,8 @@ def read_yaml(path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
     except yaml.YAMLError as problem:
         mark = getattr(problem, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        told = getattr(problem, "problem", None) or "cannot be parsed"
-        raise ConfigError(f"not valid YAML: {told}", where=f"{path}{line}") from problem
+        reason = getattr(problem, "problem", None) or "cannot be parsed"
+        raise ConfigError(f"not valid YAML: {reason}", where=f"{path}{line}") from problem
     if not isinstance(data, dict):
         raise ConfigError(f"{what} must be a mapping", where=str(path), remedy=remedy)
     _refuse_duplicates(root, path)

@@ -91,12 +91,12 @@ class MqttConfig(Section):
         scheme, _, rest = host.rpartition("://")
         name, _, port = rest.strip("/").partition(":")
         if scheme or (port.isdecimal() and not rest.startswith("/")):
-            told = (
+            remedy = (
                 f"host: {name}"
                 + (f", port: {port}" if port else "")
                 + (", tls: {}" if scheme == "mqtts" else "")
             )
-            raise ValueError(f"expected a name or an address alone, got {host!r}: set {told}")
+            raise ValueError(f"expected a name or an address alone, got {host!r}: set {remedy}")
         return host
 
     @model_validator(mode="after")

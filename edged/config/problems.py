@@ -33,8 +33,8 @@ def all_problems(
     for error in sorted(problem.errors(), key=lambda e: (e["type"] != "extra_forbidden", len(e["loc"]))):
         # The branches of a union have an error each.
         found.setdefault(".".join(_keys_of([str(part) for part in error["loc"]], model)), dict(error))
-    told = [_problem(error, key, path, root, overridden, model, hint) for key, error in found.items()]
-    return ConfigFileError(sorted(told, key=lambda one: line_of(one.where, path)))
+    problems = [_problem(error, key, path, root, overridden, model, hint) for key, error in found.items()]
+    return ConfigFileError(sorted(problems, key=lambda one: line_of(one.where, path)))
 
 
 def line_of(where: str, path: Path) -> int:

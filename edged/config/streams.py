@@ -115,8 +115,8 @@ def _changed(
         if not wrong:
             below = entries.get(name) or StreamEntry(name, dict(shared), places)
             sections = {key: value for key, value in change.items() if value is not None}
-            told = {**below.places, **places, "": below.places[""]}
-            entries[name] = StreamEntry(name, overlaid(below.data, sections), told)
+            merged = {**below.places, **places, "": below.places[""]}
+            entries[name] = StreamEntry(name, overlaid(below.data, sections), merged)
     if not entries and not problems:
         problems.append(ConfigError("no stream would be left", where="config.set", remedy="keep one"))
     return list(entries.values())
@@ -179,9 +179,9 @@ def _refusals(entry: Any, places: Mapping[str, str], names: set[str]) -> Iterato
     name = entry.get("name")
     where = places.get("name", f"{here}.name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        told = "this key is required" if name is None else f"{name!r} is not a valid stream name"
+        problem = "this key is required" if name is None else f"{name!r} is not a valid stream name"
         remedy = "start with one of a-z or 0-9, `_` and `-` can follow; at most 63 characters"
-        yield ConfigError(told, where=where, remedy=remedy)
+        yield ConfigError(problem, where=where, remedy=remedy)
     elif name in RESERVED:
         yield ConfigError(
             f"{name!r} is a topic of the device itself", where=where, remedy="choose another name"

@@ -43,8 +43,8 @@ class DeviceSettings:
         for name, stream in list(self._streams.items()):
             values["streams"][name] = stream.settings.config.model_dump(mode="json", include=SHOWN)
         keys = request.get("keys")
-        told = values if keys is None else {key: value_of(values, key) for key in keys}
-        return {"values": told, **self._report(loader.read_overlay(self._overlay, streams=True))}
+        selected = values if keys is None else {key: value_of(values, key) for key in keys}
+        return {"values": selected, **self._report(loader.read_overlay(self._overlay, streams=True))}
 
     def set(self, request: Request) -> Answer:
         """Set keys for all streams permanently, or one stream: `streams.<name>` with sections.

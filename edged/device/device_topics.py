@@ -203,15 +203,15 @@ class DeviceTopics:
         """Return the status of the device, with a line for each stream."""
         problem, lines = self.problem, self.lines()
         for name, stream in list(self._streams.items()):
-            told = stream.status.status()
+            status = stream.status.status()
             lines[name] = replace(
                 lines[name],
-                samples=told.samples,
-                labels=told.labels,
-                model=told.model.version,
-                quality=told.model.quality,
-                runs=told.training.runs,
-                on_hold=told.on_hold,
+                samples=status.samples,
+                labels=status.labels,
+                model=status.model.version,
+                quality=status.model.quality,
+                runs=status.training.runs,
+                on_hold=status.on_hold,
             )
         state = "degraded" if problem else "online"
         return DeviceStatus(
@@ -257,14 +257,14 @@ class DeviceTopics:
 
     def _rotate(self, request: Request) -> Answer:
         """Replace a key of the device, and of every stream for which it counts."""
-        told = KeyCommands(self._parts.config, self._trust).rotate(request)
+        answer = KeyCommands(self._parts.config, self._trust).rotate(request)
         for stream in list(self._streams.values()):
             KeyCommands(stream.config, stream.first.trust).follow(request["old"], request["new"])
-        return told
+        return answer
 
     def _revoke(self, request: Request) -> Answer:
         """Revoke a key of the device, and of every stream for which it counts."""
-        told = KeyCommands(self._parts.config, self._trust).revoke(request)
+        answer = KeyCommands(self._parts.config, self._trust).revoke(request)
         for stream in list(self._streams.values()):
             KeyCommands(stream.config, stream.first.trust).follow(request["key"], None)
-        return told
+        return answer

@@ -244,14 +244,14 @@ class SeveralStreams(Listener):
     def _set_aside_misplaced(self, folder: Path) -> None:
         for place in (folder.parent, folder):
             if os.path.lexists(place) and not place.is_dir():
-                told = rename_damaged(place, self.parts.clock.now())
-                log.warning("repaired", what=f"{place.name} was set aside as {told}: it is no directory")
+                name = rename_damaged(place, self.parts.clock.now())
+                log.warning("repaired", what=f"{place.name} was set aside as {name}: it is no directory")
 
     def _failed(self, name: str, problem: EdgedError | OSError) -> None:
-        told = problem if isinstance(problem, EdgedError) else from_system(problem)
-        self.failed[name] = told.line()
-        log.error("stream_failed", stream=name, problem=told.line(), remedy="correct it and reload")
-        self.parts.events.event(StreamFailed(name, told.line()))
+        error = problem if isinstance(problem, EdgedError) else from_system(problem)
+        self.failed[name] = error.line()
+        log.error("stream_failed", stream=name, problem=error.line(), remedy="correct it and reload")
+        self.parts.events.event(StreamFailed(name, error.line()))
 
     def _publish_streams(self) -> None:
         """Publish the list of streams and the state of each."""

@@ -51,8 +51,8 @@ def gain_needed(task: Task, gain: float) -> str:
     >>> gain_needed("classify", 0.01), gain_needed("regress", 0.1)
     ('gate.min_gain asks for +1.0 points', 'gate.min_gain asks for an error 10.0 % smaller')
     """
-    told = change("accuracy", gain) if task == "classify" else f"an error {percent(gain)} smaller"
-    return f"gate.min_gain asks for {told}"
+    needed = change("accuracy", gain) if task == "classify" else f"an error {percent(gain)} smaller"
+    return f"gate.min_gain asks for {needed}"
 
 
 def lost_class(name: str, found: PairedComparison) -> str:
@@ -76,8 +76,8 @@ def two_forms(task: Task, found: PairedComparison) -> str:
     if task == "classify":
         ours, whole = (_right(found.n, error) for error in (found.candidate, found.champion))
         return f"right in {ours:,} of {found.n:,} {HELD_BACK} as int8, in {whole:,} as float32"
-    told = "the same as" if not found.gain else _smaller(found.gain)
-    return f"mean error as int8 {told} as float32 in {found.n:,} {HELD_BACK}"
+    relation = "the same as" if not found.gain else _smaller(found.gain)
+    return f"mean error as int8 {relation} as float32 in {found.n:,} {HELD_BACK}"
 
 
 def too_few(n: int, needed: int) -> str:
@@ -101,10 +101,10 @@ def suspect_labels(task: Task, error: float, usual: float) -> str:
     'the newest labels look wrong: even the better model misses 40.0 % of them, at most 15.0 % is usual'
     """
     if task == "classify":
-        told = f"even the better model misses {percent(error)} of them, at most {percent(usual)} is usual"
+        detail = f"even the better model misses {percent(error)} of them, at most {percent(usual)} is usual"
     else:
-        told = f"even the better model's error is {plain(error)}, at most {plain(usual)} is usual"
-    return f"the newest labels look wrong: {told}"
+        detail = f"even the better model's error is {plain(error)}, at most {plain(usual)} is usual"
+    return f"the newest labels look wrong: {detail}"
 
 
 def why_not(reasons: Sequence[str], numbers: Mapping[str, float], *, forgets: bool) -> str:
@@ -119,7 +119,7 @@ def why_not(reasons: Sequence[str], numbers: Mapping[str, float], *, forgets: bo
         "judged_error": "forgets what earlier data taught" if forgets else "worse than the current model",
         "holdout": "too few labelled held-back cases",
     }
-    return next((told for name, told in kinds.items() if name in numbers), "; ".join(reasons))
+    return next((text for name, text in kinds.items() if name in numbers), "; ".join(reasons))
 
 
 # ---- what became of a run ----------------------------------------------------------------------
@@ -177,8 +177,8 @@ def _result(stream: Schema, verdict: Verdict, scale: NDArray[np.float32] | None)
         what = f"Tells {names[1]} from {names[0]}" if len(names) == 2 else "Right"
         return f"{what} in {ours:,} of {n:,} {HELD_BACK} (was {before:,})."
     if stream.task == "reconstruct":
-        told = _smaller(numbers["gain"])
-        return f"Its error on {count(n, 'usual sample')} is {told} before; alarms now follow this model."
+        less = _smaller(numbers["gain"])
+        return f"Its error on {count(n, 'usual sample')} is {less} before; alarms now follow this model."
     ours_text, before_text = _errors(stream, numbers, scale)
     if not ours_text:
         return f"Its mean error in {n:,} {HELD_BACK} is {_smaller(numbers['gain'])} before."
@@ -201,18 +201,18 @@ def _rejected(stream: Schema, verdict: Verdict, scale: NDArray[np.float32] | Non
     numbers, reason = verdict.numbers, "; ".join(verdict.reasons[-1:])
     more = NOTHING_TO_DO.format(f"{_material(stream)}s")
     if "usual_limit" in numbers:
-        told = f"{reason}. Check the newest labels; training continues with the next ones."
+        text = f"{reason}. Check the newest labels; training continues with the next ones."
     elif "lost_class" in numbers:
-        told = f"it {reason}. Check the newest labels of this class, or add more of them."
+        text = f"it {reason}. Check the newest labels of this class, or add more of them."
     elif "judged_error" in numbers:
-        told = f"it {reason}. {more}" if verdict.forgets else f"{_would(stream, verdict, scale)}. {more}"
+        text = f"it {reason}. {more}" if verdict.forgets else f"{_would(stream, verdict, scale)}. {more}"
     elif "pinned" in numbers:
-        told = f"{reason}."
+        text = f"{reason}."
     elif "holdout" in numbers:
-        told = f"{reason}. {more}"
+        text = f"{reason}. {more}"
     else:
-        told = f"{reason}. edged tries again with the next {_material(stream)}s; the log has the details."
-    return f"Not used: {told}"
+        text = f"{reason}. edged tries again with the next {_material(stream)}s; the log has the details."
+    return f"Not used: {text}"
 
 
 def _would(stream: Schema, verdict: Verdict, scale: NDArray[np.float32] | None) -> str:

@@ -26,8 +26,8 @@ def summary(status: Mapping[str, Any]) -> dict[str, str]:
     lines = {"state": str(status["state"]) + (f" (pid {status['pid']})" if status.get("pid") else "")}
     if troubles := attention(status):
         lines["attention"] = "; ".join(troubles)
-    if told := notes(status):
-        lines["note"] = "; ".join(told)
+    if remarks := notes(status):
+        lines["note"] = "; ".join(remarks)
     lines |= {
         "paused": ", ".join(status.get("on_hold") or ()) or NONE,
         "model": _model(status["model"]),
@@ -120,22 +120,22 @@ def quality(live: Mapping[str, Any] | None) -> str:
     'accuracy 90.0 % over 12,345 labels; repeating the last value 50.0 %'
     """
     live = live or {}
-    told = [f"{name} {figure(name, live[name])}" for name in FIGURES if live.get(name) is not None]
-    if not told:
+    parts = [f"{name} {figure(name, live[name])}" for name in FIGURES if live.get(name) is not None]
+    if not parts:
         return NONE
     name = "accuracy" if "accuracy" in live else "error"
     repeated = live.get("repeated")
     beside = "" if repeated is None else f"; repeating the last value {figure(name, repeated)}"
-    return f"{', '.join(told)} over {count(live['labelled'], 'label')}{beside}"
+    return f"{', '.join(parts)} over {count(live['labelled'], 'label')}{beside}"
 
 
-def key_models(told: Mapping[str, Any]) -> str:
+def key_models(report: Mapping[str, Any]) -> str:
     """How many keys have models of their own.
 
     >>> key_models({"own": 12, "answering": 9, "loaded": 5})
     '12 with models of their own: 9 answer, 5 are loaded'
     """
-    own, answering, loaded = (f"{told[name]:,}" for name in ("own", "answering", "loaded"))
+    own, answering, loaded = (f"{report[name]:,}" for name in ("own", "answering", "loaded"))
     return f"{own} with models of their own: {answering} answer, {loaded} are loaded"
 
 
@@ -154,20 +154,20 @@ def drift(state: Mapping[str, Any]) -> str:
     """
     if not state.get("signals"):
         return "none"
-    last, told = state.get("last"), count(state["signals"], "signal")
+    last, text = state.get("last"), count(state["signals"], "signal")
     if last is None:
-        return told
-    return f"{told}, latest: {last['level']} in {last['source']} at sample {last['offset']:,}"
+        return text
+    return f"{text}, latest: {last['level']} in {last['source']} at sample {last['offset']:,}"
 
 
 def training(state: Mapping[str, Any]) -> str:
     """How many runs there were, how far the present one is, and what a wanted one waits for."""
-    told = runs(state["runs"])
+    text = runs(state["runs"])
     if (progress := state.get("progress")) is not None:
-        told += f", running: {steps(progress)}"
+        text += f", running: {steps(progress)}"
     elif waiting := state.get("waiting_for"):
-        told += f", blocked by {', '.join(waiting)}"
-    return told
+        text += f", blocked by {', '.join(waiting)}"
+    return text
 
 
 def runs(number: int) -> str:
@@ -185,15 +185,15 @@ def steps(progress: Mapping[str, Any]) -> str:
     >>> steps({"run": 3, "step": 40, "steps": 200, "loss": 0.5})
     'run 3, step 40 of 200, loss 0.5'
     """
-    told = f"run {progress['run']}, " if "run" in progress else ""
-    told += f"step {progress['step']}" + (f" of {progress['steps']}" if "steps" in progress else "")
-    return told + (f", loss {plain(progress['loss'])}" if progress.get("loss") is not None else "")
+    text = f"run {progress['run']}, " if "run" in progress else ""
+    text += f"step {progress['step']}" + (f" of {progress['steps']}" if "steps" in progress else "")
+    return text + (f", loss {plain(progress['loss'])}" if progress.get("loss") is not None else "")
 
 
 def last_run(run: Mapping[str, Any]) -> str:
     """The newest run and what came of it."""
-    told = f"{run.get('id', run.get('run'))} ({run['trigger']})"
-    return f"{told}: {run['outcome']} at {when(run['ended'])}" if run.get("ended") else f"{told}: running"
+    text = f"{run.get('id', run.get('run'))} ({run['trigger']})"
+    return f"{text}: {run['outcome']} at {when(run['ended'])}" if run.get("ended") else f"{text}: running"
 
 
 def outbox(state: Mapping[str, Any]) -> str:
@@ -204,12 +204,12 @@ def outbox(state: Mapping[str, Any]) -> str:
 def _model(model: Mapping[str, Any]) -> str:
     if model["version"] is None:
         return "none yet"
-    told = f"version {model['version']} since {when(model['since'])}"
+    text = f"version {model['version']} since {when(model['since'])}"
     if model.get("parent") is not None:
-        told += f", parent {model['parent']}"
+        text += f", parent {model['parent']}"
     if model.get("missing"):
-        told += f", untrained: {model['missing']}"
-    return told + (", pinned" if model.get("pinned") else "")
+        text += f", untrained: {model['missing']}"
+    return text + (", pinned" if model.get("pinned") else "")
 
 
 def _hardware(host: Mapping[str, Any]) -> dict[str, str]:
@@ -241,13 +241,13 @@ def status_of(messages: Mapping[str, Mapping[str, Any]]) -> JsonObject | None:
     needed = ("status", "state/model", "state/training", "state/buffer", "metrics")
     if any(name not in messages for name in needed):
         return None
-    told, model, runs, buffer, metrics = (messages[name] for name in needed)
-    online = told["state"] == "online"
+    status, model, runs, buffer, metrics = (messages[name] for name in needed)
+    online = status["state"] == "online"
     problem = metrics.get("problem") if online else None
     holding = {"ingest": buffer, "serving": model, "training": runs}
     host = metrics["host"]
     return {
-        "state": "degraded" if problem else told["state"],
+        "state": "degraded" if problem else status["state"],
         "problem": problem,
         "on_hold": [name for name, state in holding.items() if state.get("on_hold")],
         "samples": metrics["ingest"]["samples"],
@@ -302,10 +302,10 @@ def _brief(value: Any) -> str:
 
 
 def _finished(said: Mapping[str, Any]) -> str:
-    told = f"Run {said['run']}: {said['outcome']}"
+    text = f"Run {said['run']}: {said['outcome']}"
     if said.get("steps") is not None and said.get("seconds") is not None:
-        told += f", {said['steps']:,} steps in {said['seconds']:.1f} s"
-    return told + (f", {said['error']}" if said.get("error") else "")
+        text += f", {said['steps']:,} steps in {said['seconds']:.1f} s"
+    return text + (f", {said['error']}" if said.get("error") else "")
 
 
 def _promoted(said: Mapping[str, Any]) -> str:
@@ -317,13 +317,13 @@ def _promoted(said: Mapping[str, Any]) -> str:
 
 def _drifted(said: Mapping[str, Any]) -> str:
     moved = [feature["feature"] for feature in said.get("features") or ()]
-    told = (
+    text = (
         f"{said['level'].capitalize()} in {said['source']} at sample {said['offset']:,} ({said['detector']}"
     )
-    told += (
+    text += (
         f" {plain(said['statistic'])}, threshold {plain(said['threshold'])})" if "statistic" in said else ")"
     )
-    return told + (f": {_brief(moved)}" if moved else "")
+    return text + (f": {_brief(moved)}" if moved else "")
 
 
 def _requested(said: Mapping[str, Any]) -> str:

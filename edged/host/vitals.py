@@ -93,8 +93,8 @@ class VitalsReader:
 
     def board(self) -> BoardVitals:
         """Read heat, power and clock."""
-        told = vars(self.read())
-        return BoardVitals(**{field.name: told[field.name] for field in fields(BoardVitals)})
+        values = vars(self.read())
+        return BoardVitals(**{field.name: values[field.name] for field in fields(BoardVitals)})
 
     def _read(self) -> Vitals:
         pages = _field(self._proc / "self" / "statm", 1)
@@ -129,8 +129,8 @@ class VitalsReader:
     def cpu_seconds(self) -> float | None:
         """CPU seconds of this process since its start; None if the system does not tell."""
         # The name in parentheses may hold spaces, so fields are counted from behind it.
-        told = text(self._proc / "self" / "stat").rpartition(")")[2]
-        user, system = _nth(told, 11), _nth(told, 12)
+        fields_text = text(self._proc / "self" / "stat").rpartition(")")[2]
+        user, system = _nth(fields_text, 11), _nth(fields_text, 12)
         return None if user is None or system is None else (user + system) / _TICKS_PER_S
 
     def _temperature(self) -> float | None:
@@ -190,9 +190,9 @@ def written_bytes(pid: int | str = "self", proc: Path = Path("/proc")) -> int | 
     return None
 
 
-def _nth(told: str, index: int) -> float | None:
+def _nth(line: str, index: int) -> float | None:
     try:
-        return float(told.split()[index])
+        return float(line.split()[index])
     except (IndexError, ValueError):
         return None
 

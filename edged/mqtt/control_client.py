@@ -238,15 +238,15 @@ class Operator:
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             for topic, payload in self.messages(until):
-                told = json.loads(payload)
-                if told.get("transaction") != request["transaction"]:
+                message = json.loads(payload)
+                if message.get("transaction") != request["transaction"]:
                     continue
                 until = time.monotonic() + timeout
                 if topic.replace(".", "/") == progress.replace(".", "/"):  # RabbitMQ makes slashes of dots
-                    yield "progress", told
+                    yield "progress", message
                     continue
-                yield "answer", told
-                if told.get("state") not in OPEN:
+                yield "answer", message
+                if message.get("state") not in OPEN:
                     return
         raise BrokerError(
             f"no answer in {timeout:g} s",

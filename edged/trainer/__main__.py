@@ -79,8 +79,8 @@ def main() -> int:
     except Exception as problem:  # noqa: BLE001  the top of the process
         # One line for the daemon, whatever it was; the rest is in the log.
         traceback.print_exc()
-        told = _foreign(problem)
-        pipe.report(_failure(told, "" if isinstance(told, StorageError) else type(problem).__name__))
+        error = _foreign(problem)
+        pipe.report(_failure(error, "" if isinstance(error, StorageError) else type(problem).__name__))
         return 1
 
 

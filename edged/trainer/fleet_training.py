@@ -147,9 +147,9 @@ class RoundTrainer:
         labelled sample; RefusedError when the base is not a model of this device's network, its task is
         another, or its output is not those layers'.
         """
-        told, task = config.statistics, self._task.schema.task
-        if told is None or SOLVED_TASKS.get(task) != told.targets:
-            kind = "nothing" if told is None else told.targets
+        settings, task = config.statistics, self._task.schema.task
+        if settings is None or SOLVED_TASKS.get(task) != settings.targets:
+            kind = "nothing" if settings is None else settings.targets
             raise RefusedError(
                 f"the round solves for {kind}, this device's task is {task}", where="statistics"
             )
@@ -157,18 +157,18 @@ class RoundTrainer:
         if len(rows) == 0:
             raise NoDataError("no labelled sample for a round", where="sample log")
         start = fitting(base, self._data.parameters(), self._trainable, ())
-        readers = [HeadInputs(self._task.bundle, start, one, n) for n, one in enumerate(told.layers)]
+        readers = [HeadInputs(self._task.bundle, start, one, n) for n, one in enumerate(settings.layers)]
         inputs = [reader.read(rows.x, self._throttle) for reader in readers]
-        y = rows.y if told.targets == "classes" else readers[0].targets(rows.y, rows.x)
+        y = rows.y if settings.targets == "classes" else readers[0].targets(rows.y, rows.x)
         usable = np.isfinite(y).all(axis=1) & np.all([np.isfinite(one).all(axis=1) for one in inputs], axis=0)
-        if told.targets == "values":
+        if settings.targets == "values":
             return NetworkStatistics(
                 tuple(HeadStatistics.of_values(one[usable], y[usable]) for one in inputs)
             )
         classes = y[usable, 0].astype(np.int64)
         of = HeadStatistics.of
         return NetworkStatistics(
-            tuple(of(x[usable], classes, one.outputs) for x, one in zip(inputs, told.layers, strict=True))
+            tuple(of(x[usable], classes, one.outputs) for x, one in zip(inputs, settings.layers, strict=True))
         )
 
     def _fit(

@@ -73,8 +73,8 @@ class WeightImporter:
         losses = {} if own is None else self._losses(own, other, holdout_rows(self._holdout, self._task))
         share = best_share(losses) if losses else 1.0
         if share == 0.0:
-            told = ", ".join(f"{tried:g}: {loss:.4g}" for tried, loss in losses.items())
-            raise RefusedError(f"the device's own weights do better on its holdout: losses by share {told}")
+            listed = ", ".join(f"{tried:g}: {loss:.4g}" for tried, loss in losses.items())
+            raise RefusedError(f"the device's own weights do better on its holdout: losses by share {listed}")
         chosen = other if share is None or own is None else mixed(own, other, share)
         received = Received(
             order.folder.name,

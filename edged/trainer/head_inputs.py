@@ -111,13 +111,13 @@ class HeadInputs:
             raise self._refusal(f"what enters the layer {self._layer.weight} is {inputs.shape[1:]} of a row")
         made = inputs @ self._weight.T + self._bias
         if model.experts:
-            expected, told = log_likelihoods(made), model.predict_experts(x)[:, self._expert]
+            expected, found = log_likelihoods(made), model.predict_experts(x)[:, self._expert]
         else:
-            expected, told = made, answered
+            expected, found = made, answered
             if answered.shape == made.shape and self._bundle.loss not in CLASSIFYING:
-                told = self.targets(answered, x).astype(np.float32)
+                found = self.targets(answered, x).astype(np.float32)
         usable = np.isfinite(inputs).all(axis=1) & np.isfinite(x).all(axis=1)
-        apart = np.abs(expected - told)[usable] if expected.shape == told.shape else np.array([np.inf])
+        apart = np.abs(expected - found)[usable] if expected.shape == found.shape else np.array([np.inf])
         if apart.max(initial=0.0) > CLOSE * max(1.0, float(np.abs(made[usable]).max(initial=0.0))):
             raise self._refusal(f"its output is not that of the layer {self._layer.weight}")
         return inputs

@@ -254,11 +254,11 @@ def _compared(before: bytes, after: bytes, output: str, rows: NDArray[np.float32
     """Largest difference of the main output, where it is still there, and the time of a row, in µs."""
     sessions = [_session(content) for content in (before, after)]
     times = [_microseconds(session, rows[:1]) for session in sessions]
-    told: dict[str, Any] = {"difference": None, "us": times}
+    figures: dict[str, Any] = {"difference": None, "us": times}
     if output in [value.name for value in sessions[1].get_outputs()]:
         old, new = (session.run([output], {session.get_inputs()[0].name: rows})[0] for session in sessions)
-        told |= {"difference": float(np.abs(new - old).max()), "largest": float(np.abs(old).max())}
-    return told
+        figures |= {"difference": float(np.abs(new - old).max()), "largest": float(np.abs(old).max())}
+    return figures
 
 
 def _session(content: bytes) -> Any:

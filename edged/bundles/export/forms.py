@@ -169,8 +169,8 @@ def _accepts_weights(
     values = {name: _like_weights(rng, shape) for name, shape in names.items()}
     answers = []
     with tempfile.TemporaryDirectory() as folder:
-        for path, told in ((source, plain), (out, slots)):
-            base = BaseModel(path, None, [Slot.of(item) for item in told], names)
+        for path, inputs in ((source, plain), (out, slots)):
+            base = BaseModel(path, None, [Slot.of(item) for item in inputs], names)
             changed = Path(folder) / path.name
             changed.write_bytes(base.with_parameters(values))
             answers.append(_answer(changed))

@@ -170,8 +170,8 @@ class Quantiser:
         laid = whole.T if transposed else whole
         self._constant(whole_name(name), (laid.astype(np.int16) + UNSIGNED).astype(np.uint8))
         self._constant(scale_name(name), scale.reshape(scale_shape))
-        told = {"axis": axis, "zero": UNSIGNED, "transposed": transposed}
-        if self.layers.setdefault(name, told) != told:
+        layer = {"axis": axis, "zero": UNSIGNED, "transposed": transposed}
+        if self.layers.setdefault(name, layer) != layer:
             raise BundleError(
                 "its weights are used in two different ways", where=name, remedy="leave out int8"
             )

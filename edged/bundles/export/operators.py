@@ -84,8 +84,8 @@ def config(path: Path, purpose: str = "all", *, types: bool = False) -> str:
         if types
         else {key: sorted(n) for key, n in required(path, purpose).items()}
     )
-    told = "" if purpose == "all" else f" for {purpose}"
-    lines = [f"# operators of the bundle {path.name}{told}; onnxruntime {onnxruntime.__version__}"]
+    suffix = "" if purpose == "all" else f" for {purpose}"
+    lines = [f"# operators of the bundle {path.name}{suffix}; onnxruntime {onnxruntime.__version__}"]
     lines += [f"{domain};{version};{','.join(names[domain, version])}" for domain, version in sorted(names)]
     return "\n".join(lines) + "\n"
 

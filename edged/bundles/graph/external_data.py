@@ -62,24 +62,24 @@ def is_elsewhere(tensor: onnx.TensorProto) -> bool:
 
 def array_of(tensor: onnx.TensorProto) -> NDArray[np.float32]:
     """The values of a float32 tensor that `load` has left in its file; read as they are used."""
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    start, shape = int(told.get("offset", 0)), tuple(tensor.dims)
-    return np.memmap(told["location"], "<f4", "r", offset=start, shape=shape)
+    location = {entry.key: entry.value for entry in tensor.external_data}
+    start, shape = int(location.get("offset", 0)), tuple(tensor.dims)
+    return np.memmap(location["location"], "<f4", "r", offset=start, shape=shape)
 
 
 def _check(tensor: onnx.TensorProto, folder: Path, model: Path) -> None:
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    file = (folder / told.get("location", "")).resolve()
+    location = {entry.key: entry.value for entry in tensor.external_data}
+    file = (folder / location.get("location", "")).resolve()
     if not file.is_relative_to(folder) or file == folder:
         raise BundleError(
-            f"{tensor.name} has its values in {told.get('location')!r}, outside of the model's directory",
+            f"{tensor.name} has its values in {location.get('location')!r}, outside of the model's directory",
             where=str(model),
             remedy="move the file beside the model, and export again with a plain name",
         )
     if not file.is_file():
         raise BundleError(f"the values of {tensor.name} are missing", where=str(file))
-    start, size = int(told.get("offset", 0)), file.stat().st_size
-    length = int(told.get("length", size - start))
+    start, size = int(location.get("offset", 0)), file.stat().st_size
+    length = int(location.get("length", size - start))
     if not 0 <= start <= start + length <= size or length < _bytes(tensor):
         raise BundleError(f"is too short for {tensor.name}", where=str(file), remedy="copy it again")
 
@@ -142,8 +142,8 @@ def _safetensors(file: Path, values: Values) -> dict[str, int]:
     save_file({name: np.ascontiguousarray(value) for name, value in values.items()}, file)
     with file.open("rb") as content:
         (length,) = struct.unpack("<Q", content.read(8))
-        told: dict[str, Any] = json.loads(content.read(length))
-    return {name: 8 + length + told[name]["data_offsets"][0] for name in values}
+        header: dict[str, Any] = json.loads(content.read(length))
+    return {name: 8 + length + header[name]["data_offsets"][0] for name in values}
 
 
 def _one_by_one(file: Path, values: Values) -> dict[str, int]:

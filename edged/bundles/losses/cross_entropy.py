@@ -81,9 +81,9 @@ class CrossEntropy:
         >>> CrossEntropy(smoothing=0.1).options
         {'label_smoothing': 0.1}
         """
-        told: dict[str, Any] = {} if self.weights is None else {"class_weights": list(self.weights)}
-        told |= {} if self.ignored is None else {"ignore_index": self.ignored}
-        return told | ({"label_smoothing": self.smoothing} if self.smoothing else {})
+        options: dict[str, Any] = {} if self.weights is None else {"class_weights": list(self.weights)}
+        options |= {} if self.ignored is None else {"ignore_index": self.ignored}
+        return options | ({"label_smoothing": self.smoothing} if self.smoothing else {})
 
     def label(self, output: Tensor) -> Tensor:
         """The label for a model output.

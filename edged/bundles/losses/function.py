@@ -112,9 +112,9 @@ class FunctionLoss:
         given = [value for value in made.graph.input if value.name not in taken]
         shape = _shape(base, given, nodes, constants, loss)
         if shape is None or any(size != 1 for size in shape):
-            told = "of unknown shape or type" if shape is None else f"of shape {shape}"
+            returned = "of unknown shape or type" if shape is None else f"of shape {shape}"
             raise self._refusal(
-                f"must be one float32 number, what it returns is {told}: reduce it by its mean"
+                f"must be one float32 number, what it returns is {returned}: reduce it by its mean"
             )
         if not given:
             raise self._refusal("takes no label: give it one with graph.label")

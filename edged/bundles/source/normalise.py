@@ -147,8 +147,8 @@ def _weights_are_no_inputs(graph: onnx.GraphProto) -> None:
 def _check_one(values: Iterable[onnx.ValueInfoProto], what: str, remedy: str) -> None:
     names = [value.name for value in values]
     if len(names) != 1:
-        told = ", ".join(names) or "none"
-        raise BundleError(f"the model must have exactly one {what}, it has: {told}", remedy=remedy)
+        found = ", ".join(names) or "none"
+        raise BundleError(f"the model must have exactly one {what}, it has: {found}", remedy=remedy)
 
 
 def _keep_outputs(graph: onnx.GraphProto, wanted: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ def unroll(model: onnx.ModelProto, add_note: Callable[[str], None]) -> set[str]:
 
     Raises BundleError when a loop would become more than `MOST` nodes, naming it.
     """
-    graph, shared, told = model.graph, set[str](), list[str]()
+    graph, shared, unrolled = model.graph, set[str](), list[str]()
     while any(node.op_type in (*_LOOPS, *_MADE, *_READ) for node in graph.node):
         work = _Unroller(model)
         for node in graph.node:
@@ -50,11 +50,11 @@ def unroll(model: onnx.ModelProto, add_note: Callable[[str], None]) -> set[str]:
             break
         for node in work.done:
             shared |= reads(node)
-            told += [node.name] if node.op_type in _LOOPS else []
+            unrolled += [node.name] if node.op_type in _LOOPS else []
         work.put_into(graph)
         shared |= work.raised
-    if told:
-        add_note(f"loops and choices written out: {shortened(told)}")
+    if unrolled:
+        add_note(f"loops and choices written out: {shortened(unrolled)}")
     return shared.intersection(tensor.name for tensor in graph.initializer)
 
 

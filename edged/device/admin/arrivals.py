@@ -65,9 +65,9 @@ class Arrivals:
             if matches(name, delivery.topic):
                 count.messages += 1
                 count.refused.update(item.detail for item in group.rejected)
-        told = [found] if isinstance(found, Reading) else found or []
-        self.held += sum(isinstance(one, HoldReading) for one in told)
-        self._count(self._joiner.join(told, delivery.received, group))
+        readings = [found] if isinstance(found, Reading) else found or []
+        self.held += sum(isinstance(one, HoldReading) for one in readings)
+        self._count(self._joiner.join(readings, delivery.received, group))
         self.labels += group.labels
 
     def count_due(self) -> None:

@@ -32,8 +32,8 @@ def back_up(config: Config, out: Path, key: Path | None = None) -> JsonObject:
     """
     about = {"edged": __version__, "device": config.device.id, "created": SystemClock().now()}
     signer = None if key is None else lambda message: sign(message, key)
-    told = backup.back_up(config.storage.dir, out, about, signer)
-    return {"file": str(out), **{k: v for k, v in told.items() if k != "format"}}
+    manifest = backup.back_up(config.storage.dir, out, about, signer)
+    return {"file": str(out), **{k: v for k, v in manifest.items() if k != "format"}}
 
 
 def restore(config: Config, source: Path, *, replace: bool = False, keys: Sequence[Path] = ()) -> JsonObject:

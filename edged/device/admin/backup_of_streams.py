@@ -28,14 +28,14 @@ def back_up_streams(configs: Sequence[Config], out: Path, key: Path | None = Non
 
     Each is as of one moment, not all of the same. Raises as `back_up`.
     """
-    told: dict[str, JsonObject] = {}
+    results: dict[str, JsonObject] = {}
     with _scratch(out) as folder, disk_errors("writing the backup", out):
         unfinished = folder / "whole"
         with open(unfinished, "xb", opener=_for_us_alone) as target:
             with tarfile.open(fileobj=target, mode="w") as tar:
                 for config in configs:
                     one = folder / config.name
-                    told[config.name] = back_up(config, one, key)
+                    results[config.name] = back_up(config, one, key)
                     tar.add(one, f"{FOLDER}/{config.name}")
                     one.unlink()
             target.flush()
@@ -43,7 +43,7 @@ def back_up_streams(configs: Sequence[Config], out: Path, key: Path | None = Non
         size = unfinished.stat().st_size
         unfinished.replace(out)
         fsync_directory(out.parent)
-    return StreamsBackup(out, size, told)
+    return StreamsBackup(out, size, results)
 
 
 def holds_streams(source: Path) -> bool:
@@ -62,7 +62,7 @@ def restore_streams(
     goes on where it ended.
     """
     known = {config.name: config for config in configs}
-    told: dict[str, JsonObject] = {}
+    results: dict[str, JsonObject] = {}
     with _scratch(source) as folder:
         try:
             with tarfile.open(source) as tar:
@@ -80,11 +80,11 @@ def restore_streams(
                         continue
                     with disk_errors("restoring", one), content, one.open("wb") as copy:
                         shutil.copyfileobj(content, copy)
-                    told[name] = restore(known[name], one, replace=replace, keys=keys)
+                    results[name] = restore(known[name], one, replace=replace, keys=keys)
                     one.unlink()
         except tarfile.TarError as problem:
             raise StorageError(f"the backup is damaged: {problem}", where=str(source)) from problem
-    return RestoredStreams(told)
+    return RestoredStreams(results)
 
 
 @contextmanager

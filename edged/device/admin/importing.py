@@ -75,8 +75,8 @@ def import_files(
         )
     found = [_described(path, given, config) for path in files]
     config = with_context(config)
-    told = tuple(_imported(config, file, on_progress) for file in found)
-    return ImportReport(told, sum(one.samples for one in told))
+    imported = tuple(_imported(config, file, on_progress) for file in found)
+    return ImportReport(imported, sum(one.samples for one in imported))
 
 
 def _described(path: Path, given: str | None, config: Config) -> ImportFile:

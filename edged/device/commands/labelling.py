@@ -252,8 +252,8 @@ class LabelCommands:
                 raise RefusedError(
                     "another label holds, or none, by now", where="number", remedy='send {"hold": true} again'
                 )
-        told = self._held(action)
-        return {"number": action.number, "undone": 1, "before": told["after"], "after": told["before"]}
+        counts = self._held(action)
+        return {"number": action.number, "undone": 1, "before": counts["after"], "after": counts["before"]}
 
 
 def _read(parse: Callable[[Any], _T], request: Request, name: str) -> _T:

@@ -446,8 +446,8 @@ class Member:
         }
         if fields["ready"] and self._busy:
             fields["idle"] = False
-        at, told = self._published
-        if fields == told and now - at < self._config.state_every:
+        at, published = self._published
+        if fields == published and now - at < self._config.state_every:
             return
         samples = self._work.new_samples(record.consumed)
         state = DeviceState(device=self._device, at=self._clock.now(), samples=samples, **fields)

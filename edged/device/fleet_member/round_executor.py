@@ -103,8 +103,8 @@ class RoundExecutor:
         )
         result = self._run(order)
         taken, reason = self._decided(result)
-        told = {"share": result.share, "taken": taken, "reason": reason}
-        self._registry.end_run(order.run, self._clock.now(), "done", told)
+        summary = {"share": result.share, "taken": taken, "reason": reason}
+        self._registry.end_run(order.run, self._clock.now(), "done", summary)
         return replace(result, taken=taken, reason=reason)
 
     def _decided(self, result: FleetModelResult) -> tuple[bool, str]:

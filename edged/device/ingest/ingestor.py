@@ -356,8 +356,8 @@ class Ingestor:
                 continue
             found = self.decoder.decode(delivery, packet, group)
             if found and (self.joiner.needed or not isinstance(found, Reading)):
-                told = [found] if isinstance(found, Reading) else found
-                made = self.joiner.join(told, delivery.received, group)
+                decoded = [found] if isinstance(found, Reading) else found
+                made = self.joiner.join(decoded, delivery.received, group)
                 group.packets += [packet] if packet[0] else []
                 readings += made
                 received += [delivery.received] * len(made)

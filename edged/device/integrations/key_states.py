@@ -83,8 +83,8 @@ class KeyState(KeyArrivals):
 
     said: KeyPrediction | None = None
     alarm: bool = False
-    told: PredictionState | None = None
-    told_at: float = float("-inf")
+    published: PredictionState | None = None
+    published_at: float = float("-inf")
     label: LabellingState | None = None
 
     def prediction(self, key: str, *, silent: bool) -> PredictionState:
@@ -101,10 +101,10 @@ class KeyState(KeyArrivals):
 
     def is_due(self, state: PredictionState, monotonic: float) -> bool:
         """Whether `state` is to be published by now."""
-        if self.told is None or self.told == state:
-            return self.told is None
-        pause = CHANGE_SECONDS if self.told.differs(state) else EVERY_SECONDS
-        return monotonic - self.told_at >= pause
+        if self.published is None or self.published == state:
+            return self.published is None
+        pause = CHANGE_SECONDS if self.published.differs(state) else EVERY_SECONDS
+        return monotonic - self.published_at >= pause
 
 
 class KeyStates:
@@ -138,7 +138,7 @@ class KeyStates:
         """Publish everything again with the next `publish`."""
         with self._lock:
             for state in self._states.values():
-                state.told, state.label = None, None
+                state.published, state.label = None, None
 
     # ---- what happens ----------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class KeyStates:
                 made = state.prediction(key, silent=quiet)
                 waits = made.label is not None and made.label not in self.classes
                 if not waits and state.is_due(made, now) and send(prediction_state(key), made):
-                    state.told, state.told_at = made, now
+                    state.published, state.published_at = made, now
 
     def publish_labels(self, held: HeldLabels, send: Send) -> None:
         """Publish the labels that hold, where they have changed."""

@@ -109,9 +109,9 @@ class KeyServing:
                 group[2].append(ours)
                 group[3].append(common)
         for own, rows, own_said, common_said in groups.values():
-            told = None if sources is None else [sources[at] for at in rows]
+            own_sources = None if sources is None else [sources[at] for at in rows]
             inputs = None if x is None else x[rows]
-            outcome = own.predictor.label(offsets[rows], y[rows], inputs, sources=told)
+            outcome = own.predictor.label(offsets[rows], y[rows], inputs, sources=own_sources)
             self._contest(own, np.stack(own_said), np.stack(common_said), y[rows])
             if outcome is not None:
                 version = own.predictor.champion.version
@@ -148,8 +148,8 @@ class KeyServing:
         if failed is not None:
             self._keys.defer(partial(own.rollout.champion_failed, failed[0].version, failed[1]))
         for signal in predictor.drift.pop_signals():
-            told = DriftDetected(signal, self._common.schema.names)
-            self._events.event(EventOfKey(own.key, told))
+            event = DriftDetected(signal, self._common.schema.names)
+            self._events.event(EventOfKey(own.key, event))
             own.scheduler.drifted(signal, predictor.rise)
             self._keys.defer(partial(own.recall.drifted, signal))
         if predictor.pop_quality_drop():

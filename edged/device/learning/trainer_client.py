@@ -379,9 +379,9 @@ class TrainerClient:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        told = written_bytes(process.pid) or 0
-        self.written += max(0, told - self._counted)
-        self._counted = max(told, self._counted)
+        total = written_bytes(process.pid) or 0
+        self.written += max(0, total - self._counted)
+        self._counted = max(total, self._counted)
 
     def _forget(self) -> None:
         process, self._process, self._buffer, self._counted = self._process, None, b"", 0

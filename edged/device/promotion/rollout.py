@@ -207,12 +207,12 @@ class Rollout:
                 break
         else:
             return None
-        told = "; ".join(verdict.reasons)
-        against = self._make_champion(served, champion, f"its regime is back: {told}")
+        reasons = "; ".join(verdict.reasons)
+        against = self._make_champion(served, champion, f"its regime is back: {reasons}")
         if against is not None:
             log.error("recall_failed", version=served.version, problem=against)
             return None
-        summary = outcomes.recalled(served.version, told)
+        summary = outcomes.recalled(served.version, reasons)
         self._publish_promotion(served, champion, "bank", summary, verdict)
         return served
 

@@ -46,10 +46,10 @@ class LearningSummary(Listener):
 
     def event(self, event: Event) -> None:
         """Store the summary of an event; if the disk refuses it, the older one stays."""
-        told = event.to_json().get("summary") if event.name in SUMMARISED else None
-        if not isinstance(told, str) or not told:
+        summary = event.to_json().get("summary") if event.name in SUMMARISED else None
+        if not isinstance(summary, str) or not summary:
             return
         try:
-            self._registry.set_value(SUMMARY, StoredSummary(told, self._clock.now()).to_json())
+            self._registry.set_value(SUMMARY, StoredSummary(summary, self._clock.now()).to_json())
         except StorageError as problem:
             log.warning("summary_not_kept", problem=problem.line())

@@ -283,8 +283,8 @@ class ServingWorker:
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]
         if labelled:
             labels, sources = batch.labels[part], batch.sources[part] or [""] * len(offsets)
-            values, told = [labels[i] for i in labelled], [sources[i] for i in labelled]
-            self._join(offsets[labelled].tolist(), values, told, x[labelled])
+            values, their_sources = [labels[i] for i in labelled], [sources[i] for i in labelled]
+            self._join(offsets[labelled].tolist(), values, their_sources, x[labelled])
 
     def _rescued(self, predict: Callable[[], Predictions]) -> Predictions:
         """Predict; a champion that fails and has no predecessor is replaced, where there is another model."""

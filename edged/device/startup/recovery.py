@@ -107,8 +107,8 @@ class Recovery:
                 last_shutdown.record_failure(self.state, self.boot_id, (part, times), ended=True)
             raise
         except Exception as problem:
-            told = isinstance(problem, EdgedError | ImportError | OSError)
-            if told and not isinstance(problem, _MISPLACED):
+            expected = isinstance(problem, EdgedError | ImportError | OSError)
+            if expected and not isinstance(problem, _MISPLACED):
                 if self.boot.died:
                     last_shutdown.record_failure(self.state, self.boot_id, None, ended=True)
                 raise

@@ -187,8 +187,8 @@ class ServingBridge:
 
     def _enter(self) -> asyncio.Future[Any]:
         if len(self._under_way) >= self._most:
-            told, later = f"{self._most} requests are under way", {"retry-after": "1"}
-            raise HttpError(503, told, kind="overloaded", remedy="try again", headers=later)
+            problem, later = f"{self._most} requests are under way", {"retry-after": "1"}
+            raise HttpError(503, problem, kind="overloaded", remedy="try again", headers=later)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._under_way[future] = time.monotonic()
@@ -208,8 +208,8 @@ class ServingBridge:
         before = time.monotonic() - self._timeout
         for future, asked in list(self._under_way.items()):
             if asked <= before and not future.done():
-                told = f"no answer within {self._timeout:g} s"
-                future.set_exception(HttpError(503, told, kind="timeout", remedy="try again"))
+                problem = f"no answer within {self._timeout:g} s"
+                future.set_exception(HttpError(503, problem, kind="timeout", remedy="try again"))
         self._looking = bool(self._under_way)
         if self._looking:
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)

@@ -58,7 +58,7 @@ def command_entry(
     """
     signer, data = request.get(SIGNER), answer.get("data", {})
     names = tuple(request) if name == "config.set" else SHOWN.get(name, ())
-    told = LABELS if name in ABOUT_LABELS else RESULTS
+    fields = LABELS if name in ABOUT_LABELS else RESULTS
     asked = {field: request[field] for field in names if field in request and field not in ENVELOPE}
     return {
         "ts": ts,
@@ -68,5 +68,5 @@ def command_entry(
         "who": {"via": via} if signer is None else {"via": via, "key": signer},
         "state": answer["state"],
         "request": asked,
-        "result": {field: data[field] for field in told if field in data},
+        "result": {field: data[field] for field in fields if field in data},
     }

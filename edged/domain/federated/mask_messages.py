@@ -74,19 +74,19 @@ def share_purpose(token: str, sender: str) -> bytes:
 
 def packed(token: str, bodies: Mapping[str, bytes], count: int = 0, rounds: Sequence[str] = ()) -> bytes:
     """Bytes of equal length for some devices."""
-    told = {"id": token, "names": list(bodies), "count": count, "rounds": list(rounds)}
-    line = json.dumps(told, separators=(",", ":")).encode()
+    header = {"id": token, "names": list(bodies), "count": count, "rounds": list(rounds)}
+    line = json.dumps(header, separators=(",", ":")).encode()
     return line + b"\n" + b"".join(bodies.values())
 
 
 def unpacked(payload: bytes, size: int, what: str) -> tuple[Named, dict[str, bytes]]:
     """The line, and `size` bytes by name; RejectedUpdateError when it is not as described."""
     line, _, body = payload.partition(b"\n")
-    told = read_dataclass(Named, read_object(line, LONGEST_LINE, what))
-    if len(body) != size * len(told.names):
-        said = f"{len(body)} bytes for {len(told.names)} devices, {size} each are expected"
+    header = read_dataclass(Named, read_object(line, LONGEST_LINE, what))
+    if len(body) != size * len(header.names):
+        said = f"{len(body)} bytes for {len(header.names)} devices, {size} each are expected"
         raise RejectedUpdateError(MALFORMED, said, where=what)
-    return told, dict(zip(told.names, _pieces(body, size), strict=True))
+    return header, dict(zip(header.names, _pieces(body, size), strict=True))
 
 
 def _pieces(body: bytes, size: int) -> Sequence[bytes]:

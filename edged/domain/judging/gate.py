@@ -141,9 +141,9 @@ def judge_recalled(task: Task, evidence: Evidence, tried: int) -> Verdict:
     """Whether a model of an earlier regime, one of `tried`, is better than the champion beyond chance."""
     found = compare(task, evidence.candidate, evidence.champion)
     limit = RECALL / max(1, tried)
-    told = outcomes.beside(task, found, "of the newest labelled cases")
+    reason = outcomes.beside(task, found, "of the newest labelled cases")
     numbers = {"samples": float(found.n), **_figures(evidence, found), "significance": limit}
-    return Verdict(found.p_better < limit, (told,), numbers)
+    return Verdict(found.p_better < limit, (reason,), numbers)
 
 
 def _figures(evidence: Evidence, found: PairedComparison) -> dict[str, float]:

@@ -69,14 +69,14 @@ def _beside(verdict: Verdict, pair: Evidence, comparison: ModelComparison, secon
         "int8_p_worse": found.p_worse,
         "int8_latency_s": seconds,
     }
-    told = two_forms(comparison.schema.task, found)
+    difference = two_forms(comparison.schema.task, found)
     made = replace(verdict, numbers={**verdict.numbers, **numbers})
     # Gains are absolute for classes and relative for values, and so is the limit.
     if -found.gain > rules.max_regret and found.p_worse < rules.significance:
         return served_as_float32(
-            made, f"{told}; gate.max_regret allows a loss of {percent(rules.max_regret)}"
+            made, f"{difference}; gate.max_regret allows a loss of {percent(rules.max_regret)}"
         )
-    return replace(made, form=INT8, reasons=(*made.reasons, f"served as int8: {told}"))
+    return replace(made, form=INT8, reasons=(*made.reasons, f"served as int8: {difference}"))
 
 
 def served_as_float32(verdict: Verdict, why: str) -> Verdict:

@@ -65,11 +65,11 @@ class AlarmChange:
 
     def as_dict(self) -> JsonObject:
         """Return the fields of the event `anomaly`."""
-        told: dict[str, Any] = {"key": self.key, "state": "start" if self.until is None else "end"}
-        told |= {"offset": self.offset, "since": self.since}
+        fields: dict[str, Any] = {"key": self.key, "state": "start" if self.until is None else "end"}
+        fields |= {"offset": self.offset, "since": self.since}
         if self.until is not None:
-            told |= {"until": self.until, "samples": self.samples, "accepted": self.accepted}
-        return told | {"peak": round(self.peak, 3)}
+            fields |= {"until": self.until, "samples": self.samples, "accepted": self.accepted}
+        return fields | {"peak": round(self.peak, 3)}
 
 
 @dataclass(frozen=True)

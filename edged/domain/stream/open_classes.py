@@ -135,8 +135,8 @@ class OpenClasses(Sequence[str]):
                 raise RefusedError("both are the same class", where="to")
             for at, one in enumerate(self._classes):
                 if one.becomes == place:
-                    told = command if at == place else one.command
-                    self._classes[at] = replace(one, becomes=other, command=told)
+                    retired_by = command if at == place else one.command
+                    self._classes[at] = replace(one, becomes=other, command=retired_by)
             self.revision += 1
             return place
 

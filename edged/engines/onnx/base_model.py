@@ -109,11 +109,11 @@ class BaseModel:
 
         Raises CorruptError when what the bundle says is not whole.
         """
-        told = (bundle.forms or {}).get(form)
-        if told is None:
+        described = (bundle.forms or {}).get(form)
+        if described is None:
             return None
         try:
-            name, slots = str(told["file"]), [Slot.of(item) for item in told["slots"]]
+            name, slots = str(described["file"]), [Slot.of(item) for item in described["slots"]]
             entry = bundle.files[name]
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise CorruptError(

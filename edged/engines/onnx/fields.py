@@ -50,10 +50,10 @@ def readers_of(content: bytes, name: str) -> Iterator[tuple[str, list[str]]]:
 
 def with_output(content: bytes, name: str) -> bytes:
     """The model with one of its tensors as its last output: what is said of a graph twice is joined."""
-    told = name.encode()
+    path = name.encode()
     for number in (VALUE_NAME, OUTPUT, GRAPH):
-        told = message(number, len(told)) + told
-    return content + told
+        path = message(number, len(path)) + path
+    return content + path
 
 
 def graphs(content: bytes) -> Iterator[Field]:

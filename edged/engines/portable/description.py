@@ -112,13 +112,13 @@ class Description:
             what = f"its step graph has format {data.get('format')!r}, this version reads 1 to {FORMATS[-1]}"
             raise BundleError(what, where=where, remedy=REBUILD)
         try:
-            told = _parse(data)
-            _fits_itself(told, data)
+            description = _parse(data)
+            _fits_itself(description, data)
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, TrainingError) as problem:
             raise CorruptError(
                 "the description of the step graph is not whole", where=where, remedy=REBUILD
             ) from problem
-        return told
+        return description
 
     def threads(self, given: int) -> int:
         """How many of the threads that are `given` a step uses: one where its operators are small.

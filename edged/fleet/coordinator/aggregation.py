@@ -127,13 +127,13 @@ def solved(
     gives all sums anew each time. Raises NoDataError as `HeadStatistics.solved`.
     """
     energies, targets = {}, {}
-    for told, data in records():
+    for header, data in records():
         sums = head.read(np.frombuffer(data))
-        energies[told.device], targets[told.device] = sums.energy, sums.target_energy
+        energies[header.device], targets[header.device] = sums.energy, sums.target_energy
     most = config.admit.max_norm
     apart = sorted({*outliers(energies, most), *outliers(targets, most)})
-    rest = ((told, data) for told, data in records() if told.device not in apart)
-    total = total_of(head, ((told.factor, np.frombuffer(data)) for told, data in rest))
+    rest = ((header, data) for header, data in records() if header.device not in apart)
+    total = total_of(head, ((header.factor, np.frombuffer(data)) for header, data in rest))
     weights = head.model(base, total, config.statistics)
     left_out = tuple(apart)
     return weights, Aggregate(np.zeros(0), len(energies) - len(apart), round(total.rows), left_out=left_out)

@@ -92,9 +92,9 @@ class Announcer:
             if digest not in used:
                 self.withdraw(digest, len(split(self._journal.blob(digest))))
 
-    def receipts(self, told: Sequence[tuple[int, Receipts]]) -> None:
+    def receipts(self, by_round: Sequence[tuple[int, Receipts]]) -> None:
         """Publish what became of updates; devices ask again for a lost receipt."""
-        for number, receipts in told:
+        for number, receipts in by_round:
             topic = self._topics.ack(number)
             self._send(topic, self._signed(topic, receipts.payload()))
 

@@ -52,12 +52,12 @@ def exclude(config: CoordinatorConfig, device: str, *, include: bool = False) ->
 
     Raises what `control.exclude` raises.
     """
-    told = control.exclude(config.dir, device, include=include)
+    excluded = control.exclude(config.dir, device, include=include)
     for group in own_groups(config):
         folder = folder_of(config, group)
         if folder.is_dir() and (device in control.read_control(folder).excluded) is include:
             control.exclude(folder, device, include=include)
-    return told
+    return excluded
 
 
 class Branch:

@@ -225,12 +225,12 @@ class Coordinator:
         deliveries = self._inbox.receive(BATCH, TICK)
         for delivery in deliveries:
             self._receive(delivery)
-        told = self.admission.commit()
+        receipts = self.admission.commit()
         self._masks.commit()
         self.reports.commit()
         self._history.commit()
         self._session.ack(deliveries)
-        self._announcer.receipts(told)
+        self._announcer.receipts(receipts)
         if self._connected.is_set():
             self._connected.clear()
             self._began = self._began or self._clock.now()
@@ -318,8 +318,8 @@ class Coordinator:
     @property
     def _stranded(self) -> bool:
         """Whether the round that is open asks for sums of other layers than the configuration."""
-        told = self.course.round
-        wanted = None if told is None else told.config.statistics
+        announced = self.course.round
+        wanted = None if announced is None else announced.config.statistics
         return wanted is not None and (self._head is None or wanted != self._head.settings)
 
     def _carry_out(self, order: Order, now: float) -> None:
@@ -374,13 +374,13 @@ class Coordinator:
                 self._devices.log_waiting(len(ready), self.course, now)
                 return
             devices = choose(ready, self._pace.devices, self._pace.over, token)
-        told = RoundAnnouncement(
+        announced = RoundAnnouncement(
             self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
             self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
             self._settings, None if self._unsealer is None else self._unsealer.public, self._audience,
         )  # fmt: skip
-        log.info("round_opened", round=told.round, devices=None if devices is None else len(devices))
-        self._enter(self._devices.charged(opened(self.course, told, self._pace), devices or (), now))
+        log.info("round_opened", round=announced.round, devices=None if devices is None else len(devices))
+        self._enter(self._devices.charged(opened(self.course, announced, self._pace), devices or (), now))
 
     @property
     def _settings(self) -> RoundSettings:
@@ -442,19 +442,20 @@ class Coordinator:
         self._enter(trial(self.course, model, few, stage, until, self._keep, self.course.asked))
 
     def _next_stage(self, now: float) -> None:
-        told, stage = self.course.round, self.course.stage + 1
-        if told is None or stage >= len(self._config.stages):  # the configuration has fewer stages now
-            self._finish_round(self.course.standing.hash if told is None else told.base.hash, now, None)
+        announced, stage = self.course.round, self.course.stage + 1
+        if announced is None or stage >= len(self._config.stages):  # the configuration has fewer stages now
+            model = self.course.standing if announced is None else announced.base
+            self._finish_round(model.hash, now, None)
         else:
-            self._begin_stage(told.base, stage, now)
+            self._begin_stage(announced.base, stage, now)
 
     def _made(self, count: int) -> tuple[Weights, Aggregate]:
         """The model that comes of the updates or sums of `count` devices, and what came into it."""
-        told, config, standing = self.course.round, self._config, self.course.standing
+        announced, config, standing = self.course.round, self._config, self.course.standing
         base = self.journal.weights(standing.hash)
         if self._masks.active:
             return self._unmasked(base)
-        if told is not None and told.config.statistics is not None and self._head is not None:
+        if announced is not None and announced.config.statistics is not None and self._head is not None:
             weights, aggregate = solved(self._head, config, base, self.admission.records)
             return finite(weights), aggregate
         memory = self.journal.memory(standing.hash)
@@ -463,23 +464,24 @@ class Coordinator:
         return advanced(base, aggregate, self.layout, config.reduce.rate), aggregate
 
     def _unmasked(self, base: Weights) -> tuple[Weights, Aggregate]:
-        told, names = self.course.round, self._masks.survivors
-        head = self._head if told is not None and told.config.statistics is not None else None
+        announced, names = self.course.round, self._masks.survivors
+        head = self._head if announced is not None and announced.config.statistics is not None else None
         size = self.layout.size + 1 if head is None else head.size
         total = self._masks.total(self.admission.records(names), size)
         weights = summed(head, self._config, base, self.layout, total)
         return finite(weights), Aggregate(total, len(names), 0)
 
     def _evaluate(self, now: float, *, at_once: bool = False) -> None:
-        told = self.course.round
-        if told is None:
+        announced = self.course.round
+        if announced is None:
             return
         further = self._rollout.spread(self.course, self._devices.present(self.course, now), now)
         if further is not self.course:
             self._enter(further)
-            told = further.round or told
-        reports = self.reports.of(told.base.hash)
-        asked = set(told.devices if told.devices is not None else self._devices.judges(self.course, now))
+            announced = further.round or announced
+        reports = self.reports.of(announced.base.hash)
+        named = announced.devices
+        asked = set(self._devices.judges(self.course, now) if named is None else named)
         asked.difference_update(self._control.excluded)
         awaited = asked - self._states.stopped() - {report.device for report in reports}
         goes_on = bool(self.course.queue) or (now < self.course.until and bool(awaited))
@@ -498,7 +500,7 @@ class Coordinator:
         if verdict.accepted and self.course.stage + 1 < len(self._config.stages):
             self._next_stage(now)
             return
-        self._finish_round(told.base.hash, now, verdict)
+        self._finish_round(announced.base.hash, now, verdict)
 
     def _finish_round(self, digest: str, now: float, verdict: StageVerdict | None) -> None:
         accepted = verdict is None or verdict.accepted
@@ -514,13 +516,13 @@ class Coordinator:
     def _entry(
         self, course: FleetState, digest: str, parent: str, now: float, verdict: StageVerdict | None
     ) -> RoundRecord:
-        told, about = self.course.round, self.journal.about(digest)
+        announced, about = self.course.round, self.journal.about(digest)
         return RoundRecord(
             round=course.number,
             version=course.version,
             model=digest,
             parent=parent,
-            opened=None if told is None else told.opened,
+            opened=None if announced is None else announced.opened,
             ended=now,
             accepted=verdict is None or verdict.accepted,
             reason="not judged" if verdict is None else verdict.reason,
@@ -537,10 +539,10 @@ class Coordinator:
         if not anew and moment - self._published < STATUS_SECONDS:
             return
         self._published = moment
-        told = self.latest_status = self._status()
-        self.journal.publish_status(json.dumps(json_ready(told.to_json()), indent=1).encode())
+        status = self.latest_status = self._status()
+        self.journal.publish_status(json.dumps(json_ready(status.to_json()), indent=1).encode())
         if self._session.connected:
-            self._publisher.publish(told, self.journal.lineage[-ROUNDS:])
+            self._publisher.publish(status, self.journal.lineage[-ROUNDS:])
 
     def _status(self) -> CoordinatorStatus:
         course, states, now = self.course, self._states.all(), self._clock.now()
@@ -572,16 +574,16 @@ class Coordinator:
 
     def _rollout_status(self) -> RolloutStatus | None:
         """How far the model of the round has come; None unless devices try one."""
-        course, told = self.course, self.course.round
-        if told is None or course.phase not in ("trial", "approval"):
+        course, announced = self.course, self.course.round
+        if announced is None or course.phase not in ("trial", "approval"):
             return None
-        reports = self.reports.of(told.base.hash)
+        reports = self.reports.of(announced.base.hash)
         return RolloutStatus(
-            model=told.base.hash,
+            model=announced.base.hash,
             stage=course.stage + 1,
             stages=len(self._config.stages),
             name=self._rollout.name_of(course.stage),
-            named=None if told.devices is None else len(told.devices),
+            named=None if announced.devices is None else len(announced.devices),
             queued=len(course.queue),
             reports=len(reports),
             taken=sum(report.taken for report in reports),

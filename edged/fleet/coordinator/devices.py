@@ -115,10 +115,10 @@ class RoundDevices:
 
     def share(self, course: FleetState, stage: int, now: float) -> tuple[str, ...] | None:
         """The devices of a stage of the gate; None for all."""
-        share, told = self._config.stages[stage], course.round
-        if isinstance(share, str) or share >= 1.0 or told is None:
+        share, announced = self._config.stages[stage], course.round
+        if isinstance(share, str) or share >= 1.0 or announced is None:
             return None
-        return share_of(self.judges(course, now), share, told.id, self._config.gate.least)
+        return share_of(self.judges(course, now), share, announced.id, self._config.gate.least)
 
     def affordable(self, names: list[str], course: FleetState, now: float) -> list[str]:
         """As many of the devices as the fleet's budget of bytes has left for today."""
@@ -150,9 +150,9 @@ class RoundDevices:
     def log_waiting(self, ready: int, course: FleetState, now: float) -> None:
         """Log why no round is opened, when that has changed, and now and then."""
         reasons = dict(Counter(self.reasons(course, now).values()).most_common(5))
-        told = (ready, str(reasons))
-        if told != self._logged and now - self._logged_at >= WAITING_SECONDS:
-            self._logged, self._logged_at = told, now
+        waiting = (ready, str(reasons))
+        if waiting != self._logged and now - self._logged_at >= WAITING_SECONDS:
+            self._logged, self._logged_at = waiting, now
             log.info("fleet_waits", ready=ready, needed=self._pace.least, not_ready=reasons)
 
     def waits_for(self, course: FleetState, now: float) -> str:

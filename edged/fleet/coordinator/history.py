@@ -59,8 +59,8 @@ class ModelHistory:
         if state is None or not state.model or self._had.get(state.device, "") == state.model:
             return
         self._had[state.device] = state.model
-        told = course.round
-        newest = told is not None and told.base.hash == state.model
+        announced = course.round
+        newest = announced is not None and announced.base.hash == state.model
         by = course.approved_by if newest else ""
         self._add(HistoryEntry(at, "taken", course.number, by, state.device, state.model))
 

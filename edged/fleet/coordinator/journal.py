@@ -114,8 +114,8 @@ class CoordinatorJournal:
         """Add a round to the lineage, once."""
         known = [other for other in read_lineage(self.path) if other.round != entry.round]
         rounds = [*known, entry][-REMEMBERED:]
-        told = {"rounds": [json_ready(other.to_json()) for other in rounds]}
-        atomic.publish_file(self.path / LINEAGE, seal(told), disk=self._disk)
+        lineage = {"rounds": [json_ready(other.to_json()) for other in rounds]}
+        atomic.publish_file(self.path / LINEAGE, seal(lineage), disk=self._disk)
         self._rounds = rounds
 
     @property

@@ -52,28 +52,30 @@ class MaskedSum:
         self._path = journal.path / FILE
 
     def carried(
-        self, told: RoundAnnouncement, kept: Mapping[str, Collection[str]], excluded: Collection[str]
+        self, announced: RoundAnnouncement, kept: Mapping[str, Collection[str]], excluded: Collection[str]
     ) -> SumOrigin | None:
         """The sum on which a round goes on; None where it begins anew.
 
         `kept` are the devices of the round, and of which rounds each still has its sums. A sum in which an
         excluded device is cannot be used, nor one of which a device cannot take its part away.
         """
-        found = None if told.config.statistics is None else self._read()[0]
-        if found is None or found.body != self._body(told) or found.members.keys() & set(excluded):
+        found = None if announced.config.statistics is None else self._read()[0]
+        if found is None or found.body != self._body(announced) or found.members.keys() & set(excluded):
             return None
         lost = [name for name in kept if name in found.members and found.members[name] not in kept[name]]
         if lost:
-            log.warning("masked_sum_begun_anew", round=told.round, devices=lost[:20], reason="sums not kept")
+            log.warning(
+                "masked_sum_begun_anew", round=announced.round, devices=lost[:20], reason="sums not kept"
+            )
         return None if lost else found
 
-    def add(self, told: RoundAnnouncement, on: str, names: Collection[str], sums: Doubles) -> Doubles:
+    def add(self, announced: RoundAnnouncement, on: str, names: Collection[str], sums: Doubles) -> Doubles:
         """The sum with what a round adds, durably; `on` is the id of the sum on which it goes on, or empty.
 
         The same round is added once. Raises TrainingError when that sum is there no more.
         """
         about, before = self._read()
-        if about is not None and before is not None and about.id == told.id:
+        if about is not None and before is not None and about.id == announced.id:
             return before
         members: dict[str, str] = {}
         if on:
@@ -82,15 +84,18 @@ class MaskedSum:
                     "the sum of earlier rounds is lost: the next round starts again", where=FILE
                 )
             sums, members = before + sums, dict(about.members)
-        origin = SumOrigin(told.id, self._body(told), {**members, **dict.fromkeys(names, told.id)})
+        origin = SumOrigin(
+            announced.id, self._body(announced), {**members, **dict.fromkeys(names, announced.id)}
+        )
         packed = compress({SUM: sums.astype("<f8")}, {ABOUT: json.dumps(origin.to_json())})
         atomic.publish_file(self._path, packed)
         return sums
 
-    def _body(self, told: RoundAnnouncement) -> str:
-        if self._head is None or told.config.masks is None:
+    def _body(self, announced: RoundAnnouncement) -> str:
+        if self._head is None or announced.config.masks is None:
             return ""
-        return f"{self._head.body(self._journal.weights(told.base.hash))} {told.config.masks.max_samples}"
+        body = self._head.body(self._journal.weights(announced.base.hash))
+        return f"{body} {announced.config.masks.max_samples}"
 
     def _read(self) -> tuple[SumOrigin | None, Doubles | None]:
         if not self._path.exists():

@@ -67,15 +67,15 @@ class MaskKeeper:
 
     def turn(self, course: FleetState) -> None:
         """The fleet has gone on: open what is kept of the masks of its round, and close the last."""
-        self._course, told = course, course.round
-        masked = course.phase == "open" and told is not None and told.config.masks is not None
-        token = told.id if told is not None and masked else None
+        self._course, announced = course, course.round
+        masked = course.phase == "open" and announced is not None and announced.config.masks is not None
+        token = announced.id if announced is not None and masked else None
         if token == (None if self._masks is None else self._masks.token):
             return
         self.close()
-        if told is not None and token is not None:
-            self._log = self._journal.masks(told.round)
-            self._masks = Masks(token, told.opened)
+        if announced is not None and token is not None:
+            self._log = self._journal.masks(announced.round)
+            self._masks = Masks(token, announced.opened)
             for record in self._log.records:
                 self._apply(self._masks, record.head, self._log.read(record))
             self._resend_requests(self._masks)
@@ -117,10 +117,10 @@ class MaskKeeper:
 
     def receive(self, device: str, number: int | None, part: int | None, payload: bytes) -> None:
         """Receive a message of a device on masks; RejectedUpdateError when it is out of place."""
-        masks, told = self._masks, self._course.round
-        if masks is None or told is None or number != told.round:
+        masks, announced = self._masks, self._course.round
+        if masks is None or announced is None or number != announced.round:
             raise RejectedUpdateError("round", f"no masks are made in round {number}")
-        if not told.names(device):
+        if not announced.names(device):
             raise RejectedUpdateError("not_chosen", f"{device} was not chosen for round {number}")
         step = STEPS[part or 0]
         news, again = masks.receive(device, step, payload)
@@ -196,11 +196,12 @@ class MaskKeeper:
     def _check_joining(
         self, masks: Masks, excluded: Collection[str], now: float, *, waited: bool, over: bool
     ) -> Due:
-        told, count = self._course.round, len(masks.joined)
-        asked = None if told is None or told.devices is None else set(told.devices).difference(excluded)
+        announced, count = self._course.round, len(masks.joined)
+        devices = None if announced is None else announced.devices
+        asked = None if devices is None else set(devices).difference(excluded)
         whole = count >= self._config.round.devices if asked is None else asked <= masks.joined.keys()
         if count >= self._least and (whole or waited):
-            sums = None if told is None else self._earlier.carried(told, masks.kept, excluded)
+            sums = None if announced is None else self._earlier.carried(announced, masks.kept, excluded)
             carried, members = ("", {}) if sums is None else (sums.id, dict(sums.members))
             masks.make_roster(carried=carried, members=members)
             self._step(masks, {"what": ROSTER, "carried": carried, "members": members}, now)
@@ -224,8 +225,8 @@ class MaskKeeper:
         if len(there) < self._least or not (over or len(there) >= wanted):
             return Due("abandon", f"too few updates: {len(there)} of {self._least}") if over else WAIT
         if masks.hopeless_with(there):
-            told = "too many that have shared keys have fallen silent"
-            return Due("abandon", f"{told}: the masks cannot be taken off") if over else WAIT
+            problem = "too many that have shared keys have fallen silent"
+            return Due("abandon", f"{problem}: the masks cannot be taken off") if over else WAIT
         masks.close(there)
         self._step(masks, {"what": CLOSED, "names": sorted(there)}, now)
         self._outgoing.extend((name, UNMASK) for name in sorted(there))
@@ -272,17 +273,17 @@ class MaskKeeper:
         With statistics those of earlier rounds are in it. Raises TrainingError when the answers do not fit
         together.
         """
-        masks, told = self._masks, self._course.round
-        if masks is None or told is None:
+        masks, announced = self._masks, self._course.round
+        if masks is None or announced is None:
             raise ValueError("no round under masks is open")
         try:
             total = masks.unmasked((np.frombuffer(data, "<u8") for _, data in records), size)
         except (CorruptError, ValueError) as problem:  # ValueError: a device has sent no key
             what = problem.what if isinstance(problem, CorruptError) else str(problem)
             raise TrainingError(f"the masks cannot be taken off: {what}", where="masks") from problem
-        if told.config.statistics is None:
+        if announced.config.statistics is None:
             return total
-        return self._earlier.add(told, masks.carried, self.survivors, total)
+        return self._earlier.add(announced, masks.carried, self.survivors, total)
 
     @property
     def survivors(self) -> frozenset[str]:

@@ -93,13 +93,13 @@ class StatusPublisher:
 
     def publish(self, status: CoordinatorStatus, rounds: Sequence[RoundRecord]) -> None:
         """Publish the status of the coordinator with its newest rounds, if that is due."""
-        told = dict(json_ready(status.without("at", "connected", "until")))
-        told["why_not"] = dict(list(status.why_not.items())[:NAMED])
-        told["rounds"] = [_short(entry) for entry in rounds[-ROUNDS:]]
-        if told == self._published and status.at - self._at < EVERY_SECONDS:
+        content = dict(json_ready(status.without("at", "connected", "until")))
+        content["why_not"] = dict(list(status.why_not.items())[:NAMED])
+        content["rounds"] = [_short(entry) for entry in rounds[-ROUNDS:]]
+        if content == self._published and status.at - self._at < EVERY_SECONDS:
             return
-        self._published, self._at = told, status.at
-        payload = json.dumps(told | {"at": status.at, "until": status.until, "every": EVERY_SECONDS})
+        self._published, self._at = content, status.at
+        payload = json.dumps(content | {"at": status.at, "until": status.until, "every": EVERY_SECONDS})
         self._announcer.status(payload.encode())
 
 

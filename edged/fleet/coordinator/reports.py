@@ -44,13 +44,13 @@ class RoundReports:
         Raises RejectedUpdateError when it is not one on the model that is tried now, by a device that was
         asked.
         """
-        report, told = Evaluation.read(payload), course.round
+        report, announced = Evaluation.read(payload), course.round
         if report.device != device or report.round != number:
             raise RejectedUpdateError("identity", f"the topic is of {device}, the report of {report.device}")
         tried = course.phase in ("trial", "approval")
-        if told is None or not tried or (report.id, report.base) != (told.id, told.base.hash):
+        if announced is None or not tried or (report.id, report.base) != (announced.id, announced.base.hash):
             raise RejectedUpdateError(LATE, "no such model is tried now")
-        if not told.names(device):
+        if not announced.names(device):
             raise RejectedUpdateError("not_chosen", f"{device} was not asked to try it")
         if (device, report.base) not in self._reports:
             self._reports[device, report.base] = report

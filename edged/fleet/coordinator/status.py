@@ -78,19 +78,19 @@ def lines_of(report: FleetReport) -> list[str]:
     return lines + [_round(entry) for entry in report.rounds]
 
 
-def rollout_lines(told: RolloutStatus | None) -> list[str]:
+def rollout_lines(status: RolloutStatus | None) -> list[str]:
     """Format how far a rollout has come for people."""
-    if told is None:
+    if status is None:
         return ["no rollout is under way"]
-    named = "all" if told.named is None else told.named
-    where = f"stage {told.stage} of {told.stages} ({told.name})"
-    asked = f"{named} devices asked, {told.queued} to come"
-    made = f"{told.reports} have reported, {told.taken} have taken it"
-    lines = [f"rollout of {told.model[:12]}: {where}: {asked}, {made}"]
-    if worse := told.worse:
+    named = "all" if status.named is None else status.named
+    where = f"stage {status.stage} of {status.stages} ({status.name})"
+    asked = f"{named} devices asked, {status.queued} to come"
+    made = f"{status.reports} have reported, {status.taken} have taken it"
+    lines = [f"rollout of {status.model[:12]}: {where}: {asked}, {made}"]
+    if worse := status.worse:
         more = f" and {len(worse) - NAMED} more" if len(worse) > NAMED else ""
         lines.append(f"  worse for {', '.join(worse[:NAMED])}{more}")
-    if told.approval:
+    if status.approval:
         lines.append("  waits for approval: `edged fleet rollout approve CONFIG`, or abort")
     return lines
 

@@ -101,13 +101,13 @@ class UpdateAdmission:
 
     def _keep_one_kind(self) -> None:
         """Leave out of an open round what came late for one of the other kind, or for other inputs."""
-        told = self.course.round
-        if told is None or self.course.phase != "open":
+        announced = self.course.round
+        if announced is None or self.course.phase != "open":
             return
-        sums = told.config.statistics is not None
-        body = self._body(told.base.hash) if sums else None
-        if told.config.masks is not None:
-            sums, body = False, f"masked {told.id}"
+        sums = announced.config.statistics is not None
+        body = self._body(announced.base.hash) if sums else None
+        if announced.config.masks is not None:
+            sums, body = False, f"masked {announced.id}"
         for device in [d for d, (_, record) in self._newest.items() if record.head.get("body") != body]:
             del self._newest[device]
         if sums and body is not None:
@@ -226,14 +226,14 @@ class UpdateAdmission:
     @property
     def _sums(self) -> SolvedHead | None:
         """The layer whose sums devices send now; None in rounds of training."""
-        told = self.course.round
-        return None if told is None or told.config.statistics is None else self._head
+        announced = self.course.round
+        return None if announced is None or announced.config.statistics is None else self._head
 
     @property
     def _masked_size(self) -> int | None:
         """Numbers of a vector in the round that is open; None where there are no masks."""
-        told = self.course.round
-        if told is None or told.config.masks is None or self.course.phase != "open":
+        announced = self.course.round
+        if announced is None or announced.config.masks is None or self.course.phase != "open":
             return None
         return self._layout.size + 1 if self._sums is None else self._sums.size
 
@@ -245,8 +245,8 @@ class UpdateAdmission:
 
     def _accept_sums(self, update: UpdateHeader, blob: bytes, head: SolvedHead) -> None:
         vector = admit_sums(update, blob, head, update_encoding.unpack_sums)
-        body, told, most = self._body(update.base), self.course.round, self._limits.max_samples
-        if self.course.phase == "open" and told is not None and body != self._body(told.base.hash):
+        body, announced, most = self._body(update.base), self.course.round, self._limits.max_samples
+        if self.course.phase == "open" and announced is not None and body != self._body(announced.base.hash):
             raise RejectedUpdateError("base", "its sums are of another network than those of this round")
         stored = StoredUpdate(
             device=update.device,
@@ -266,8 +266,9 @@ class UpdateAdmission:
         if self._sums is not None:
             self._accept_sums(update, blob, self._sums)
             return
-        told = self.course.round
-        settings = self._settings if told is None else told.config  # the file may have changed since
+        announced = self.course.round
+        # Those of the round: the file may have changed since.
+        settings = self._settings if announced is None else announced.config
         found = admit(update, blob, self._layout, settings, self._limits, update_encoding.unpack)
         late = self._number - update.round
         stored = StoredUpdate(
@@ -290,13 +291,13 @@ class UpdateAdmission:
     def commit(self) -> list[tuple[int, Receipts]]:
         """Make durable what was taken; round and receipts that may be sent then."""
         self._opened().sync()
-        told = [
+        receipts = [
             (number, Receipts(token, tuple(names), refused))
             for (number, token), answers in self._answers.items()
             for names, refused in _pieces(answers)
         ]
         self._answers.clear()
-        return told
+        return receipts
 
     def close(self) -> None:
         """Close the file of updates without deleting it."""
@@ -313,9 +314,9 @@ class UpdateAdmission:
         if not self.refused[problem.reason]:
             log.warning("update_refused", device=device, reason=problem.reason, problem=problem.line())
         self.refused[problem.reason] += 1
-        told = self.course.round
-        if answer is None and told is not None:
-            answer = told.round, told.id
+        announced = self.course.round
+        if answer is None and announced is not None:
+            answer = announced.round, announced.id
         if answer is not None:
             self._answers[answer].refused[device] = problem.reason
 

@@ -57,14 +57,14 @@ def page_files(settings: PageSettings) -> dict[str, bytes]:
     """Contents of all files by their names."""
     files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
     files[DESIGN] = design().encode()
-    told = {
+    values = {
         "policy": settings.policy,
         "broker": settings.broker,
         "root": settings.root,
         "code": "yes" if settings.code else "no",
     }
     page = Template(files[START].decode()).substitute(
-        {name: html.escape(value) for name, value in told.items()}
+        {name: html.escape(value) for name, value in values.items()}
     )
     return files | {START: page.encode()}
 

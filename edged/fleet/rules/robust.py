@@ -87,21 +87,21 @@ class Matrix:
         """The statistic of each column; NoDataError where nothing was added."""
         if not self._names:
             raise NoDataError("no update to aggregate")
-        told = self._directions
-        counted = np.ones(len(self._names), np.bool_) if told is None else self._trusted(told)
+        directions = self._directions
+        counted = np.ones(len(self._names), np.bool_) if directions is None else self._trusted(directions)
         change = self._reduced(counted)
-        if told is None:
+        if directions is None:
             return Aggregate(change, len(self._names), sum(self._samples))
-        told.saw(self._names, self._cosines(change))
-        if (counted != (now := self._trusted(told))).any():
+        directions.saw(self._names, self._cosines(change))
+        if (counted != (now := self._trusted(directions))).any():
             counted, change = now, self._reduced(now)
         samples = int(np.asarray(self._samples)[counted].sum())
         left_out = tuple(name for name, here in zip(self._names, counted, strict=True) if not here)
-        return Aggregate(change, int(counted.sum()), samples, told.dump(), left_out)
+        return Aggregate(change, int(counted.sum()), samples, directions.dump(), left_out)
 
-    def _trusted(self, told: UpdateDirections) -> NDArray[np.bool_]:
+    def _trusted(self, directions: UpdateDirections) -> NDArray[np.bool_]:
         """Devices that count, `(n,)`: all of them where not even half would be left."""
-        opposed = told.opposed(self._names)
+        opposed = directions.opposed(self._names)
         return ~opposed if 2 * opposed.sum() < len(opposed) else np.ones(len(opposed), np.bool_)
 
     def _reduced(self, counted: NDArray[np.bool_]) -> Doubles:

@@ -34,8 +34,8 @@ def begun(
     course: FleetState, model: BaseModelInfo, stage: int, names: tuple[str, ...], now: float, keep: int
 ) -> FleetState:
     """Begin a stage: its devices get the model as `spread` allows; those that have tried it stay named."""
-    told = course.round
-    tried = told.devices or () if told is not None and course.phase != "open" else ()
+    announced = course.round
+    tried = announced.devices or () if announced is not None and course.phase != "open" else ()
     queue = tuple(name for name in names if name not in tried)
     return replace(trial(course, model, tried, stage, now, keep, course.asked), queue=queue, told_at=0.0)
 
@@ -47,20 +47,20 @@ def spread(
 
     Devices without a state in `states` are left out.
     """
-    told = course.round
-    if told is None or not course.queue:
+    announced = course.round
+    if announced is None or not course.queue:
         return course
     queue = tuple(name for name in course.queue if name in states)
     due = [name for name in queue if _awake(states[name], limits, now)]
     batch = _affordable(course, due[: _allowed(course, limits, now)], states, limits, now)
     if batch:
-        named = tuple(sorted({*(told.devices or ()), *batch}))
+        named = tuple(sorted({*(announced.devices or ()), *batch}))
         until = now + limits.wait
-        told = replace(told, devices=named, deadline=until)
+        announced = replace(announced, devices=named, deadline=until)
         left = tuple(name for name in queue if name not in batch)
         at = _paid_until(course, len(batch), limits, now)
-        spent = sum(fetched(states[name], told.base) for name in batch)
-        course = replace(course, round=told, queue=left, until=until, told_at=at)
+        spent = sum(fetched(states[name], announced.base) for name in batch)
+        course = replace(course, round=announced, queue=left, until=until, told_at=at)
         return charged(course, spent, now)
     if queue and now - course.until > PATIENCE:
         queue = ()
@@ -141,6 +141,6 @@ def overspread(
     if reports >= min(least, named) and worse > abort * reports:
         return f"worse for {worse} of {reports} devices, more than {abort:.0%}".replace("%", " %")
     if ended and worse + silent > abort * named:
-        told = f"worse for {worse} and no report from {silent} of {named} devices, more than {abort:.0%}"
-        return told.replace("%", " %")
+        text = f"worse for {worse} and no report from {silent} of {named} devices, more than {abort:.0%}"
+        return text.replace("%", " %")
     return ""

@@ -76,10 +76,10 @@ class FleetState:
         past = tuple(
             KnownRound(n, i, b, None if d is None else frozenset(d)) for n, i, b, d in values["past"]
         )
-        told, asked = values["round"], values["asked"]
+        announced, asked = values["round"], values["asked"]
         typed = {
             "standing": BaseModelInfo(**values["standing"]),
-            "round": None if told is None else RoundAnnouncement.read(json.dumps(told).encode()),
+            "round": None if announced is None else RoundAnnouncement.read(json.dumps(announced).encode()),
             "asked": None if asked is None else tuple(asked),
             "past": past,
             "queue": tuple(values.get("queue", ())),
@@ -87,12 +87,12 @@ class FleetState:
         return cls(**{**values, **typed})
 
 
-def opened(course: FleetState, told: RoundAnnouncement, pace: RoundSection) -> FleetState:
+def opened(course: FleetState, announced: RoundAnnouncement, pace: RoundSection) -> FleetState:
     """Return the state after the next round was opened."""
-    until = told.opened + pace.deadline
+    until = announced.opened + pace.deadline
     return replace(
-        course, phase="open", number=told.round, round=told, asked=told.devices, stage=0, until=until,
-        extensions=0, approved_by="",
+        course, phase="open", number=announced.round, round=announced, asked=announced.devices, stage=0,
+        until=until, extensions=0, approved_by="",
     )  # fmt: skip
 
 
@@ -110,11 +110,11 @@ def due(
 
 def extended(course: FleetState, more: tuple[str, ...], pace: RoundSection, now: float) -> FleetState:
     """Extend the round by its deadline, with more devices."""
-    told = _announcement(course)
+    announced = _announcement(course)
     asked = None if course.asked is None else tuple(sorted({*course.asked, *more}))
     until = now + pace.deadline
-    told = replace(told, devices=asked, deadline=until)
-    return replace(course, asked=asked, until=until, round=told, extensions=course.extensions + 1)
+    announced = replace(announced, devices=asked, deadline=until)
+    return replace(course, asked=asked, until=until, round=announced, extensions=course.extensions + 1)
 
 
 def trial(
@@ -128,9 +128,9 @@ def trial(
 ) -> FleetState:
     """The round is closed, or the share before has agreed: `devices` try its model now, of all `asked`."""
     past = _past(course, keep)
-    told = replace(_announcement(course), state="closed", base=model, devices=devices, deadline=until)
+    announced = replace(_announcement(course), state="closed", base=model, devices=devices, deadline=until)
     return replace(
-        course, phase="trial", round=told, asked=asked, stage=stage, until=until, past=past, queue=()
+        course, phase="trial", round=announced, asked=asked, stage=stage, until=until, past=past, queue=()
     )
 
 
@@ -143,10 +143,10 @@ def ended(course: FleetState, model: BaseModelInfo, pace: RoundSection, now: flo
     """The round is done, and this is the fleet's model."""
     past = _past(course, keep)
     version = course.version + (model.hash != course.standing.hash)
-    told = replace(_announcement(course), state="done", base=model, devices=None)
+    announced = replace(_announcement(course), state="done", base=model, devices=None)
     return replace(
-        course, phase="done", round=told, standing=model, version=version, until=now + pace.every, past=past,
-        queue=(), approved_by=course.approved_by if version > course.version else "",
+        course, phase="done", round=announced, standing=model, version=version, until=now + pace.every,
+        past=past, queue=(), approved_by=course.approved_by if version > course.version else "",
     )  # fmt: skip
 
 
@@ -162,9 +162,9 @@ def _announcement(course: FleetState) -> RoundAnnouncement:
 
 
 def _remembered(course: FleetState) -> KnownRound:
-    told = _announcement(course)
+    announced = _announcement(course)
     asked = None if course.asked is None else frozenset(course.asked)
-    return KnownRound(told.round, told.id, told.base.hash, asked)
+    return KnownRound(announced.round, announced.id, announced.base.hash, asked)
 
 
 def _past(course: FleetState, keep: int) -> tuple[KnownRound, ...]:

@@ -54,13 +54,13 @@ def judge(
     kept = np.sort(change)[cut : len(change) - cut]
     mean, worst = float(kept.mean()), float(kept[-1])
     numbers |= {"compared": float(len(change)), "change_mean": mean, "change_worst": worst}
-    told = f"loss {mean:+.1%} in the mean and {worst:+.1%} for the worst of {len(change)} devices"
+    summary = f"loss {mean:+.1%} in the mean and {worst:+.1%} for the worst of {len(change)} devices"
     accepted = mean <= tolerance.mean and worst <= tolerance.worst
     limits = f", at most {tolerance.mean:+.1%} and {tolerance.worst:+.1%}"
     against = tuple(
         name for name, one in zip(known, change.tolist(), strict=True) if not one <= tolerance.worst
     )
-    return StageVerdict(accepted, told if accepted else told + limits, numbers, against)
+    return StageVerdict(accepted, summary if accepted else summary + limits, numbers, against)
 
 
 def worse_of(

@@ -166,9 +166,9 @@ def measured(
         rounds=tuple(rounds),
         final=FinalFigures(
             unseen=rounds[-1].unseen if rounds else None,
-            global_=_spread([told.alone.metric for told in last]),
-            mixed=_spread([told.mixed.metric for told in last]),
-            share=float(np.mean([told.share or 0.0 for told in last])) if last else None,
+            global_=_spread([report.alone.metric for report in last]),
+            mixed=_spread([report.mixed.metric for report in last]),
+            share=float(np.mean([report.share or 0.0 for report in last])) if last else None,
         ),
         bytes=SentBytes(whole, mean, max(sent, default=None), None if mean is None else mean / whole),
         per_device=tuple(_device_figures(device) for device in devices),
@@ -180,7 +180,7 @@ def _round_figures(
     entry: RoundRecord,
     models: Mapping[str, Weights], unseen: NDArray[np.int64], scratch: Path,
 ) -> RoundFigures:  # fmt: skip
-    told = [found for device in honest if (found := _report_of(device, entry.model)) is not None]
+    reports = [found for device in honest if (found := _report_of(device, entry.model)) is not None]
     weights, asked = models.get(entry.model), None
     if weights and len(unseen):
         asked = bench.evaluate({**bench.initial(), **weights}, scratch, unseen)[0]
@@ -191,13 +191,13 @@ def _round_figures(
         updates=sum(entry.round in device.log.sent for device in devices),
         left_out=entry.left_out,
         unseen=None if asked is None else asked.metric,
-        global_=_spread([found.alone.metric for found in told]),
-        mixed=_spread([found.mixed.metric for found in told]),
+        global_=_spread([found.alone.metric for found in reports]),
+        mixed=_spread([found.mixed.metric for found in reports]),
     )
 
 
 def _report_of(device: VirtualDevice, digest: str) -> ModelReport | None:
-    return next((told for told in reversed(device.log.models) if told.model == digest), None)
+    return next((report for report in reversed(device.log.models) if report.model == digest), None)
 
 
 def _spread(values: Sequence[float]) -> AccuracySpread | None:

@@ -178,8 +178,8 @@ def run(plan: SimulationPlan, out: Path | None) -> SimulationReport:
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            told = json.dumps(json_ready(report.to_json()), indent=1)
-            (out / "report.json").write_text(told, encoding="utf-8")
+            content = json.dumps(json_ready(report.to_json()), indent=1)
+            (out / "report.json").write_text(content, encoding="utf-8")
             (out / "index.html").write_text(page(report), encoding="utf-8")
         except OSError as problem:
             raise StorageError(f"cannot be written: {problem.strerror}", where=str(out)) from problem
@@ -189,26 +189,26 @@ def run(plan: SimulationPlan, out: Path | None) -> SimulationReport:
 def lines_of(report: SimulationReport) -> list[str]:
     """Format the report for people."""
     final, sent = report.figures.final, report.figures.bytes
-    told = [f"{report.devices} devices, {len(report.figures.rounds)} rounds, {report.seconds:.0f} s"]
+    lines = [f"{report.devices} devices, {len(report.figures.rounds)} rounds, {report.seconds:.0f} s"]
     if final.unseen is not None:
-        told.append(f"those that took no part: {final.unseen:.1%}")
+        lines.append(f"those that took no part: {final.unseen:.1%}")
     if report.central is not None and isfinite(report.central.unseen):
-        told.append(f"one model on all rows: {report.central.unseen:.1%}")
+        lines.append(f"one model on all rows: {report.central.unseen:.1%}")
     if (found := report.closed_form) is not None:
-        told.append(
+        lines.append(
             f"solved for from all rows: {found.unseen:.1%}, the fleet's parameters differ by at most"
             f" {found.difference:.1g}"
         )
-    told += [
+    lines += [
         f"{kind}: {spread.mean:.1%} in the mean, worst {spread.worst:.1%}"
         for kind, spread in (("global", final.global_), ("mixed", final.mixed))
         if spread is not None
     ]
     if (alone := report.alone) is not None:
-        told.append(f"each device alone: {alone.mean:.1%} in the mean, worst {alone.worst:.1%}")
+        lines.append(f"each device alone: {alone.mean:.1%} in the mean, worst {alone.worst:.1%}")
     for name, group in report.groups.items():
         if (spread := group.final.global_) is not None:
-            told.append(f"{name}: {spread.mean:.1%} in the mean, worst {spread.worst:.1%}")
+            lines.append(f"{name}: {spread.mean:.1%} in the mean, worst {spread.worst:.1%}")
     if sent.mean is not None and sent.ratio is not None:
-        told.append(f"an update: {sent.mean:,.0f} bytes, {sent.ratio:.1%} of float32")
-    return told
+        lines.append(f"an update: {sent.mean:,.0f} bytes, {sent.ratio:.1%} of float32")
+    return lines

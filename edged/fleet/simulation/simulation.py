@@ -227,17 +227,17 @@ def _fleet(
     thread = threading.Thread(target=coordinate, name="coordinator")
     with DevicePool(devices, broker, FLEET, workers=max(1, len(os.sched_getaffinity(0)) - 1)):
         thread.start()
-        told, since = 0, time.monotonic()
+        reported, since = 0, time.monotonic()
         while thread.is_alive():
             thread.join(0.5)
             ended = sum(one.course.number for one in each)
-            if ended > told:
-                told, since = ended, time.monotonic()
-                on_progress(f"round {told} of {plan.rounds * len(each)}")
+            if ended > reported:
+                reported, since = ended, time.monotonic()
+                on_progress(f"round {reported} of {plan.rounds * len(each)}")
             if time.monotonic() - since > PATIENCE:
                 coordinator.stop()
                 thread.join()
-                raise EdgedError(f"round {told} has not ended after {PATIENCE:g} s", where="fleet sim")
+                raise EdgedError(f"round {reported} has not ended after {PATIENCE:g} s", where="fleet sim")
     if failed:
         raise failed[0]
     return {digest: one.journal.weights(digest) for one in each for digest in one.journal.models()}

@@ -77,8 +77,8 @@ class Subscriptions:
             return entry.pattern in filters and sink in (None, entry.sink)
 
         with self._lock:
-            told = self._all[: self._sent]
-            self._sent -= sum(map(goes, told))
+            sent = self._all[: self._sent]
+            self._sent -= sum(map(goes, sent))
             self._all = tuple(entry for entry in self._all if not goes(entry))
             left = {entry.pattern for entry in self._all}
             self._gone += [pattern for pattern in filters if pattern not in left]

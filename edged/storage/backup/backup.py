@@ -75,11 +75,11 @@ def back_up(
             picture.mkdir(mode=0o700)
             _copy_state(state, picture)
             files = {archive.entry_of(name, picture / name): picture / name for name in _names(picture)}
-            told = {**about, "format": FORMAT, "schemas": _schemas(picture), **_counts(picture)}
+            header = {**about, "format": FORMAT, "schemas": _schemas(picture), **_counts(picture)}
         with atomic.disk_errors("writing the backup", out):
             signer = None if sign is None else lambda manifest: sign(HEADER + manifest)
             with open(unfinished, "xb", opener=_for_us_alone) as target:
-                archive.write(target, told, files, signer)
+                archive.write(target, header, files, signer)
                 target.flush()
                 os.fsync(target.fileno())
             size = unfinished.stat().st_size
@@ -88,7 +88,7 @@ def back_up(
     finally:
         shutil.rmtree(picture, ignore_errors=True)
         unfinished.unlink(missing_ok=True)
-    return {**told, "files": len(files), "bytes": size, "signed": sign is not None}
+    return {**header, "files": len(files), "bytes": size, "signed": sign is not None}
 
 
 def _for_us_alone(path: str, flags: int) -> int:

@@ -26,8 +26,8 @@ _ATTEMPTS = 5  # to read it while a daemon might write it
 
 def write_status(state: Path, status: JsonObject) -> None:
     """Write the status for `read_status`. StorageError when the disk refuses it."""
-    told = json.dumps(status).encode()
-    line = b"%08x %s\n" % (crc32(told), told)  # what is longer of the one before stays behind it
+    content = json.dumps(status).encode()
+    line = b"%08x %s\n" % (crc32(content), content)  # what is longer of the one before stays behind it
     with disk_errors("writing the status", state / FILE):
         file = os.open(state / FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -41,9 +41,9 @@ def read_status(state: Path) -> JsonObject:
     """Read the status that was written last; empty where there is none, or it is damaged."""
     for _ in range(_ATTEMPTS):
         try:
-            crc, _, told = (state / FILE).read_bytes().partition(b"\n")[0].partition(b" ")
+            crc, _, content = (state / FILE).read_bytes().partition(b"\n")[0].partition(b" ")
         except OSError:
             break
-        if crc == b"%08x" % crc32(told):
-            return dict(json.loads(told))
+        if crc == b"%08x" % crc32(content):
+            return dict(json.loads(content))
     return {}

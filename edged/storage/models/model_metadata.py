@@ -58,10 +58,10 @@ class ModelMetadata:
             "features": self.features, "units": self.units, "classes": self.classes,
             "target_units": self.target_units, "context": self.context,
         }  # fmt: skip
-        told = {name: json.dumps(list(given), ensure_ascii=False) for name, given in lists.items() if given}
+        names = {name: json.dumps(list(given), ensure_ascii=False) for name, given in lists.items() if given}
         return {
             f"{PREFIX}{name}": value
-            for name, value in ({"version": __version__} | told | self._lineage()).items()
+            for name, value in ({"version": __version__} | names | self._lineage()).items()
         }
 
     def _lineage(self) -> dict[str, str]:
@@ -69,11 +69,11 @@ class ModelMetadata:
         if record is None:
             return {}
         created = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="seconds")
-        told = {"model_version": record.version, "parent": record.parent, "run": record.run}
+        lineage = {"model_version": record.version, "parent": record.parent, "run": record.run}
         origin = record.origin
         data = {"samples": origin.samples, "first_offset": origin.first_offset,
                 "last_offset": origin.last_offset, "bundle": origin.bundle}  # fmt: skip
-        known = {name: value for name, value in (told | data).items() if value is not None}
+        known = {name: value for name, value in (lineage | data).items() if value is not None}
         return {name: str(value) for name, value in known.items()} | {
             "source": record.source,
             "created": created,

@@ -25,9 +25,11 @@ class Frame:
         self.names = self.features = tuple(self._columns)
         lengths = {name: len(cells) for name, cells in self._columns.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise ConfigError(
-                f"columns differ in length: {told}", where=self.name, remedy="give all columns the same rows"
+                f"columns differ in length: {listed}",
+                where=self.name,
+                remedy="give all columns the same rows",
             )
         self.first = {name: cells[0] for name, cells in self._columns.items() if len(cells)}
 

@@ -237,7 +237,7 @@ def read_recording(path: Path | Frame, stream: StreamConfig) -> Recording:
     nothing = np.nan if schema.targets == 1 else (np.nan,) * schema.targets
     known = any(label is not None for label in batch.labels)
     labels = np.array([nothing if label is None else label for label in batch.labels], np.float64)
-    told = [history.left_out.line(history.unit), history.refused.line(history.unit, "labels")]
+    warnings = [history.left_out.line(history.unit), history.refused.line(history.unit, "labels")]
     return Recording(
         batch.x,
         labels if known else None,
@@ -246,5 +246,5 @@ def read_recording(path: Path | Frame, stream: StreamConfig) -> Recording:
         stream.names,
         tuple(schema.known_classes),
         stream.names,
-        "; ".join(line for line in told if line),
+        "; ".join(line for line in warnings if line),
     )

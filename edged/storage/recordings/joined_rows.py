@@ -106,9 +106,9 @@ class JoinedRows:
         """The label of a row; one that holds counts from there on instead."""
         if cell is ABSENT or not self._hold:
             return self._labels.label(cell, row)
-        told = cell.strip() if isinstance(cell, str) else cell
-        ended = ends(told, self._schema)
-        label = None if ended else self._labels.label(told, row)
+        value = cell.strip() if isinstance(cell, str) else cell
+        ended = ends(value, self._schema)
+        label = None if ended else self._labels.label(value, row)
         if ended or label is not None:
             self._held.hold(HoldReading(key, label, at), at)
         return None

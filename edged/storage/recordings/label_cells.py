@@ -26,16 +26,16 @@ class LabelCells:
 
     def label(self, cell: Any, row: int) -> LabelValue | None:
         """A name of a class, or a number, also one that is written as text; None for an empty cell."""
-        told = text(cell)
-        if self._schema.task in ("reconstruct", "forecast") or not told or told.lower() == "nan":
+        stripped = text(cell)
+        if self._schema.task in ("reconstruct", "forecast") or not stripped or stripped.lower() == "nan":
             return None
         self.refused.total += 1
         try:
-            return self._known[type(cell), told]
+            return self._known[type(cell), stripped]
         except KeyError:
-            label = self._parsed(told if isinstance(cell, str) else cell, row)
+            label = self._parsed(stripped if isinstance(cell, str) else cell, row)
             if label is not None and len(self._known) < _REMEMBERED:
-                self._known[type(cell), told] = label
+                self._known[type(cell), stripped] = label
             return label
 
     def _parsed(self, value: Any, row: int) -> LabelValue | None:

@@ -152,9 +152,9 @@ class LeftOut:
         """One line on what was left out and why; None for nothing."""
         if self.first is None:
             return None
-        told = ", ".join(f"{count:,} with {reason}" for reason, count in self.reasons.items())
+        reasons = ", ".join(f"{count:,} with {reason}" for reason, count in self.reasons.items())
         count = sum(self.reasons.values())
-        return f"{count:,} of {self.total:,} {what} are left out: {told}; the first is {unit} {self.first}"
+        return f"{count:,} of {self.total:,} {what} are left out: {reasons}; the first is {unit} {self.first}"
 
 
 # ---- which column is what ------------------------------------------------------------------------
@@ -253,8 +253,8 @@ def text(cell: Any) -> str:
 
 def bad_cell(where: str, column: str, cell: Any, wanted: str) -> ConfigError:
     """The error for a cell that is not what its column holds."""
-    told = text(cell)
-    what = f"{told[:40]!r} is not {wanted}" if told else f"is empty instead of {wanted}"
+    content = text(cell)
+    what = f"{content[:40]!r} is not {wanted}" if content else f"is empty instead of {wanted}"
     return ConfigError(what, where=f"{where}, column {column}", remedy="correct or remove that row")
 
 

@@ -73,15 +73,15 @@ class SampleTable:
     @property
     def labels(self) -> list[Any]:
         """Return the label of each sample: a class name, a number or a tuple of numbers; None without one."""
-        told: list[Any] = []
+        labels: list[Any] = []
         for row in self.y.tolist():
             if any(value != value for value in row):  # noqa: PLR0124  NaN: no label
-                told.append(None)
+                labels.append(None)
             elif self.classes:
-                told.append(self.classes[int(row[0])])
+                labels.append(self.classes[int(row[0])])
             else:
-                told.append(row[0] if len(row) == 1 else tuple(row))
-        return told
+                labels.append(row[0] if len(row) == 1 else tuple(row))
+        return labels
 
     def columns(self) -> dict[str, Any]:
         """Return the columns by name, as `pandas.DataFrame` and `pyarrow.table` take them.

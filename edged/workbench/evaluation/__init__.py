@@ -92,12 +92,12 @@ def _evaluate(
         figures = report(replay)
     usage = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     seconds = round(time.monotonic() - started, 3)
-    figures, told = replace(figures, seconds=seconds, peak_rss_mb=round(usage / 1024, 1)), history(replay)
+    figures, recorded = replace(figures, seconds=seconds, peak_rss_mb=round(usage / 1024, 1)), history(replay)
     if out is not None:
-        kept = {**figures.to_json(), "history": told.to_json()}
+        kept = {**figures.to_json(), "history": recorded.to_json()}
         _write(out / "report.json", json.dumps(json_ready(kept), indent=1) + "\n")
-        _write(out / "report.html", page(f"{data.name}: {name}", figures, told))
-    return EvaluationOutcome(name, figures, told, *row_errors(replay))
+        _write(out / "report.html", page(f"{data.name}: {name}", figures, recorded))
+    return EvaluationOutcome(name, figures, recorded, *row_errors(replay))
 
 
 def _write(path: Path, text: str) -> None:

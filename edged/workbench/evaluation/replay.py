@@ -348,10 +348,10 @@ class Replay(Listener):
             return
         self.labels_used += len(rows)
         sources = self.stream.sources or ["labels"] * len(self.stream)
-        told = [sources[i] for i in rows]
-        outcome = self.predictor.label(rows + 1, y, self.stream.x[rows], sources=told)
+        their_sources = [sources[i] for i in rows]
+        outcome = self.predictor.label(rows + 1, y, self.stream.x[rows], sources=their_sources)
         if self.keys is not None:
-            self.keys.serving.label(rows + 1, y, self.stream.x[rows], told)
+            self.keys.serving.label(rows + 1, y, self.stream.x[rows], their_sources)
         self.pipeline.disputes.apply()
         if outcome is not None:
             self.rollout.probation_ended(self.predictor.champion.version, outcome)

@@ -90,8 +90,8 @@ def _drift(signal: DriftSignal, names: Sequence[str]) -> DriftFigures:
 def _loses(adapted: Mapping[str, float], repeated: Mapping[str, float]) -> list[str]:
     """A warning where nothing is gained over repeating what came last."""
     name = "mae" if "mae" in adapted else "accuracy"
-    told = repeating_wins(name, adapted.get(name), repeated.get(name))
-    return [] if told is None else [told]
+    warning = repeating_wins(name, adapted.get(name), repeated.get(name))
+    return [] if warning is None else [warning]
 
 
 def no_change(replay: Replay) -> NDArray[np.float32]:

@@ -82,9 +82,9 @@ def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgr
         written=written,
         seconds=round(time.monotonic() - started, 3),
     )
-    told = json.dumps(json_ready(report.to_json()), indent=1)
+    text = json.dumps(json_ready(report.to_json()), indent=1)
     with disk_errors("writing the report", options.out):
-        (options.out / "report.json").write_text(told + "\n", "utf-8")
+        (options.out / "report.json").write_text(text + "\n", "utf-8")
         (options.out / "report.html").write_text(page(report), "utf-8")
     if not ranked:
         reason = failed[0].reasons[0].reason

@@ -59,11 +59,11 @@ def refuse_taken(config: Path, *, force: bool) -> None:
 
 
 def deploy(
-    config: Path, file: RecipeFile, stream: JsonObject, order: TrialOrder, told: dict[str, str]
+    config: Path, file: RecipeFile, stream: JsonObject, order: TrialOrder, names: dict[str, str]
 ) -> None:
     """Write the bundle and the configuration of the training that `order` ordered, whose folder has weights.
 
-    `stream` is the section of the recipe file as it was written, `told` has the names of `file` and `data`
+    `stream` is the section of the recipe file as it was written, `names` has the names of `file` and `data`
     for the configuration's head. Raises BundleError when the bundle cannot be built, or does not answer as
     the trained model does.
     """
@@ -81,7 +81,7 @@ def deploy(
     finally:
         shutil.rmtree(made, ignore_errors=True)
     text = yaml.safe_dump(_sections(file, stream, order.recipe, bundle), sort_keys=False)
-    head = HEAD.format(recipe=order.recipe.name, seed=order.seed, **told)
+    head = HEAD.format(recipe=order.recipe.name, seed=order.seed, **names)
     publish_file(config, (head + text).encode())
 
 

@@ -230,8 +230,8 @@ def _failures(report: RecipeReport) -> str:
         for reason in row.reasons
     ]
     head = ["recipe", "seeds", "why"]
-    told = "<p>A recipe of which a training failed has no rank.</p>"
-    return f"<h2>Failed</h2>{told}{table(head, rows, 'verdicts')}"
+    about = "<p>A recipe of which a training failed has no rank.</p>"
+    return f"<h2>Failed</h2>{about}{table(head, rows, 'verdicts')}"
 
 
 def _settings(report: RecipeReport) -> str:
@@ -241,7 +241,7 @@ def _settings(report: RecipeReport) -> str:
         f"{parts['test']:,} for the test, {report.gap:,} left out between two"
     )
     trainings = f"{report.trials:,}, {report.jobs} at a time, {report.seeds} seeds of each recipe"
-    told = [
+    facts = [
         ("data", f"{report.data}, {sum(parts.values()):,} samples used"),
         ("split", split),
         ("trainings", trainings),
@@ -249,10 +249,10 @@ def _settings(report: RecipeReport) -> str:
         ("time", f"{report.seconds:.0f} s"),
     ]
     if rows:
-        told += [
+        facts += [
             (f"winner: {_name(key)}", _setting(value)) for key, value in vars(rows[0].recipe).items() if value
         ]
-    return f"<h2>How it was done</h2>{table(['', ''], told, 'plain')}"
+    return f"<h2>How it was done</h2>{table(['', ''], facts, 'plain')}"
 
 
 def _setting(value: Any) -> str:

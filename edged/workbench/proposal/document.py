@@ -62,8 +62,8 @@ def _features(draft: Draft) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for one in draft.left_out:
         reasons.setdefault(one.why or "not wanted", []).append(one.name)
-    told = [f"    # left out ({why}): {_plain(one_of(names))}" for why, names in reasons.items()]
-    return ["  features:", *items, *told]
+    left_out = [f"    # left out ({why}): {_plain(one_of(names))}" for why, names in reasons.items()]
+    return ["  features:", *items, *left_out]
 
 
 def _entries(entries: Sequence[DraftLine]) -> list[str]:

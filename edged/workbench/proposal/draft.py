@@ -124,15 +124,15 @@ class Draft:
     def before_features(self) -> list[DraftLine]:
         """Propose the topic and the key."""
         machine = self.machine
-        told = f"{sum(topic.messages for topic in machine.topics)} messages"
+        comment = f"{sum(topic.messages for topic in machine.topics)} messages"
         if machine.keys:
-            told = f"{len(machine.keys)} alike: {', '.join(machine.keys[:4])}"
+            comment = f"{len(machine.keys)} alike: {', '.join(machine.keys[:4])}"
         elif not self.single:
-            told = "topic of the features that name none"
+            comment = "topic of the features that name none"
         elif not machine.live:
-            told += ", all retained"
+            comment += ", all retained"
         format_ = [DraftLine("codec", "influx", "InfluxDB line protocol")] if machine.lines else []
-        return [DraftLine("topic", self.topic, told), *format_, self._key()]
+        return [DraftLine("topic", self.topic, comment), *format_, self._key()]
 
     def _key(self) -> DraftLine:
         machine = self.machine
@@ -193,8 +193,8 @@ class Draft:
             lacking = [name for name, c in zip(self.names, self.features, strict=True) if not c.whole]
             why = f"not every message has {', '.join(lacking[:3])}" if lacking else "sensors can fail"
             why = why if self.single else "each topic has some of the values"
-            told = f"{why}: the newest value counts, and a flag marks the gap"
-            entries.append(DraftLine("missing", {"fill": "last", "flags": True}, told))
+            comment = f"{why}: the newest value counts, and a flag marks the gap"
+            entries.append(DraftLine("missing", {"fill": "last", "flags": True}, comment))
         return entries + self._time() + self._labels()
 
     def _sample(self) -> DraftLine:
@@ -203,8 +203,8 @@ class Draft:
             return DraftLine("sample", _CLOCK, "by the clock: these sensors only report changes")
         pairs = zip(self.names, self.features, strict=True)
         own = [(not c.whole, name) for name, c in pairs if c.topic == self.topic]
-        told = "each new value of the busiest topic makes a sample"
-        return DraftLine("sample", min(own, key=lambda one: one[0])[1], told)
+        comment = "each new value of the busiest topic makes a sample"
+        return DraftLine("sample", min(own, key=lambda one: one[0])[1], comment)
 
     def _time(self) -> list[DraftLine]:
         # Labels by hand hold from their arrival on, by another clock than the sensor's.
@@ -226,14 +226,14 @@ class Draft:
                 )
             ]
         classes = labels.classes if isinstance(labels.classes, int) else list(labels.classes)
-        told = "possible labels: add future ones"
-        entries = [DraftLine("classes", classes, told)] if classes else []
+        comment = "possible labels: add future ones"
+        entries = [DraftLine("classes", classes, comment)] if classes else []
         if candidate is None:
-            told = f"sent by hand, each holds until the next: {self.label_command}"
+            comment = f"sent by hand, each holds until the next: {self.label_command}"
             value = {"topic": self.label_topic, "hold": True}
             if not self._one_key:
                 value = {"topic": "labels/+", "key": "topic:1", "hold": True}
-            return [*entries, DraftLine("label", value, told)]
+            return [*entries, DraftLine("label", value, comment)]
         if candidate.topic == self.topic and candidate.path:
             return [*entries, DraftLine("label", candidate.path, f"in the message: {candidate.field.shown}")]
         path = {"path": candidate.path} if candidate.path else {}

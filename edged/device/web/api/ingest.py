@@ -68,9 +68,9 @@ class IngestEndpoints:
         body = await read_body(request.scope, request.receive, self._config.limits.body)
         topic = request.query_params.get("topic", own)
         if topic is None or (topic != own and not is_one_of(topic, self._stream.all_topics)):
-            told = "which topic?" if topic is None else f"{topic[:60]!r} is no topic of the stream"
+            reason = "which topic?" if topic is None else f"{topic[:60]!r} is no topic of the stream"
             named = ", ".join(self._stream.all_topics)
-            raise HttpError(400, told, kind="request", remedy=f"add ?topic=, one of {named}")
+            raise HttpError(400, reason, kind="request", remedy=f"add ?topic=, one of {named}")
         media = request.scope["edged.headers"].get(b"content-type", b"")
         records = self._records(body, media, self._label_line if decode is self._labels else _line)
         taken: list[Any] = []
@@ -173,5 +173,5 @@ def _lines(body: bytes, parse: Callable[[str], Any]) -> Records:
 
 def _rejection(lines: list[str], of: int) -> Response:
     shown = lines[:MOST_SHOWN]
-    told = f"{len(lines)} of {of} records rejected, none stored: {shown[0]}"
-    return as_json({"error": told, "rejected": shown}, 400)
+    problem = f"{len(lines)} of {of} records rejected, none stored: {shown[0]}"
+    return as_json({"error": problem, "rejected": shown}, 400)

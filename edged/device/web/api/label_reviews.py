@@ -30,8 +30,8 @@ class LabelEndpoints:
         limit = _number(request.query_params.get("limit", str(USUAL)), "limit", MOST)
         key = request.query_params.get("key")
         ts, labels, found = await asyncio.to_thread(self._reviews.suspects, limit, key)
-        told = [suspect(self._reviews.schema, one) for one in found]
-        return as_json({"reviewed": ts, "labels": labels, "suspects": told})
+        suspects = [suspect(self._reviews.schema, one) for one in found]
+        return as_json({"reviewed": ts, "labels": labels, "suspects": suspects})
 
     async def points(self, _: Request) -> Response:
         """Return the map, as columns; `label` and `answer` are places in `classes`."""

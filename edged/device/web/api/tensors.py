@@ -145,8 +145,8 @@ class TensorReader:
         if "data" in tensor:
             raise wrong("the input has both data and binary_data_size: send one of them")
         if type(size) is not int or size != need or len(raw) != need:
-            told = f"binary_data_size says {str(size)[:20]}, {len(raw)} follow the JSON"
-            raise wrong(f"{rows} rows are {need} bytes; {told}")
+            sizes = f"binary_data_size says {str(size)[:20]}, {len(raw)} follow the JSON"
+            raise wrong(f"{rows} rows are {need} bytes; {sizes}")
         with np.errstate(over="ignore"):  # what float32 does not hold becomes infinite, and is refused
             x = np.frombuffer(raw, dtype).astype(np.float32).reshape(rows, self._width)
         if not np.isfinite(x).all():

@@ -81,8 +81,8 @@ class TimelineEndpoints:
 
     async def _on_thread(self, work: Callable[[], JsonObject]) -> JsonObject:
         if self._waiting >= WAITING:
-            told, later = f"{WAITING} requests wait", {"retry-after": "1"}
-            raise HttpError(503, told, kind="overloaded", remedy="try again", headers=later)
+            problem, later = f"{WAITING} requests wait", {"retry-after": "1"}
+            raise HttpError(503, problem, kind="overloaded", remedy="try again", headers=later)
         self._waiting += 1
         try:
             if self._thread is None:

@@ -88,20 +88,20 @@ class TimelinePainter:
         """
         reader, log = self._open()
         schema, found = self._schema, _extent(reader, stretch)
-        told: dict[str, Any] = {
+        picture: dict[str, Any] = {
             "keys": reader.keys(MOST_KEYS),
             "classes": list(schema.known_classes),
             "free": 0 if schema.open is None else schema.open.free,
             "model": self._pipeline.predictor.champion.version,
         }
         if found is None:
-            return told | {"key": None, "samples": 0, "topics": self._pipeline.config.stream.all_topics}
+            return picture | {"key": None, "samples": 0, "topics": self._pipeline.config.stream.all_topics}
         key, ends = found
         start, end = stretch.within(*ends)
         rows = reader.read(key, start, end, columns)
         said, missing = self._predictions(reader, rows)
         at, places = _pixels(rows.ts, start, end, width)
-        return told | {
+        return picture | {
             "key": key, "first": ends[0], "last": ends[1], "from": start, "to": end, "width": width,
             "samples": rows.count, "every": rows.every,
             "at": at, "features": self._features(rows, columns, places), "labels": self._labels(rows, places),
@@ -120,14 +120,15 @@ class TimelinePainter:
     def _features(
         self, rows: PictureRows, columns: list[int], places: NDArray[np.int64]
     ) -> list[dict[str, Any]]:
-        told = []
+        features = []
         for i, column in enumerate(columns):
             low, high = rows.low[:, i].astype(np.float64), rows.high[:, i].astype(np.float64)
             if len(places):
                 low, high = np.fmin.reduceat(low, places), np.fmax.reduceat(high, places)
             unit = self._schema.units[column] if column < len(self._schema.units) else ""
-            told.append({"name": self.names[column], "unit": unit, "low": _short(low), "high": _short(high)})
-        return told
+            limits = {"low": _short(low), "high": _short(high)}
+            features.append({"name": self.names[column], "unit": unit, **limits})
+        return features
 
     def _labels(self, rows: PictureRows, places: NDArray[np.int64]) -> list[list[Any]]:
         """`[from, to, label]` of neighbours with the same label; of a pixel its first label counts."""
@@ -186,15 +187,15 @@ class TimelinePainter:
         most = min(len(rows.y), ASKED, max(1, ASKED_BYTES // (4 * schema.width)))
         chosen = [i * len(rows.y) // most for i in range(most)]
         times = {int(rows.offsets[i]): float(rows.ts[i]) for i in chosen}
-        told: list[list[Any]] = []
+        predictions: list[list[Any]] = []
         ends, parts = time.monotonic() + ASKED_SECONDS, -(-most // ASKED_AT_ONCE)
         for part in _scattered(parts):  # what there is no time for is missing everywhere a little
             found, x = reader.inputs(list(times)[part::parts])
             with suppress(ModelError):  # serving says why
-                told += self._answers(model.predict(x), [times[offset] for offset in found])
+                predictions += self._answers(model.predict(x), [times[offset] for offset in found])
             if time.monotonic() > ends:
                 break
-        return sorted(told, key=lambda one: float(one[0])), None
+        return sorted(predictions, key=lambda one: float(one[0])), None
 
     def _answers(self, raw: NDArray[np.float32], times: list[float]) -> list[list[Any]]:
         classes = self._schema.classes if self._schema.task == "classify" else None
@@ -214,8 +215,8 @@ def _extent(reader: TimelineReader, stretch: Stretch) -> tuple[str, tuple[float,
         return None
     ends = reader.ends(key)
     if ends is None:
-        told = f"no sample of {key[:60]!r} is stored"
-        raise HttpError(404, told, kind="key", remedy="omit it: keys lists those that are")
+        problem = f"no sample of {key[:60]!r} is stored"
+        raise HttpError(404, problem, kind="key", remedy="omit it: keys lists those that are")
     return key, ends
 
 

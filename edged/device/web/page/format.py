@@ -14,15 +14,15 @@ def moment(ts: float | None) -> str:
     if ts is None:
         return "–"
     try:
-        told = datetime.fromtimestamp(ts, timezone.utc)
+        utc = datetime.fromtimestamp(ts, timezone.utc)
     except (OverflowError, OSError, ValueError):
         return escape(f"{ts:g}")
-    return f'<time datetime="{told.isoformat(timespec="seconds")}">{told:%Y-%m-%d %H:%M:%S} UTC</time>'
+    return f'<time datetime="{utc.isoformat(timespec="seconds")}">{utc:%Y-%m-%d %H:%M:%S} UTC</time>'
 
 
 def facts(pairs: Mapping[str, str]) -> str:
     """Return a list of names with their values, which are HTML already."""
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{told}</dd>" for name, told in pairs.items())
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in pairs.items())
     return f"<dl>{rows}</dl>"
 
 
@@ -59,9 +59,9 @@ def button(name: str, ask: str, command: str, fields: Mapping[str, Any], *, abou
     )
 
 
-def meter(name: str, value: float, most: float, told: str) -> str:
+def meter(name: str, value: float, most: float, text: str) -> str:
     """Return a bar for `value` out of `most`, with its text."""
     part = max(0.0, min(1.0, value / most if most else 0.0))
     return (
-        f'<meter aria-label="{escape(name)}" value="{part:.4f}" high="0.9">{part:.0%}</meter> {escape(told)}'
+        f'<meter aria-label="{escape(name)}" value="{part:.4f}" high="0.9">{part:.0%}</meter> {escape(text)}'
     )

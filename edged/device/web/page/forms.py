@@ -87,13 +87,13 @@ def key_buttons(view: Snapshot, line: KeyModelLine) -> str:
     """Return the buttons of one key's model."""
     if not view.may_control or not line.version:
         return ""
-    key, told = line.key, f"the model of {line.key}"
-    back = f"Roll {told} back to its previous version?"
-    share = f"Replace {told} by the stream’s? It learns on from there."
+    key, model = line.key, f"the model of {line.key}"
+    back = f"Roll {model} back to its previous version?"
+    share = f"Replace {model} by the stream’s? It learns on from there."
     return (
-        button("Roll back", back, "rollback", {"key": key}, about=f"Roll back {told}")
+        button("Roll back", back, "rollback", {"key": key}, about=f"Roll back {model}")
         + " "
-        + button("Use the stream’s", share, "rollback", {"key": key, "version": 0}, about=f"Replace {told}")
+        + button("Use the stream’s", share, "rollback", {"key": key, "version": 0}, about=f"Replace {model}")
     )
 
 
@@ -110,12 +110,12 @@ def _request(view: Snapshot, said: Mapping[str, Any]) -> str:
     values = ", ".join(f"{n} {plain(v)}" for n, v in zip(names, said["values"], strict=False))
     sure = "" if said.get("confidence") is None else f" ({percent(said['confidence'])})"
     answer = said["answer"] if isinstance(said["answer"], str) else ", ".join(map(plain, said["answer"]))
-    told = f"{moment(said['sample_ts'])} <b>{escape(said['key'])}</b>: {escape(values)}."
-    told += f" Predicted: {escape(str(answer))}{sure}."
-    told += " Drawn at random, so that labels that judge models are like the stream." * bool(
+    text = f"{moment(said['sample_ts'])} <b>{escape(said['key'])}</b>: {escape(values)}."
+    text += f" Predicted: {escape(str(answer))}{sure}."
+    text += " Drawn at random, so that labels that judge models are like the stream." * bool(
         said.get("random")
     )
-    return f'<div class="request"><p>{told}</p>{_answers(view, said) if view.may_label else ""}</div>'
+    return f'<div class="request"><p>{text}</p>{_answers(view, said) if view.may_label else ""}</div>'
 
 
 def _answers(view: Snapshot, said: Mapping[str, Any]) -> str:
@@ -145,10 +145,10 @@ def alarms(view: Snapshot) -> str:
     if view.anomaly is None:
         return ""
     threshold = view.anomaly.threshold
-    told = f"<p>{count(view.anomaly.alarms, 'alarm')}, {view.anomaly.flagged:,} samples excluded; "
-    told += "calibrating threshold.</p>" if threshold is None else f"threshold {plain(threshold)}.</p>"
+    text = f"<p>{count(view.anomaly.alarms, 'alarm')}, {view.anomaly.flagged:,} samples excluded; "
+    text += "calibrating threshold.</p>" if threshold is None else f"threshold {plain(threshold)}.</p>"
     for key in view.anomaly.standing:
         ask = f"Mark {key} as normal and learn from it?"
         accept = button("Mark as normal", ask, "accept", {"key": key}, about=f"Mark {key} as normal")
-        told += f'<p><strong class="ill">{escape(key)}</strong> {accept if view.may_control else ""}</p>'
-    return told
+        text += f'<p><strong class="ill">{escape(key)}</strong> {accept if view.may_control else ""}</p>'
+    return text

@@ -27,9 +27,9 @@ def suspects(view: Snapshot) -> str:
         return f"{about} None of those left contradicts it.</p>"
     about += " It contradicts these.</p>"
     rows = [_row(view, one) for one in found[:SHOWN]]
-    told = table("The most suspect first", ("Sample", "Key and values", "Label", "Model says"), rows)
+    listed = table("The most suspect first", ("Sample", "Key and values", "Label", "Model says"), rows)
     more = "<p>More follow when these are done.</p>" if len(found) > SHOWN else ""
-    return about + (_controls(view.schema) if view.may_label else "") + told + more
+    return about + (_controls(view.schema) if view.may_label else "") + listed + more
 
 
 def _row(view: Snapshot, one: CheckedLabel) -> tuple[str, str, str, str]:

@@ -42,7 +42,7 @@ def health(view: Snapshot) -> str:
         lines.append("<ul>" + "".join(f"<li>{escape(trouble)}</li>" for trouble in troubles) + "</ul>")
     if paused:
         lines.append(f"<p>Paused by command: {escape(', '.join(paused))}</p>")
-    lines += [f'<p class="note">{escape(told.capitalize())}.</p>' for told in notes(view.status.to_json())]
+    lines += [f'<p class="note">{escape(note.capitalize())}.</p>' for note in notes(view.status.to_json())]
     broker = "connected" if view.connected else "not connected"
     up = age(view.status.uptime_s)
     lines.append(f"<p>Broker {broker} · up {up} · edged {escape(view.status.version)}</p>")
@@ -52,9 +52,9 @@ def health(view: Snapshot) -> str:
 def learned(view: Snapshot) -> str:
     """Return what the newest labels did, in plain words, and what comes next; the numbers in details."""
     state, new = view.status.training, view.new_labelled
-    told = _first_steps(view)
+    text = _first_steps(view)
     if state.summary:
-        told = f"{escape(state.summary)} {moment(state.summary_ts)}"
+        text = f"{escape(state.summary)} {moment(state.summary_ts)}"
     ahead = ""
     if state.progress is not None:
         ahead = "Training is running."
@@ -64,7 +64,7 @@ def learned(view: Snapshot) -> str:
         enough = count(int(view.needed), f"new {view.material}")
         ahead = f"The next training starts with {enough}: {new:,} so far."
     numbers = next((said["numbers"] for said in reversed(view.events) if said.get("numbers")), None)
-    return f"<p>{told}</p>" + (f"<p>{ahead}</p>" if ahead else "") + _numbers("learned", numbers)
+    return f"<p>{text}</p>" + (f"<p>{ahead}</p>" if ahead else "") + _numbers("learned", numbers)
 
 
 def _first_steps(view: Snapshot) -> str:
@@ -87,12 +87,12 @@ def _numbers(name: str, numbers: Mapping[str, Any] | None) -> str:
     """Return the numbers behind a sentence, folded up."""
     if not numbers:
         return ""
-    told = {
+    shown = {
         one.replace("_", " "): escape(plain(value))
         for one, value in numbers.items()
         if isinstance(value, int | float)
     }
-    return f'<details id="{escape(name)}-numbers"><summary>Numbers</summary>{facts(told)}</details>'
+    return f'<details id="{escape(name)}-numbers"><summary>Numbers</summary>{facts(shown)}</details>'
 
 
 def model(view: Snapshot) -> str:
@@ -100,7 +100,7 @@ def model(view: Snapshot) -> str:
     now = view.status.model
     line = " ← ".join(str(version) for version in view.lineage)
     live = _live(view)
-    told = {
+    shown = {
         "Current model": f"<b>version {now.version}</b>{' (pinned)' if now.pinned else ''}",
         "Since": moment(now.since),
         "Live quality": f"{_formatter(view)(live)} over {count(now.quality.labelled, 'label')}",
@@ -108,14 +108,14 @@ def model(view: Snapshot) -> str:
         "Lineage": f"<span>{line}</span>",
     }
     if live is None:
-        told["Live quality"] = "after the next labels"
+        shown["Live quality"] = "after the next labels"
     if now.quality.repeated is None:
-        del told["Repeating the last value"]
+        del shown["Repeating the last value"]
     if now.missing is not None:
-        told["Untrained"] = f"{now.missing} so far"
+        shown["Untrained"] = f"{now.missing} so far"
     rows = [_model_row(view, record) for record in view.models]
     head = ("Version", "State", "Parent", "Created", "Gate result", "Actions")
-    return facts(told) + table(
+    return facts(shown) + table(
         "Models, newest first",
         head,
         rows,
@@ -141,8 +141,8 @@ def _verdict(record: ModelRecord) -> str:
     if verdict is None:
         return "–"
     word, reasons = "Accepted" if verdict.accepted else "Rejected", "; ".join(verdict.reasons)
-    told = escape(f"{word}: {reasons}" if reasons else word)
-    return told + _numbers(f"verdict-{record.version}", verdict.numbers)
+    text = escape(f"{word}: {reasons}" if reasons else word)
+    return text + _numbers(f"verdict-{record.version}", verdict.numbers)
 
 
 def quality(view: Snapshot) -> str:
@@ -160,8 +160,8 @@ def quality(view: Snapshot) -> str:
     gain = ""
     if live is not None and frozen is not None:
         better = live - frozen if name == "accuracy" else frozen - live
-        told = change(name, abs(better)).removeprefix("+")
-        gain = f" ({told} {'better' if better >= 0 else 'worse'})"
+        difference = change(name, abs(better)).removeprefix("+")
+        gain = f" ({difference} {'better' if better >= 0 else 'worse'})"
     legend = (
         '<ul class="legend"><li class="live">Current model</li><li class="frozen">Initial model</li>'
         '<li class="drift">Drift</li><li class="swap">Promotion</li><li class="back">Rollback</li></ul>'
@@ -198,8 +198,8 @@ def _in_words(view: Snapshot, points: Sequence[Point], formatter: Callable[[floa
 
 def keys(view: Snapshot) -> str:
     """Return the keys that have models of their own, the worst first; nothing where none has."""
-    told = view.status.keys
-    if told is None or not told.own:
+    models = view.status.keys
+    if models is None or not models.own:
         return ""
     rows = [
         (
@@ -212,13 +212,13 @@ def keys(view: Snapshot) -> str:
             "Loaded" if line.loaded else "On disk",
             key_buttons(view, line),
         )
-        for line in told.worst
+        for line in models.worst
     ]
     head = ("Key", "Answers", "Version", "Accuracy", "Labels", "Trainings", "Model", "Actions")
     columns = ("", "", "wide", "", "", "wide", "wide", "" if view.may_control else "gone")
-    hidden = told.own - len(rows)
+    hidden = models.own - len(rows)
     return (
-        f"<p>{escape(key_models(told.to_json()))}.</p>"
+        f"<p>{escape(key_models(models.to_json()))}.</p>"
         + table("Keys with models of their own, least accurate first", head, rows, columns)
         + (f"<p>{hidden:,} more keys not shown.</p>" if hidden > 0 else "")
     )
@@ -227,19 +227,19 @@ def keys(view: Snapshot) -> str:
 def training(view: Snapshot) -> str:
     """Return the present training run, and recent runs."""
     state = view.status.training
-    told = {
+    shown = {
         "Runs": f"{state.runs:,}",
         "New labels": f"{view.new_labelled:,}",
         "Engine": escape(str(view.status.engine or "–")),
     }
     if state.waiting_for:
-        told["Blocked by"] = escape(", ".join(state.waiting_for))
+        shown["Blocked by"] = escape(", ".join(state.waiting_for))
     rows = [
         (str(r.id), escape(r.trigger), escape((r.outcome or "running").replace("_", " ")), moment(r.ended))
         for r in view.runs
     ]
     head = ("Run", "Trigger", "Outcome", "Ended")
-    return _progress(state.progress) + facts(told) + (
+    return _progress(state.progress) + facts(shown) + (
         table("Recent runs", head, rows, ("", "", "", "wide")) if rows else ""
     )  # fmt: skip
 
@@ -306,9 +306,9 @@ def sensors(view: Snapshot) -> str:
         pause = "–" if sensor.pause is None else age(sensor.pause)
         rows.append((escape(key), state, str(sensor.gaps), pause, f"{sensor.count:,}"))
     head = ("Key", "State", "Gaps", "Interval", "Samples")
-    told = table("Since startup", head, rows, ("", "", "", "wide", "wide")) if rows else ""
+    listed = table("Since startup", head, rows, ("", "", "", "wide", "wide")) if rows else ""
     refused = ", ".join(f"{escape(reason)} {count:,}" for reason, count in sorted(view.refused.items()))
-    return told + _more(view) + facts({"Quarantined": refused or "None"})
+    return listed + _more(view) + facts({"Quarantined": refused or "None"})
 
 
 def storage(view: Snapshot) -> str:
@@ -342,8 +342,8 @@ def host(view: Snapshot) -> str:
     heat = "Not available" if vitals.temperature_c is None else f"{vitals.temperature_c:.0f} °C"
     own = {"Temperature": heat, "Load": plain(vitals.load1), "Memory": size(vitals.rss_bytes)}
     rest = {
-        name.capitalize(): escape(told)
-        for name, told in summary(view.status.to_json()).items()
+        name.capitalize(): escape(value)
+        for name, value in summary(view.status.to_json()).items()
         if name in ("drift", "board")
     }
     return facts(own | rest)
@@ -351,8 +351,8 @@ def host(view: Snapshot) -> str:
 
 def events(view: Snapshot) -> str:
     """Return the events, newest first."""
-    told = [said for said in view.events if said["event"] != "label_requested"]  # they have a section
-    lines = [f"<li>{moment(said['ts'])} {escape(happening(said))}</li>" for said in reversed(told)]
+    listed = [said for said in view.events if said["event"] != "label_requested"]  # they have a section
+    lines = [f"<li>{moment(said['ts'])} {escape(happening(said))}</li>" for said in reversed(listed)]
     if not lines:
         return "<p>No events yet.</p>"
     newest, earlier = "".join(lines[:NEWEST]), "".join(lines[NEWEST:])
@@ -394,8 +394,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
 def report(view: Snapshot) -> str:
     """Return the report of the device as one HTML file, without controls."""
     view = replace(view, may_label=False, may_control=False)
-    told = {name: escape(line) for name, line in summary(view.status.to_json()).items()}
-    parts = [f"<p>As of {when(view.now)}.</p>", facts(told)]
+    lines = {name: escape(line) for name, line in summary(view.status.to_json()).items()}
+    parts = [f"<p>As of {when(view.now)}.</p>", facts(lines)]
     judged = evaluations(view) or "<p>None since startup (command evaluate).</p>"
     parts.append(f"<h2>Holdout evaluations</h2>{judged}")
     parts += [f"<h2>{escape(SECTIONS[name][0])}</h2>{SECTIONS[name][1](view)}" for name in REPORTED]

@@ -288,7 +288,7 @@ def _moments(values: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[list[float]
     return mean.tolist(), scale.tolist()
 
 
-_TOLD = ("input", "output", "label", "parameters", "trainable_size", "frozen_size", "files", "bytes")
+_LISTED = ("input", "output", "label", "parameters", "trainable_size", "frozen_size", "files", "bytes")
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ class BuildCheck(Message):
     def to_json(self) -> JsonObject:
         """Return the fields, and beside them those of the bundle that are about its contents."""
         made = {} if self.bundle is None else self.bundle.to_json()
-        return {**self.without("bundle"), **{name: made[name] for name in _TOLD if name in made}}
+        return {**self.without("bundle"), **{name: made[name] for name in _LISTED if name in made}}
 
 
 def check(

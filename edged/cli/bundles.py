@@ -379,9 +379,9 @@ def model_new(
     from edged.bundles.commands import Inputs, new_model
 
     check_file(out, force=force)
-    taken = Inputs.parse(inputs, window, channels)
+    shape = Inputs.parse(inputs, window, channels)
     model = new_model(
-        kind, inputs=taken, outputs=outputs, hidden=hidden, out=out, seed=seed, features=features
+        kind, inputs=shape, outputs=outputs, hidden=hidden, out=out, seed=seed, features=features
     )
     sys.stderr.write(f"{out}: {model.graph.name}, {out.stat().st_size:,} bytes\n")
 

@@ -193,8 +193,8 @@ def _show_capabilities(data: Mapping[str, Any]) -> None:
     )
     table = output.new_table("", ("command", "takes", "does"))
     for name, schema in data["commands"].items():
-        takes = [field for field in schema["request"].get("properties", {}) if field not in _OF_ALL]
-        table.add_row(name, " ".join(takes), schema["description"])
+        accepted = [field for field in schema["request"].get("properties", {}) if field not in _OF_ALL]
+        table.add_row(name, " ".join(accepted), schema["description"])
     output.out.print(table)
 
 

@@ -77,7 +77,7 @@ def init(
     else:
         draft = interview(found, range(1, len(found) + 1) if exact else [1])
     path = _write(folder, document(draft, mqtt, source))
-    _show_end(path, draft, recorded, as_json=as_json)
+    _show_result(path, draft, recorded, as_json=as_json)
 
 
 def _mqtt_section(broker: str, password_file: Path | None) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def _write(folder: Path, text: str) -> Path:
     return path
 
 
-def _show_end(path: Path, draft: Draft, recorded: Path | None, *, as_json: bool) -> None:
+def _show_result(path: Path, draft: Draft, recorded: Path | None, *, as_json: bool) -> None:
     """What was written, and the next two commands."""
     name = shlex.quote(str(path))
     first = f"edged doctor {name}"

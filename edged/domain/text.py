@@ -267,7 +267,7 @@ def status_of(messages: Mapping[str, Mapping[str, Any]]) -> JsonObject | None:
 
 
 SHOWN = 4  # features or reasons in one line
-UNTOLD = ("event", "ts", "seq", "boot", "historical")
+HIDDEN_FIELDS = ("event", "ts", "seq", "boot", "historical")
 
 
 def happening(said: Mapping[str, Any]) -> str:
@@ -280,11 +280,13 @@ def happening(said: Mapping[str, Any]) -> str:
     """
     if said.get("summary"):
         return str(said["summary"])
-    tell = TELLERS.get(said["event"])
-    if tell is not None:
-        return tell(said)
+    describe = DESCRIPTIONS.get(said["event"])
+    if describe is not None:
+        return describe(said)
     rest = ", ".join(
-        f"{name} {_brief(value)}" for name, value in said.items() if name not in UNTOLD and value is not None
+        f"{name} {_brief(value)}"
+        for name, value in said.items()
+        if name not in HIDDEN_FIELDS and value is not None
     )
     name = said["event"].replace("_", " ")
     return f"{name}: {rest}" if rest else name
@@ -342,7 +344,7 @@ def _quarantined(said: Mapping[str, Any]) -> str:
     return f"Quarantined ({said['reason']}): {said.get('detail') or said.get('topic')}{more}"
 
 
-TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "started": lambda e: f"edged {e['version']} started with model {e['model']} ({e['boot_reason']})",
     "stream_failed": lambda e: f"Stream {e['stream']} does not run: {e['problem']}",
     "training_started": lambda e: f"Run {e['run']} started ({e['trigger']}), {count(e['new'], 'new label')}",

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FIRST_ROWS = 60  # newest rows that a challenger begins with: those by which a fall of quality is seen
 FIRST_STEPS = 300
-NOTE = "challenger"
+MARK_FILE = "challenger"
 FOLDER = "challenger"
 
 
@@ -62,8 +62,8 @@ class Challenger:
 
     def serves(self, champion: Path | None) -> bool:
         """Whether the champion's folder is that of a candidate of this challenger."""
-        note = champion / NOTE if champion is not None else None
-        return note is not None and note.exists() and note.read_bytes() == self.mark()
+        file = champion / MARK_FILE if champion is not None else None
+        return file is not None and file.exists() and file.read_bytes() == self.mark()
 
     def test(self, champion: Path | None, new: Window, schema: Schema) -> str:
         """Compare it with the champion on new labels; how the contest stands."""

@@ -55,8 +55,8 @@ class ChampionGuide:
             self._answers = InferenceModel(model_in(champion)).predict(x)
             self._engine.guide(None, Distillation(self._weight, TEMPERATURE))
             return
-        note = None if champion is None else champion / ANCHOR_FILE
-        known = unpack_arrays(note.read_bytes()) if note is not None and note.exists() else {}
+        file = None if champion is None else champion / ANCHOR_FILE
+        known = unpack_arrays(file.read_bytes()) if file is not None and file.exists() else {}
         values = {name.removeprefix(VALUE): a for name, a in known.items() if name.startswith(VALUE)}
         matters = {name.removeprefix(FISHER): a for name, a in known.items() if name.startswith(FISHER)}
         if values and (matters or self._kind == "l2sp"):

@@ -29,7 +29,7 @@ from edged.domain.training.training_run import Challenge, RunResult
 from edged.errors import NoDataError, NonFiniteError
 from edged.storage.models.checkpoints import pack_arrays
 from edged.trainer.candidate import PROBE_ROWS
-from edged.trainer.challenger import NOTE
+from edged.trainer.challenger import MARK_FILE
 from edged.trainer.guidance import ANCHOR_FILE, guide_for
 from edged.trainer.quality import JUDGED_ROWS, in_place, loss_of
 from edged.trainer.steps import InterruptedRunError, TrainingLoop
@@ -280,5 +280,5 @@ class TrainingRun:
         beside = self._learner.challenges.current
         if beside is None or not beside.won:
             return None
-        folder = self._exporter.export(run, beside.engine, probe, {NOTE: beside.mark()}, "-challenger")
+        folder = self._exporter.export(run, beside.engine, probe, {MARK_FILE: beside.mark()}, "-challenger")
         return Challenge(folder, beside.contest.dump())

@@ -13,7 +13,7 @@ from edged.domain.judging.challenger_test import ROWS
 from edged.domain.training.trainer_messages import ChallengerState, LogLine
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
-from edged.trainer.challenger import NOTE
+from edged.trainer.challenger import MARK_FILE
 from edged.trainer.steps import InterruptedRunError
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
 from tests.installed import KINDS, UsualEngine
@@ -166,7 +166,7 @@ def test_a_checkpoint_from_before_knows_of_none(tmp_path: Path, bundle: Bundle) 
     new.shop.feed(*task(80, 50))
     result = new.trainee().run(new.shop.request(challenge=True))
     assert new.shop.reported(ChallengerState)[0].state == "begun"
-    assert not (result.candidate / NOTE).exists()
+    assert not (result.candidate / MARK_FILE).exists()
 
 
 def test_none_begins_beside_a_guide(tmp_path: Path, bundle: Bundle) -> None:

@@ -185,9 +185,9 @@ def _like_weights(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[n
 def _answer(path: Path) -> NDArray[np.float32]:
     try:
         session = ort.session(str(path))
-        take = session.get_inputs()[0]
-        rows = np.random.default_rng(1).standard_normal((ROWS, *take.shape[1:])).astype(np.float32)
-        made: NDArray[np.float32] = session.run(None, {take.name: rows})[0]
+        first = session.get_inputs()[0]
+        rows = np.random.default_rng(1).standard_normal((ROWS, *first.shape[1:])).astype(np.float32)
+        made: NDArray[np.float32] = session.run(None, {first.name: rows})[0]
     except ort.ERRORS as problem:
         raise BundleError(f"does not run: {ort.one_line(problem)}", where=str(path)) from problem
     return made

@@ -122,9 +122,9 @@ def _definition(node: onnx.NodeProto) -> onnx.ModelProto:
     alone.CopyFrom(node)
     kinds = [(TensorProto.FLOAT, ["n", 2]), (TensorProto.INT64, ["n"]), (TensorProto.FLOAT, [2])]
     given = zip(node.input, kinds, strict=False)  # weights of classes may be left out
-    takes = [helper.make_tensor_value_info(name, *typed) for name, typed in given if name]
-    gives = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output if name]
-    graph = helper.make_graph([alone], node.op_type, takes, gives)
+    inputs = [helper.make_tensor_value_info(name, *typed) for name, typed in given if name]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output if name]
+    graph = helper.make_graph([alone], node.op_type, inputs, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     wanted = [("", name) for name in FUNCTIONS]
     try:

@@ -60,24 +60,24 @@ class Naming:
 
         Raises ConfigError when there are more or fewer than the model has numbers.
         """
-        take, give = bundle.input, bundle.output
+        inputs, result = bundle.input, bundle.output
         for where, found in (("--features", self.features), ("--units", self.units)):
-            if found and take.width % len(found):
-                raise _count(where, found, f"{take.width} inputs")
+            if found and inputs.width % len(found):
+                raise _count(where, found, f"{inputs.width} inputs")
         if self.features and self.units and len(self.features) != len(self.units):
             raise _count("--units", self.units, f"{len(self.features)} named inputs")
-        outputs = 2 if bundle.loss == "bce_with_logits" and give.width == 1 else give.width
+        outputs = 2 if bundle.loss == "bce_with_logits" and result.width == 1 else result.width
         if self.classes and len(self.classes) != outputs:
             raise _count("--classes", self.classes, f"{outputs} classes")
-        if self.target_units and len(self.target_units) != give.width:
-            raise _count("--target-units", self.target_units, f"{give.width} outputs")
+        if self.target_units and len(self.target_units) != result.width:
+            raise _count("--target-units", self.target_units, f"{result.width} outputs")
         if len(set(self.features)) < len(self.features) or len(set(self.classes)) < len(self.classes):
             raise ConfigError("a name comes twice", where="--features, --classes")
         return replace(
             bundle,
             context=self.context,
-            input=replace(take, names=self.features, units=self.units),
-            output=replace(give, names=self.classes, units=self.target_units),
+            input=replace(inputs, names=self.features, units=self.units),
+            output=replace(result, names=self.classes, units=self.target_units),
         )
 
 

@@ -130,9 +130,9 @@ class Network:
 
     def model(self, name: str, inputs: int, outputs: int) -> onnx.ModelProto:
         """The finished model: its output is the current tensor, `(batch, outputs)`."""
-        take = helper.make_tensor_value_info(INPUT, onnx.TensorProto.FLOAT, ["batch", inputs])
-        give = helper.make_tensor_value_info(self.current, onnx.TensorProto.FLOAT, ["batch", outputs])
-        graph = helper.make_graph(self._nodes, name, [take], [give], self._parameters)
+        rows = helper.make_tensor_value_info(INPUT, onnx.TensorProto.FLOAT, ["batch", inputs])
+        result = helper.make_tensor_value_info(self.current, onnx.TensorProto.FLOAT, ["batch", outputs])
+        graph = helper.make_graph(self._nodes, name, [rows], [result], self._parameters)
         opset = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name=UNTRAINED)
 

@@ -26,8 +26,8 @@ _BEHIND = {
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
-def end_of_network(graph: onnx.GraphProto, add_note: Callable[[str], None]) -> str | None:
-    """Let a graph end in what is trained, in place: a classifier that gives labels in its logits; its name.
+def cut_before_loss(graph: onnx.GraphProto, add_note: Callable[[str], None]) -> str | None:
+    """Cut a graph, in place, before what the loss does itself: a classifier at its logits. Their name.
 
     None, and nothing changed, when no output is a label or a map, or when the outputs are made of anything
     but one Softmax or Sigmoid.

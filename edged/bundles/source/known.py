@@ -116,9 +116,11 @@ def folded(node: onnx.NodeProto, values: Values, opset: int) -> list[NDArray[Any
         return None
     if node.op_type in _GROWING and any(_extent(values[name]) > MOST for name in names):
         return None
-    takes = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in names]
-    gives = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output if name]
-    graph = helper.make_graph([node], "node", takes, gives)
+    inputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in names]
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output if name
+    ]
+    graph = helper.make_graph([node], "node", inputs, outputs)
     try:
         found = ReferenceEvaluator(graph, opsets={"": opset}).run(
             None, {name: values[name] for name in names}

@@ -95,8 +95,8 @@ def conform(
     _weights_are_no_inputs(model.graph)
     _name_nodes(model.graph)
     refuse_finished(model.graph)
-    if outputs is None and (end := classifiers.end_of_network(model.graph, add_note)):
-        outputs = (end,)
+    if outputs is None and (logits := classifiers.cut_before_loss(model.graph, add_note)):
+        outputs = (logits,)
     if outputs is None:
         _check_one(model.graph.output, "output", "name it with --loss NAME=LOSS, or export one output only")
     elif outputs:

@@ -233,8 +233,8 @@ def finish(
     frozen = [_float(name, shape) for name, shape in source.frozen.items()]
     tensors = [tensor for tensor in (*initializers, *to.constants) if tensor.name in read]
     outputs = [_float(name, shape) for name, shape in wanted.items()]
-    takes = [value_info(source.data), *map(value_info, source.labels), *inputs, *frozen]
-    return as_model(helper.make_graph(nodes, "step", takes, outputs, tensors))
+    all_inputs = [value_info(source.data), *map(value_info, source.labels), *inputs, *frozen]
+    return as_model(helper.make_graph(nodes, "step", all_inputs, outputs, tensors))
 
 
 def as_model(graph: onnx.GraphProto) -> onnx.ModelProto:

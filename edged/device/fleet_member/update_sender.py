@@ -86,14 +86,14 @@ class UpdateSender:
 
         Raises RejectedUpdateError when the receipts are malformed.
         """
-        receipts, settled = Receipts.read(payload), []
+        receipts, acknowledged = Receipts.read(payload), []
         for waiting in [w for w in self._waiting.values() if w.about.id == receipts.id]:
             refused = receipts.refused.get(self._device)
             if refused is None and self._device not in receipts.accepted:
                 continue
             del self._waiting[waiting.number]
-            settled.append((waiting, refused))
-        return settled
+            acknowledged.append((waiting, refused))
+        return acknowledged
 
     def _header(self, about: KeptUpdate) -> UpdateHeader:
         """Return the line before the update; under masks it says nothing of the device's samples."""

@@ -96,16 +96,16 @@ class SampleDecoder:
 
     def _several(self, found: Sequence[Seen], delivery: Delivery, group: CommitGroup) -> list[Seen]:
         """Let in what one message says of several samples, or of parts of them, and its labels."""
-        taken: list[Seen] = []
+        accepted: list[Seen] = []
         for one in found:
             if isinstance(one, LabelReading | HoldReading):
                 self.record(self.labels, None)
-                taken.append(_from(one, delivery.topic))
+                accepted.append(_from(one, delivery.topic))
             else:
                 self._look_at_label(one, delivery, group)
                 if self.admit(one):
-                    taken.append(one)
-        return taken
+                    accepted.append(one)
+        return accepted
 
     def _look_at_label(self, reading: Reading | Observation, delivery: Delivery, group: CommitGroup) -> None:
         """Say where a label came from; one that the stream does not know is quarantined, its sample stays."""

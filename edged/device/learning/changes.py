@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.learning")
 
-SETTLE_SECONDS = 2.0
+IDLE_SECONDS = 2.0
 
 
 class ChangeListener(Protocol):
@@ -65,7 +65,7 @@ class ChangeLoop:
     def __init__(self, worker: ChangeListener, queue: ChangeQueue) -> None:
         self._worker, self._queue = worker, queue
         self._ending = False
-        self._idle: float | None = SETTLE_SECONDS  # seconds between two turns without a change
+        self._idle: float | None = IDLE_SECONDS  # seconds between two turns without a change
 
     def start(self, threads: TurnThreads | None) -> None:
         """Begin, on a thread of its own or on `threads`, where `look` wakes it."""

@@ -39,7 +39,7 @@ log = get_logger("edged.learning")
 CANCELLED = "cancelled"
 """The registry's value that says that the run which has not ended was cancelled, and is not gone on with."""
 
-UNTOLD = (None, "interrupted", "stopped")
+UNREPORTED = (None, "interrupted", "stopped")
 """Outcomes of runs that go on, so that nobody is told of them yet."""
 
 ASKED_RUNS = 100  # newest runs among which that of a command is looked for
@@ -153,7 +153,7 @@ class TrainingWorker:
         self.wake()
 
     def adopt(self, options: RunOptions, task: Task) -> None:
-        """After a restart: `task` is about a run that ended untold, or was cut off, or has not begun.
+        """After a restart: `task` is about a run that ended unreported, or was cut off, or has not begun.
 
         A run that was cut off goes on, but waits while training is paused; one that has not begun does not.
         """
@@ -163,7 +163,7 @@ class TrainingWorker:
         # A checkpoint keeps the number of the run that began; those that continued it name that number.
         its_own = run is not None and left is not None and left.run in (run.id, run.request.get("resumes"))
         unjudged = its_own and left is not None and left.trained
-        if run is not None and run.outcome not in UNTOLD and not (unjudged and run.outcome == "done"):
+        if run is not None and run.outcome not in UNREPORTED and not (unjudged and run.outcome == "done"):
             verdict = next((r.judged for r in self._registry.records() if r.run == run.id), None)
             end = RunEnd.of_record(run.id, str(run.outcome), run.result or {})
             QueuedRun(tasks=[task]).finish(end, verdict)

@@ -99,8 +99,8 @@ class Reporter(Listener):
     def event(self, event: Event) -> None:
         """Publish an event, and log it."""
         fields = event.to_json()
-        tell = log.warning if event.name in WARNED else log.info
-        tell(event.name, **{field: value for field, value in fields.items() if field not in NOT_LOGGED})
+        write = log.warning if event.name in WARNED else log.info
+        write(event.name, **{field: value for field, value in fields.items() if field not in NOT_LOGGED})
         said = {"event": event.name, **self._stamp(), **fields}
         self._outbound.deliver(MessageKind.EVENT, self._topics.events, _json(said))
         self._events.reported("events", said)

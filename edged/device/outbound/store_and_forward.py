@@ -428,14 +428,14 @@ class StoreAndForward:
         allowed = min(room, self._pace.allowed(self._clock.monotonic()))
         if allowed < 1:
             return
-        taken = outbox.reserve(allowed, LATE_BYTES)
-        for position, (key, parcel) in enumerate(taken):
+        reserved = outbox.reserve(allowed, LATE_BYTES)
+        for position, (key, parcel) in enumerate(reserved):
             with self._lock:
                 handed = _Handed(parcel, self._clock.monotonic(), key, written=True, late=True)
                 sent = self._hand_over(handed, parcel.late_payload)
                 self._late += sent
             if not sent:
-                for unsent, _ in taken[position:]:
+                for unsent, _ in reserved[position:]:
                     outbox.release(unsent)
                 return
             self._pace.spend(1)

@@ -105,8 +105,8 @@ class UsedTransactions:
         """
         if transaction in self._used or ts <= self._forgotten:
             return False
-        taken = self._used | {transaction: ts}
-        by_age = sorted(taken.items(), key=lambda entry: entry[1])
+        used = self._used | {transaction: ts}
+        by_age = sorted(used.items(), key=lambda entry: entry[1])
         old = [entry for entry in by_age if now - entry[1] > 2 * self._window]
         gone = by_age[: max(len(old), len(by_age) - REMEMBERED)]
         forgotten = max([self._forgotten, *(when for _, when in gone)])

@@ -137,20 +137,20 @@ class InputDrift:
 
     def _gather(self, rows: Rows) -> int:
         """Take rows into the reference; how many."""
-        taken = rows[: self.rules.reference - self._gathered]
-        self._reference[self._gathered : self._gathered + len(taken)] = taken
-        self._gathered += len(taken)
+        added = rows[: self.rules.reference - self._gathered]
+        self._reference[self._gathered : self._gathered + len(added)] = added
+        self._gathered += len(added)
         if self._gathered == self.rules.reference:
             self._prepared = [_Feature(self._reference[:, i]) for i in range(self.features)]
-        return len(taken)
+        return len(added)
 
     def _fill(self, rows: Rows) -> int:
         """Take rows into the recent window, at most up to the next test; how many."""
-        taken = rows[: self.rules.stride - self._seen % self.rules.stride]
-        places = (self._seen + np.arange(len(taken))) % self.rules.recent
-        self._recent[places] = taken
-        self._seen += len(taken)
-        return len(taken)
+        added = rows[: self.rules.stride - self._seen % self.rules.stride]
+        places = (self._seen + np.arange(len(added))) % self.rules.recent
+        self._recent[places] = added
+        self._seen += len(added)
+        return len(added)
 
     def _due(self) -> bool:
         return self._seen >= self.rules.recent and self._seen % self.rules.stride == 0

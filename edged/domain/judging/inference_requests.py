@@ -53,11 +53,11 @@ class InferenceRequests:
         >>> len(waiting.pop(8)), len(waiting.pop(8)), len(waiting.pop(8))
         (2, 1, 0)
         """
-        waiting, taken = self._waiting, list[InferenceRequest]()
+        waiting, popped = self._waiting, list[InferenceRequest]()
         while waiting:
             first = waiting[0]
             rows -= len(first.x)
-            if taken and (rows < 0 or first.version != taken[0].version):
+            if popped and (rows < 0 or first.version != popped[0].version):
                 break
-            taken.append(waiting.popleft())
-        return taken
+            popped.append(waiting.popleft())
+        return popped

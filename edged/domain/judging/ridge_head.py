@@ -129,13 +129,13 @@ class RidgeHead:
     def beyond(self, learned: Learned) -> list[int]:
         """Classes that can be answered, and of which a model that has learned so much has seen no label.
 
-        Where all labels here came after those of the model, nothing tells which classes were among its own.
+        Where all labels here came after those of the model, it is not known which classes were among its own.
         """
-        tells = self.since <= learned.position
+        comparable = self.since <= learned.position
         return [
             place
             for place, first in list(self.first.items())
-            if not learned.covers(place, first if tells else 0) and self._counts[place] >= FEWEST
+            if not learned.covers(place, first if comparable else 0) and self._counts[place] >= FEWEST
         ]
 
     def likelihoods(self, x: Floats) -> Floats:

@@ -200,9 +200,9 @@ def drawn(y: Ids, most: int) -> Ids:
     places = [np.flatnonzero(y == one) for one in sorted(set(y.tolist()))]
     chosen, left = [], most
     for at, own in enumerate(sorted(places, key=len)):  # what a rare class leaves over is for the others
-        take = min(len(own), left // (len(places) - at))
-        left -= take
-        chosen.append(own[np.linspace(0, len(own) - 1, take).round().astype(int)])
+        count = min(len(own), left // (len(places) - at))
+        left -= count
+        chosen.append(own[np.linspace(0, len(own) - 1, count).round().astype(int)])
     return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
 

@@ -26,9 +26,9 @@ def within_shares(sources: NDArray[np.int64], usual: Mapping[int, int]) -> NDArr
     >>> within_shares(np.array([1, 2, 2, 2, 2, 2, 2, 2]), {1: 500}).astype(int).tolist()
     [1, 1, 0, 0, 0, 0, 0, 1]
     """
-    take, known = np.ones(len(sources), bool), sum(usual.values())
+    within, known = np.ones(len(sources), bool), sum(usual.values())
     if known < KNOWN:
-        return take
+        return within
     for source in set(sources.tolist()) - {0}:
         most = max(SHARE, TIMES * usual.get(source, 0) / known)
         own = np.flatnonzero(sources == source)
@@ -36,6 +36,6 @@ def within_shares(sources: NDArray[np.int64], usual: Mapping[int, int]) -> NDArr
             continue
         allowed = max(ceil(SHARE * len(own)), int(most / (1.0 - most) * (len(sources) - len(own))))
         if len(own) > allowed:
-            take[own] = False
-            take[own[np.linspace(0, len(own) - 1, allowed).round().astype(int)]] = True
-    return take
+            within[own] = False
+            within[own[np.linspace(0, len(own) - 1, allowed).round().astype(int)]] = True
+    return within

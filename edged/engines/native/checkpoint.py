@@ -94,10 +94,10 @@ def _checkpoint(table: FlatTable, data: NDArray[np.uint8] | None) -> TrainingChe
     outside = bool(module.number(3, "<B"))
     if outside and data is None:
         raise FormatError(f"its parameters are in another file, which is missing: *{DATA}")
-    take = _named if nominal else partial(_tensor, data=data if outside else None)
+    decode = _named if nominal else partial(_tensor, data=data if outside else None)
     return TrainingCheckpoint(
-        trainable=dict(take(item) for item in module.tables(0)),
-        frozen=dict(take(item) for item in module.tables(1)),
+        trainable=dict(decode(item) for item in module.tables(0)),
+        frozen=dict(decode(item) for item in module.tables(1)),
         moments={
             state.text(0): [_tensor(item, data if outside else None)[1] for item in state.tables(1)]
             for group in groups

@@ -70,8 +70,8 @@ class Program:
     def _bound(self, inputs: Arrays, outputs: Arrays) -> Any:
         # The runtime notices a wrong name only when it runs.
         given = {*inputs, *self._rows}, set(outputs)
-        takes, gives = self._session.get_inputs(), self._session.get_outputs()
-        for names, there in zip(given, (takes, gives), strict=True):
+        theirs = self._session.get_inputs(), self._session.get_outputs()
+        for names, there in zip(given, theirs, strict=True):
             if different := names.symmetric_difference(item.name for item in there):
                 raise ValueError(f"{min(different)!r} is not both in the graph and in its description")
         return bind(self._session, inputs, outputs, self._alive)

@@ -98,12 +98,12 @@ class StateBuffers:
     def carry_sides(self) -> list[tuple[Arrays, Arrays]]:
         """The same with gradients that earlier steps left."""
         carry, carried = self._named({"carry": self.carry}), self._named({"carried": self._carried})
-        return [({**takes, **carry}, {**gives, **carried}) for takes, gives in self.step_sides()]
+        return [({**inputs, **carry}, {**outputs, **carried}) for inputs, outputs in self.step_sides()]
 
     def guided_sides(self, guide: Guide) -> list[tuple[Arrays, Arrays]]:
         """The same with what guides the step."""
         more = self._named({"anchor": guide.anchor, "strength": guide.strength})
-        return [({**takes, **guide.named, **more}, gives) for takes, gives in self.carry_sides()]
+        return [({**inputs, **guide.named, **more}, outputs) for inputs, outputs in self.carry_sides()]
 
     def evaluation_sides(self) -> list[tuple[Arrays, Arrays]]:
         """Inputs and outputs of the evaluation graph on each side."""

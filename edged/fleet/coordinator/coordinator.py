@@ -420,8 +420,8 @@ class Coordinator:
             made=now,
         )
         model = self.journal.add(weights, fingerprint(weights), about, aggregate.memory)
-        took = time.monotonic() - began
-        log.info("round_closed", round=self.course.number, seconds=round(took, 3), devices=count)
+        seconds = time.monotonic() - began
+        log.info("round_closed", round=self.course.number, seconds=round(seconds, 3), devices=count)
         if aggregate.left_out:
             log.warning("devices_left_out", round=self.course.number, devices=list(aggregate.left_out[:20]))
         if not self._config.stages:

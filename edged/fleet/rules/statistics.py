@@ -88,7 +88,7 @@ class SolvedHead:
 
         Raises ConfigError when there is none, or its answers are no classes though they should be.
         """
-        pairs = [(section.weight, section.bias)] if section.weight else _ends(shapes)
+        pairs = [(section.weight, section.bias)] if section.weight else _last_layers(shapes)
         if not pairs or any(name not in shapes for name in pairs[-1]):
             raise ConfigError(
                 f"the model has no layer {'/'.join(pairs[-1]) if pairs else 'of a weight and a bias'}",
@@ -149,7 +149,7 @@ class SolvedHead:
         return {name: np.asarray(solved.get(name, value), np.float32) for name, value in base.items()}
 
 
-def _ends(shapes: Shapes) -> list[tuple[str, str]]:
+def _last_layers(shapes: Shapes) -> list[tuple[str, str]]:
     """The last layer; of experts, each of which has as many layers, the last of each."""
     pairs, experts = _pairs(shapes), shapes.get(MIX_WEIGHTS, (1, 1, 1))[1]
     if len(pairs) % experts:

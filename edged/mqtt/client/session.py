@@ -124,11 +124,11 @@ class Session(NetworkThread):
             return False
         if correlation is not None:
             properties = (properties or MessageProperties())._replace(correlation=correlation)
-        taken = self._publisher.outgoing.put(
+        accepted = self._publisher.outgoing.put(
             OutgoingMessage(topic, payload, qos, retain, properties, on_done)
         )
         self._waker.wake()
-        return taken
+        return accepted
 
     def room(self, qos: int) -> int:
         """How many more messages of this QoS can wait before any is lost or refused."""

@@ -161,8 +161,8 @@ class TransferStaging:
     def _read(self, folder: Path) -> Transfer | None:
         try:
             about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-            note = about["note"]
-            purpose = TransferPurpose(**note | {"keys": tuple(note.get("keys", ()))})
+            fields = about["note"]
+            purpose = TransferPurpose(**fields | {"keys": tuple(fields.get("keys", ()))})
             return announced(about["transfer"], about["manifest"], purpose, self._max_bytes)
         except (OSError, ValueError, KeyError, TypeError, ConfigError, RefusedError) as problem:
             log.warning("transfer_dropped", path=str(folder), problem=str(problem))

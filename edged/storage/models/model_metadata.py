@@ -48,8 +48,8 @@ class ModelMetadata:
     @classmethod
     def of_bundle(cls, bundle: BundleContents, record: ModelRecord | None = None) -> ModelMetadata:
         """Read the names from a bundle."""
-        take, give = bundle.input, bundle.output
-        return cls(take.names, take.units, give.names, give.units, bundle.context, record)
+        inputs, outputs = bundle.input, bundle.output
+        return cls(inputs.names, inputs.units, outputs.names, outputs.units, bundle.context, record)
 
     @property
     def entries(self) -> dict[str, str]:

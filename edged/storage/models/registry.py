@@ -319,7 +319,7 @@ class Registry(StoredModels):
         last = [record for record in self.records() if record.status == "champion"]
         if not last:
             return
-        noted = [reign for reign in self.reigns(REIGNS_KEPT) if reign.version == last[0].version]
-        reign = noted[0] if noted else Reign(last[0].created, last[0].version, None, "pointer restored")
+        known = [reign for reign in self.reigns(REIGNS_KEPT) if reign.version == last[0].version]
+        reign = known[0] if known else Reign(last[0].created, last[0].version, None, "pointer restored")
         self.repaired.append(f"the pointer to the champion was lost: model {reign.version} is it again")
         atomic.publish_file(self._models / POINTER, seal(asdict(reign)), disk=self._disk)

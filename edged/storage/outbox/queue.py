@@ -257,18 +257,18 @@ class Outbox:
 
     def reserve(self, count: int, max_bytes: int) -> list[tuple[Key, OutboxMessage]]:
         """The next to send, held from now on: at most `count` and, but for the first, `max_bytes`."""
-        taken: list[tuple[Key, OutboxMessage]] = []
+        reserved: list[tuple[Key, OutboxMessage]] = []
         size = 0
         with self._lock, translated(self._path):
             for kind in MessageKind:
-                for key, parcel in self._next_of(kind, count - len(taken)):
+                for key, parcel in self._next_of(kind, count - len(reserved)):
                     size += parcel.size
-                    if taken and size > max_bytes:
-                        return taken
-                    taken.append((key, parcel))
+                    if reserved and size > max_bytes:
+                        return reserved
+                    reserved.append((key, parcel))
                     self._held[key] = parcel.size
                     self._given[kind] = key.number
-        return taken
+        return reserved
 
     def _next_of(self, kind: MessageKind, count: int) -> list[tuple[Key, OutboxMessage]]:
         if not count or not self._counts[kind].pending:

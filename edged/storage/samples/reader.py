@@ -133,8 +133,8 @@ class WindowReader:
                 " WHERE source IS NOT NULL GROUP BY source",
                 (*self._key, int(window.seq[0]), _USUAL),
             ).fetchall()
-        take = within_shares(numbers, dict(before))
-        return window if take.all() else window.take(take)
+        within = within_shares(numbers, dict(before))
+        return window if within.all() else window.take(within)
 
     def older_holdout(self, limit: int, before_seq: int, seed: int, *, after_seq: int = 0) -> Window:
         """At most `limit` holdout samples with `after_seq < seq < before_seq`, spread evenly over all.

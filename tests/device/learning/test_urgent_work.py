@@ -105,7 +105,7 @@ def test_a_rollback_does_not_wait_for_a_training_run(house: House) -> None:
 def test_a_rollback_that_the_disk_refuses_is_served_at_once_and_durable_later(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edged.device.learning.changes.SETTLE_SECONDS", 0.02)
+    monkeypatch.setattr("edged.device.learning.changes.IDLE_SECONDS", 0.02)
     model = house.gate.crowned(BAD, 1)
     house.predictor.swap(model)
     registry, refused = house.gate.registry, threading.Event()

@@ -29,7 +29,7 @@ from edged.domain.messages.sent import EVENTS
 from edged.domain.stream.anomaly import AlarmFigures
 from edged.domain.stream.sample import StoredSample
 from edged.domain.stream.schema import Schema
-from edged.domain.text import TELLERS, happening
+from edged.domain.text import DESCRIPTIONS, happening
 from edged.domain.training.label_review import SuspectLabel
 from edged.domain.training.trainer_messages import RunProgress
 from edged.host.vitals import BoardVitals, Vitals
@@ -192,7 +192,7 @@ def test_numbers_are_as_people_read_them() -> None:
 
 
 def test_every_event_of_the_contract_has_a_line() -> None:
-    assert set(TELLERS) <= set(EVENTS)
+    assert set(DESCRIPTIONS) <= set(EVENTS)
     assert happening({"event": "clock_set", "ts": 0.0, "step_s": 61.5, "before": 3.0}) == (
         "clock set: step_s 61.5, before 3"
     )

@@ -65,10 +65,10 @@ class StreamReader:
 
     def pop_events(self) -> bytes:
         """Return and remove all queued events."""
-        taken = b"".join(self._waiting)
+        events = b"".join(self._waiting)
         self._waiting.clear()
         self.ready.clear()
-        return taken
+        return events
 
     def close(self) -> None:
         """End the stream and drop the queued events."""

@@ -73,7 +73,7 @@ class IngestEndpoints:
             raise HttpError(400, reason, kind="request", remedy=f"add ?topic=, one of {named}")
         media = request.scope["edged.headers"].get(b"content-type", b"")
         records = self._records(body, media, self._label_line if decode is self._labels else _line)
-        taken: list[Any] = []
+        accepted: list[Any] = []
         rejected: list[str] = []
         foreign: list[str] = []
         for where, record in records:
@@ -84,11 +84,11 @@ class IngestEndpoints:
                 passed_over = decode is self._samples and self._is_foreign(record, problem)
                 (foreign if passed_over else rejected).append(line)
             else:
-                taken += found if isinstance(found, list) else [found]
-        if rejected or not taken:
+                accepted += found if isinstance(found, list) else [found]
+        if rejected or not accepted:
             return _rejection(rejected or foreign, len(records))
         try:
-            unmatched = await self._bridge.store(taken)
+            unmatched = await self._bridge.store(accepted)
         except RefusedError as problem:
             status, kind = (429, "rate") if problem.where == "stream.key_rate" else (503, "paused")
             raise HttpError(status, problem.line(), kind=kind, headers={"retry-after": "1"}) from None

@@ -117,8 +117,8 @@ class TensorReader:
             )
         datatype = tensor.get("datatype")
         if type(datatype) is not str or datatype not in DTYPES:
-            taken = "FP32, or FP64 or INT64, which are converted"
-            raise wrong(f"input {INPUT!r} has datatype {taken}, not {str(datatype)[:20]!r}")
+            accepted = "FP32, or FP64 or INT64, which are converted"
+            raise wrong(f"input {INPUT!r} has datatype {accepted}, not {str(datatype)[:20]!r}")
         shape = self._shape(tensor.get("shape"))
         size = _parameters(tensor, "the input").get("binary_data_size")
         if size is not None:

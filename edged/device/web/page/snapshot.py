@@ -115,7 +115,7 @@ def read_snapshot(
     records = pipeline.registry.records()
     anomalies = pipeline.predictor.anomalies
     with state.lock:
-        noted: dict[str, Any] = {
+        state_values: dict[str, Any] = {
             "points": list(state.history.points),
             "marks": list(state.history.marks),
             "events": list(state.events),
@@ -148,5 +148,5 @@ def read_snapshot(
         connected=status.session.connected,
         requests=wanted(pipeline, requests),
         suspects=reviews.suspects(SUSPECTS),
-        **noted,
+        **state_values,
     )

@@ -172,7 +172,7 @@ def is_journal(stream: TextIO) -> bool:
 
 
 def fields(event: Mapping[str, object], line: str) -> dict[str, str]:
-    """What the journal is told of an event: `EDGED_EVENT`, `EDGED_LOGGER` and one field for each of its own.
+    """The entry of the journal for an event: `EDGED_EVENT`, `EDGED_LOGGER` and one field for each of its own.
 
     >>> fields({"level": "warning", "event": "repaired", "rows": 3}, "{...}")["EDGED_ROWS"]
     '3'

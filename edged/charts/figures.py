@@ -6,7 +6,7 @@ from math import isfinite
 
 NONE = "–"
 SHARES = ("accuracy", "balanced_accuracy", "coverage", "covered", "precision", "recall")
-"""Metrics that are told in percent, and their differences in points; all others are plain numbers."""
+"""Metrics that are shown in percent, and their differences in points; all others are plain numbers."""
 AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 

@@ -53,7 +53,7 @@ class Drawing:
         self._parts: list[str] = []
 
     def shape(self, tag: str, style: str, title: str = "", text: str = "", **attributes: float | str) -> None:
-        """One element of CSS class `style`; `title` is told when it is pointed at."""
+        """One element of CSS class `style`; `title` is its tooltip."""
         named = {"class": style} if style else {}
         inside = (f"<title>{escape(title)}</title>" if title else "") + escape(text)
         end = f">{inside}</{tag}>" if inside else "/>"

@@ -293,7 +293,7 @@ def _show_notes(notes: Sequence[str]) -> None:
 
 
 def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
-    """What inputs and outputs stand for, as far as it was told."""
+    """Names of inputs and outputs, as far as they are known."""
     shown = {}
     for what, tensor in (("inputs", values["input"]), ("outputs", values["output"])):
         units = [f" ({unit})" if unit else "" for unit in tensor["units"]] or [""] * len(tensor["names"])

@@ -50,7 +50,7 @@ def load(
     """Read, override and validate the configuration in `path`, of its stream or of the one named `stream`.
 
     What was set by the command `config.set` lies over the file, and the environment over both. Where it does
-    not fit the file any more it is left out, so that no device stays down for it; `ignored` is told why. Of
+    not fit the file any more it is left out, so that no device stays down for it; `ignored` says why. Of
     keys that an earlier version set and this one has not, the others still hold.
 
     `environ` holds environment variables, those of this process when absent. `overlay` holds keys such as

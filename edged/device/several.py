@@ -196,7 +196,7 @@ class SeveralStreams(Listener):
         self._publish_streams()
 
     def _start(self, name: str) -> None:
-        """Start an open stream; one that fails is told of, and the others go on."""
+        """Start an open stream; if it fails, report that, and the others continue."""
         stream = self.streams[name]
         try:
             stream.start()

@@ -1,4 +1,4 @@
-"""What Home Assistant is told of a device: discovery messages, each with all entities of one device.
+"""Discovery messages for Home Assistant, each with all entities of one device.
 
 Source: Home Assistant's documentation of the MQTT integration, "Discovery messages and availability" and
 "Device discovery payload" (2024.12 and later).

@@ -82,7 +82,7 @@ class HeadInputs:
         self._read(rows)
 
     def read(self, x: Floats, throttle: Throttle) -> Floats:
-        """The inputs that count `(n, units)` of rows `(n, d)`; InterruptedRunError when told to stop."""
+        """The inputs that count `(n, units)` of rows `(n, d)`; InterruptedRunError when asked to stop."""
         units = self._layer.units
         found, chosen = np.empty((len(x), units), np.float32), spread(self.width, units)
         for at in range(0, len(x), AT_ONCE):

@@ -75,7 +75,7 @@ class TaskReporter:
         self._answers.progress(named if isinstance(named, str) else json.dumps(named), {**about, **fields})
 
     def finish(self, task: Task, outcome: Answer | EdgedError) -> None:
-        """Record how a task ended, and publish it if the answer can be told from the first one."""
+        """Record how a task ended, and publish it if the answer can be distinguished from the first one."""
         self._running.remove(task)
         change: JsonObject = {}
         if not isinstance(outcome, EdgedError) and task.name not in ABOUT_LABELS:
@@ -88,7 +88,7 @@ class TaskReporter:
             entry = command_entry(task.name, task.request, task.key, answer, via, ended)
             entry = {**entry, **change}
         self._store(task, state, answer, ended=ended, audit=entry)
-        # Events report the result of a `train` without an id: its answers could not be told apart.
+        # Events report the result of a `train` without an id: its answers could not be distinguished.
         if not task.accepted or task.key is not None or task.kind == "aside":
             self._answers.publish(task.name, answer, task.sender)
 

@@ -101,7 +101,7 @@ class Membership(Extension):
         self._member.start()
 
     def stop(self) -> None:
-        """Stop the member; the fleet is told that the device takes part in nothing for now."""
+        """Stop the member; it reports to the fleet that the device takes part in nothing for now."""
         self._member.stop()
 
     def event(self, event: Event) -> None:

@@ -72,7 +72,7 @@ class SignedTransport:
             self._recipient = recipient
 
     def _open(self, sink: Callable[[ReceivedMessage], None], delivery: ReceivedMessage) -> None:
-        """Pass on what was told of masks without its signature."""
+        """Pass on a message about masks without its signature."""
         payload = opened_bytes(delivery.topic, delivery.payload, self._keys)
         if payload is None:
             _refused(delivery)

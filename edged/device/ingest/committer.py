@@ -47,15 +47,15 @@ HELD_BYTES = 16 * 1024**2  # payloads of the messages that are held while commit
 
 
 class GroupCommitter:
-    """Commits groups of messages, oldest first, acknowledges them, and tells what became durable.
+    """Commits groups of messages, oldest first, acknowledges them, and reports what became durable.
 
     All methods but `stop` are called on the ingest thread; the counters may be read from any.
 
     `config`: how many messages may be unacknowledged, how long a commit waits, when a label is too late.
     `store` makes groups durable. `broker` gets the acknowledgements. `serving` gets the labels that found
-    their samples. `supervisor` is told how many labels became durable. `decoder` watches durable samples for
+    their samples. `supervisor` is woken when labels became durable. `decoder` watches durable samples for
     stuck sensors; its admission says how fast to acknowledge. `notices` reports quarantined messages, and
-    whether commits fail. `clock` tells the age of samples and labels. `watchdog` is shown that the loop
+    whether commits fail. `clock` gives the age of samples and labels. `watchdog` is shown that the loop
     `ingest` works.
     """
 
@@ -310,8 +310,8 @@ class GroupCommitter:
 class LabelJoin:
     """Finds the samples of labels that come by themselves, by id, or by key and time.
 
-    `expiry` is how old a sample may be then, in seconds; None for any age. `decoder` is told which labels
-    were refused.
+    `expiry` is how old a sample may be then, in seconds; None for any age. `decoder` records which
+    labels were refused.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def finish(
 class ImportFeed:
     """Stores the chunks in the state directory `state`, a part at each call; for the ingest thread alone.
 
-    `supervisor` is told that labels have come. `journal` takes the entry about an import that is done.
+    `supervisor` is woken for new labels. `journal` stores the entry about an import that is done.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ ANSWERS = 10_000  # samples whose two answers wait for their label
 class KeyServing:
     """Answers with the models of keys, beside that of the stream, `common`; see `KeyAnswers`.
 
-    `keys` has the pipelines. `training` is told which keys should train soon.
+    `keys` has the pipelines. `training` gets the keys that should train soon.
     """
 
     def __init__(self, common: Pipeline, keys: LoadedKeys, training: KeyTraining, events: Events) -> None:

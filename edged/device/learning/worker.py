@@ -219,9 +219,9 @@ class TrainingWorker:
         self._events.champion_changed(served.version)
 
     def want_checkpoint(self, task: Task) -> bool:
-        """Have the present run written down, and `task` told; False where there is none.
+        """Have the present run write a checkpoint, and answer `task` with it; False where no run is there.
 
-        Raises RefusedError when the trainer cannot hear of it.
+        Raises RefusedError when the trainer accepts no orders within a run.
         """
         running = self._running
         if running is None or not self._under_way():

@@ -1,4 +1,4 @@
-"""Complete transfers: each becomes a candidate, which the gate judges; its outcome is told once."""
+"""Complete transfers: each becomes a candidate, which the gate judges; its outcome is reported once."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _check_transaction(request: Request) -> None:
 
 
 def answer_of(state: State, outcome: Answer | EdgedError, request: Request) -> Answer:
-    """What the asker is told: `outcome` is data, or what went wrong.
+    """The answer to a request; `outcome` is data, or what went wrong.
 
     >>> answer_of("successful", {"pong": True}, {"transaction": 7})
     {'status': 'ok', 'state': 'successful', 'data': {'pong': True}, 'transaction': 7}
@@ -126,7 +126,7 @@ def canonical(value: Any) -> str:
 
 
 def arguments(name: str, request: Request) -> Request:
-    """A request without its envelope: what the command itself is told.
+    """A request without its envelope: the arguments of the command.
 
     >>> arguments("train", {"transaction": 1, "expires": 2.0, "steps": 5})
     {'steps': 5}

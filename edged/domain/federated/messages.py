@@ -116,7 +116,7 @@ class FleetTopics:
         return f"{self.base}/mask/{number}/{device}/{step}"
 
     def peers(self, number: int | str, device: str, step: str) -> str:
-        """What a device is told of those with whom it masks in a round."""
+        """Topic of the messages to a device about those with whom it masks in a round."""
         return f"{self.base}/peers/{number}/{device}/{step}"
 
     @property
@@ -167,7 +167,7 @@ class FleetMessage:
 
 @dataclass(frozen=True)
 class RoundAnnouncement(FleetMessage):
-    """A round, as everyone is told of it."""
+    """A round, as the coordinator announces it to all."""
 
     topic = "round"
     longest = LARGEST_JSON

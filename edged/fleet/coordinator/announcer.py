@@ -1,4 +1,4 @@
-"""What the fleet is told: rounds and models, retained, and again when the broker may have forgotten them."""
+"""Announcements to the fleet: rounds and models, retained, and again when the broker may have lost them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The coordinator: rounds are opened, updates taken, models made, tried, and told to all.
+"""The coordinator: rounds are opened, updates taken, models made, tried, and announced.
 
 One thread does everything; the network has its own, which only puts what comes into a queue. Where the fleet
-is, is durable before anybody is told of it, so that `kill -9` at any moment continues the same round.
+is, is durable before it is published, so that `kill -9` at any moment continues the same round.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Coordinator:
             )
 
     def knows(self, device: str) -> bool:
-        """Whether a device has told its state, and belongs to this fleet or group; from any thread."""
+        """Whether a device has sent its state, and belongs to this fleet or group; from any thread."""
         return self._states.get(device) is not None
 
     def _enqueue(self, delivery: ReceivedMessage) -> None:

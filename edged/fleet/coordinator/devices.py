@@ -73,7 +73,7 @@ class States:
 
 
 class RoundDevices:
-    """Chooses devices for a round from those that have told their state.
+    """Chooses devices for a round from those that have sent their state.
 
     `reader` tells which of them the operator has excluded; `rollout` has the budget of bytes.
     """

@@ -157,7 +157,7 @@ class CoordinatorJournal:
         return self.base(digest)
 
     def base(self, digest: str) -> BaseModelInfo:
-        """A model that is kept, as others are told of it."""
+        """A stored model, as announcements name it."""
         blob = self.blob(digest)
         return BaseModelInfo(digest, len(blob), len(split(blob)))
 

@@ -1,4 +1,4 @@
-"""The masks of the round that is open: kept durably, led from step to step, and told to devices."""
+"""The masks of the round that is open: stored durably, led from step to step, and sent to devices."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WAIT = Due("wait")
 
 
 class MaskKeeper:
-    """Leads the masks of a round from step to step; every step is durable before a device is told of it."""
+    """Leads the masks of a round from step to step; every step is durable before devices hear of it."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ log = get_logger("edged.fleet")
 
 @dataclass
 class _Answers:
-    """What the devices of one round are told next."""
+    """What the next receipts say to the devices of one round."""
 
     accepted: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)

@@ -60,8 +60,8 @@ def loopback(listen: str) -> tuple[str, int]:
 class PageServer(ThreadingHTTPServer):
     """Serves the page; `serve_forever` does, until `shutdown`.
 
-    `listen` is an address and port on the loopback interface, port 0 for a free one; `settings` are what the
-    page is told. `relay` connects browsers to the broker, under `/mqtt`; without it browsers connect to
+    `listen` is an address and port on the loopback interface, port 0 for a free one; `settings` go into the
+    page. `relay` connects browsers to the broker, under `/mqtt`; without it browsers connect to
     `settings.broker`. `code` is what browsers must show the relay, since it has rights of its own; None for
     nothing.
 

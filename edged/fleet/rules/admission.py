@@ -1,7 +1,7 @@
 """What an update must be before it counts: a mean takes NaN, too, and any number of samples.
 
 Flower's own strategies, for one, let NaN, negative counts and arrays of length 1 through. Each refusal has a
-word, which is counted and told to the device.
+word, which is counted and sent to the device.
 """
 
 from __future__ import annotations

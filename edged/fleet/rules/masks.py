@@ -72,7 +72,7 @@ class Masks:
     # What devices say.
 
     def receive(self, device: str, step: str, payload: bytes) -> tuple[bool, str | None]:
-        """Whether a message is news that must be kept, and the step that the device is to be told again.
+        """Whether a message is new and must be stored, and the step whose message the device needs again.
 
         Raises RejectedUpdateError when it is not as it should be, or comes too late.
         """
@@ -169,10 +169,10 @@ class Masks:
         """Who has answered with a share of this device's secret."""
         return [other for other in (device, *self.with_whom(device)) if other in self.answers]
 
-    # What devices are told.
+    # What devices receive.
 
     def message_for(self, device: str, step: str) -> bytes:
-        """What a device is told in a step."""
+        """The message to a device in a step."""
         ring = self.ring or {}
         if step == ROSTER:
             keys = {other: self.joined[other] for other in ring[device]}

@@ -35,7 +35,7 @@ class FleetState:
     number: int = 0  # of the round that is under way or was the last; 0 before the first
     version: int = 0  # how many models have become the fleet's
     phase: Phase = "waiting"
-    round: RoundAnnouncement | None = None  # as it was last told to all; None before the first
+    round: RoundAnnouncement | None = None  # as it was last announced; None before the first
     # The devices that train in it; None for all. Once it is closed also those that did.
     asked: tuple[str, ...] | None = None
     stage: int = 0  # which share of the devices tries the model

@@ -106,7 +106,7 @@ class ProtocolChoice:
 
 
 class ConnectionState:
-    """What is wrong with the connection: told once in the log, and kept for whoever asks, on any thread."""
+    """What is wrong with the connection: logged once, and readable on any thread."""
 
     def __init__(self, host: str, port: int, client_id: str) -> None:
         self._where = {"host": host, "port": port}
@@ -123,7 +123,7 @@ class ConnectionState:
     def problem(self) -> str | None:
         """What is wrong and what to do, in one line; None when all is well.
 
-        That another client uses our name is told for a while after we are connected again.
+        That another client uses our name stays a problem for a while after we are connected again.
         """
         if not self._online:
             if self._problem is None:

@@ -1,4 +1,4 @@
-"""The status that a daemon told last, in `status.json`: `edged status` reads it, also after its end.
+"""The last status of a daemon, in `status.json`: `edged status` reads it, also after its end.
 
 It is a report and no state, and comes every few seconds for years: it is written in place and never synced,
 so that the kernel writes one page at most as often as it cleans its cache. A power cut may leave an older

@@ -32,7 +32,7 @@ TOO_LARGE = "a number beyond float32"
 _MISSING_WORDS = frozenset({"", "nan", "none", "null", "unavailable", "unknown"})
 MILLISECONDS_FROM = 1e11
 _ROWS = 8192
-_REASONS = 8  # that are told one by one
+_REASONS = 8  # that are listed one by one
 
 
 class Source(Protocol):

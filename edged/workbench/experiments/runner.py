@@ -32,10 +32,10 @@ class TrialOutcome:
 
 
 class TrialProgress(Protocol):
-    """Is told how trainings go on, from any thread."""
+    """Receives the progress of trainings, from any thread."""
 
     def begin(self, orders: Sequence[TrialOrder]) -> None:
-        """All trainings, before the first begins."""
+        """Receive all trainings, before the first begins."""
 
     def advanced(self, order: TrialOrder, point: EpochDone) -> None:
         """A training has ended an epoch."""

@@ -132,7 +132,7 @@ class ConvolutionLayer:
         if windows.rank == 1:
             return self._in_the_plane(gradient, filters)
         inputs = [gradient, filters]
-        return self.to.add("ConvTranspose", inputs, **self.attributes, output_padding=windows.rest)
+        return self.to.add("ConvTranspose", inputs, **self.attributes, output_padding=windows.remainder)
 
     def _in_the_plane(self, gradient: str, filters: str) -> str:
         """A transposed convolution in one dimension, written as one in two.
@@ -147,7 +147,7 @@ class ConvolutionLayer:
             strides=[1, *windows.strides],
             dilations=[1, *windows.dilations],
             pads=[0, *windows.begin, 0, *windows.end],
-            output_padding=[0, *windows.rest],
+            output_padding=[0, *windows.remainder],
             group=self.groups,
         )
         return to.add("Squeeze", [plane, to.sizes(2)])

@@ -43,7 +43,7 @@ def max_pool_forward(node: onnx.NodeProto, t: Tape) -> None:
 
 
 def _by_rows(windows: Windows) -> bool:
-    whole = windows.strides == windows.kernel and not any(windows.rest)
+    whole = windows.strides == windows.kernel and not any(windows.remainder)
     return whole and _apart(windows) and windows.rank == 2 and windows.kernel[0] == 2
 
 
@@ -88,7 +88,7 @@ def max_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) -> Adj
     if wins:
         name = t.like(_back_by_rows(gradient, (positions, wins), windows, dims, t), x, node)
     elif _apart(windows):
-        whole = [t.shape_of(x, node)] if any(windows.rest) else []
+        whole = [t.shape_of(x, node)] if any(windows.remainder) else []
         inputs = [gradient, positions, *whole]
         name = t.add("MaxUnpool", inputs, kernel_shape=windows.kernel, strides=windows.strides)
     else:
@@ -115,7 +115,7 @@ def average_pool(node: onnx.NodeProto, gradients: Sequence[Adjoint], t: Tape) ->
         raise untrainable(node, "it counts padding, and windows that reach beyond it (ceil_mode)")
     counts = np.float32(windows.area) if padding_counts else covered(windows)
     share = t.add("Div", [t.whole(gradients[0], node), t.constant(counts)])
-    whole = windows.strides == windows.kernel and not windows.padded and not any(windows.rest)
+    whole = windows.strides == windows.kernel and not windows.padded and not any(windows.remainder)
     return [Adjoint(t.like((_repeated if whole else _spread)(share, windows, t), x, node), dims)]
 
 
@@ -162,7 +162,7 @@ def _spread(share: str, windows: Windows, to: Tape) -> str:
         [alone, ones],
         strides=[*one, *windows.strides],
         pads=[*lead, *windows.begin, *lead, *windows.end],
-        output_padding=[*lead, *windows.rest],
+        output_padding=[*lead, *windows.remainder],
     )
 
 

@@ -77,7 +77,7 @@ class Windows:
         return itertools.product(*(range(k) for k in self.kernel))
 
     @property
-    def rest(self) -> tuple[int, ...]:
+    def remainder(self) -> tuple[int, ...]:
         """Positions of the padded input behind the last window."""
         there = zip(self.sizes, self.begin, self.end, self.out, self.strides, self.extents, strict=True)
         return tuple(size + b + e - (o - 1) * s - extent for size, b, e, o, s, extent in there)
@@ -96,9 +96,9 @@ class Windows:
         strides, dilations = (tuple(given.get(key, ones)) for key in ("strides", "dilations"))
         begin, end = _padding(node, fixed, kernel, strides, dilations)
         bare = cls(fixed, kernel, strides, dilations, begin, end, (1,) * len(kernel))
-        out = tuple(rest // s + 1 for rest, s in zip(bare.rest, strides, strict=True))
+        out = tuple(rest // s + 1 for rest, s in zip(bare.remainder, strides, strict=True))
         if given.get("ceil_mode", 0):
-            more = [_more(*of) for of in zip(bare.rest, strides, out, fixed, begin, strict=True)]
+            more = [_more(*of) for of in zip(bare.remainder, strides, out, fixed, begin, strict=True)]
             end = tuple(e + m for e, m in zip(end, more, strict=True))
             out = tuple(o + bool(m) for o, m in zip(out, more, strict=True))
         return cls(fixed, kernel, strides, dilations, begin, end, out)
@@ -115,7 +115,7 @@ class Windows:
             raise untrainable(node, "its padding follows from its output: export it with pads")
         begin, end = _padding(node, to, kernel, strides, dilations)
         made = cls(to, kernel, strides, dilations, begin, end, from_)
-        if any(rest >= stride for rest, stride in zip(made.rest, strides, strict=True)):
+        if any(rest >= stride for rest, stride in zip(made.remainder, strides, strict=True)):
             raise untrainable(node, "its output_padding is not less than its stride")
         return made
 

@@ -36,6 +36,7 @@ class LabelDisputes:
         self._teacher, self._samples, self._registry = teacher, samples, registry
         self._events, self._schema = events, predictor.schema
         self._offsets: list[int] = []
+        self._unlearn = False  # whether the head may know some of them
         self._lock = threading.Lock()
         if watch is not None:
             watch.load(registry.get_value(DISPUTES))
@@ -64,8 +65,10 @@ class LabelDisputes:
             here = [offset for offset in self._offsets if offset < stored]
             if here:
                 self._samples.exclude(here)
-                self._teacher.forget()
+                if self._unlearn:
+                    self._teacher.forget()
                 self._offsets = [offset for offset in self._offsets if offset >= stored]
+                self._unlearn = self._unlearn and bool(self._offsets)
 
     def _examine(self, watch: LabelWatch, suspicion: Suspicion) -> None:
         rows = self._samples.rows(suspicion.offsets)
@@ -73,6 +76,7 @@ class LabelDisputes:
         if explained(measured, suspicion.contradicts(rows.offsets.tolist())):
             return
         for dispute in watch.confirm(suspicion):
+            self._unlearn = True
             self._events.event(self._event(dispute))
         self._registry.set_value(DISPUTES, watch.dump())
         self._events.problem_changed()
@@ -108,4 +112,4 @@ class LabelDisputes:
         pair = f"{names[dispute.said]} where the model says {names[dispute.predicted]}"
         if dispute.whole:
             return f"all labels of {dispute.source} are set aside ({pair})"
-        return f"labels of {dispute.source} contradict the model ({pair})"
+        return f"labels of {dispute.source} that contradict the model are set aside ({pair})"

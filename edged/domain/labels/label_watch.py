@@ -81,7 +81,7 @@ class Suspicion:
 class Dispute:
     """A source whose labels say `said` where the model `predicted`; `whole` if it stands apart from others.
 
-    Then all its labels are set aside. A source that stands alone is told of: perhaps the model is wrong.
+    Then all its labels are set aside, otherwise those that contradict the model so.
     """
 
     source: str
@@ -91,7 +91,8 @@ class Dispute:
 
     def covers(self, label: _Label) -> bool:
         """Whether a label is set aside by it."""
-        return self.whole and label.source == self.source
+        contradicts = (label.predicted, label.said) == (self.predicted, self.said)
+        return label.source == self.source and (self.whole or contradicts)
 
 
 class LabelWatch:
@@ -153,13 +154,13 @@ class LabelWatch:
         if not source:
             return False
         place = offset % self._size
-        known = self._offsets[place] == offset + 1
+        known = self._offsets[place] == offset + 1 and self._sure[place] >= SURE
         predicted = int(self._predicted[place]) if known else -1
         label = _Label(offset, predicted, said, source, int(self._keys[place]))
         if any(dispute.covers(label) for dispute in self._disputes):
             self._aside.append(offset)
             return True
-        if known and self._sure[place] >= SURE:
+        if known:
             self._recent.append(label)
             self._follow(label, float(self._sure[place]))
             if said != predicted and (predicted, said) not in self._forgiven:
@@ -227,7 +228,7 @@ class LabelWatch:
             return found
 
     def confirm(self, suspicion: Suspicion) -> list[Dispute]:
-        """Put the sources to blame in dispute; all labels of those that stand apart are set aside."""
+        """Put the sources to blame in dispute, and set aside what these have said lately."""
         with self._lock:
             against, of = _counts(suspicion)
             liars = [source for source in of if _apart(source, against, of, FEW, APART)]

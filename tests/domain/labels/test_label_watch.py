@@ -73,13 +73,18 @@ def test_of_a_model_that_is_sometimes_wrong_nothing_is_told(seed: int, wrong: fl
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", [0.3, 0.55, 0.85])
-def test_labels_of_a_class_that_are_falsified_are_told_within_500(share: float, seed: int) -> None:
+def test_labels_of_a_class_that_are_falsified_are_told_within_500_and_set_aside(
+    share: float, seed: int
+) -> None:
     stream = Stream(seed=seed)
-    stream.falsify(share)
+    wrong = stream.falsify(share)
     ((after, dispute),) = stream.follow()
     assert 1000 < after <= 1500
     assert dispute == Dispute("labels/a", predicted=2, said=1, whole=False)
-    assert stream.watch.pop_aside() == [], "nobody stands beside this source: the model may be wrong"
+    aside = np.array(stream.watch.pop_aside()) - 1
+    contradicts = (stream.answers == 2) & (stream.said == 1)
+    assert contradicts[aside].all()
+    assert set(np.flatnonzero(wrong & contradicts)) <= set(aside.tolist())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -165,6 +170,16 @@ def test_what_is_set_aside_is_judged_by_no_more() -> None:
     assert stream.watch.judge(offsets, np.array([[1], [2]], np.float32), sources).tolist() == [True, False]
     stream.watch.forget(offsets)
     assert stream.watch.judge(offsets, np.array([[1], [2]], np.float32), sources).tolist() == [True, False]
+
+
+def test_of_a_source_without_others_only_what_contradicts_a_sure_answer_is_set_aside() -> None:
+    stream = Stream()
+    stream.watch.load([["labels/a", 2, 1, False]])
+    offsets = np.array([1, 2, 3, 4])
+    answers, sure = np.array([[2], [2], [3], [2]], np.float32), np.array([0.9, 0.4, 0.9, 0.9], np.float32)
+    stream.watch.remember(Predictions(1, offsets, answers, np.zeros((4, 4), np.float32), sure), ["k"] * 4)
+    said = np.array([[1], [1], [1], [3]], np.float32)
+    assert stream.watch.judge(offsets, said, ["labels/a"] * 4).tolist() == [True, False, False, False]
 
 
 def test_keys_that_are_made_up_do_not_fill_the_memory() -> None:

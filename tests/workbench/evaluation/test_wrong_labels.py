@@ -13,7 +13,7 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.config import loader
-from edged.domain.events import CandidateRejected, TrainingPaused
+from edged.domain.events import CandidateRejected, LabelsDisputed, TrainingPaused
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.recordings.stream import LabelOptions, shape_stream
@@ -47,9 +47,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return build(mlp(6, CLASSES, (16,)), path, loss="cross_entropy", standardise=Statistics.identity(6))
 
 
-def replayed(folder: Path, bundle: Bundle, arriving: NDArray[np.float64]) -> Replay:
+def replayed(folder: Path, bundle: Bundle, arriving: NDArray[np.float64], *, watched: bool = True) -> Replay:
     folder.mkdir()
-    sections = SETTINGS | {"model": {"bundle": str(bundle.path)}}
+    sections = SETTINGS | {"model": {"bundle": str(bundle.path), "head": "ridge"}}
+    sections["gate"] = {**sections["gate"], "suspect_labels": watched}
     config = loader.load(write_config(folder, {"features": 6, "classes": CLASSES}, **sections), {})
     options = LabelOptions(delay=20)
     shaped = shape_stream(Recording(stream()[0], arriving), config, replace(options, pretrain=PRETRAINED))
@@ -88,3 +89,25 @@ def test_labels_that_became_noise_are_refused_and_training_pauses(tmp_path: Path
     assert late
     assert all("the newest labels look wrong" in judged.verdict.reasons[-1] for judged in late)
     assert accuracy(watched) > 0.9
+
+
+@pytest.mark.slow
+def test_of_a_source_that_falsifies_a_class_what_contradicts_the_model_is_not_learned(
+    tmp_path: Path, bundle: Bundle
+) -> None:
+    rng, y = np.random.default_rng(1), stream()[1]
+    false = (np.arange(ROWS) >= 900) & (y == 1) & (rng.random(ROWS) < 0.6)  # more than half
+    arriving = np.where(false, 0.0, y)
+    watched = replayed(tmp_path / "watched", bundle, arriving)
+    disputes = [(at, event) for at, event in watched.events if isinstance(event, LabelsDisputed)]
+    ((told, event),) = disputes
+    assert 900 < told <= 1400
+    assert (event.predicted, event.said, event.labels) == ("1", "0", "contradicting")
+    usual = replayed(tmp_path / "usual", bundle, arriving, watched=False)
+
+    def recall(replay: Replay) -> float:
+        return float((replay.answers[1400:, 0] == 1)[y[1400:] == 1].mean())
+
+    assert recall(watched) > 0.85
+    assert recall(usual) < 0.7
+    assert watched.pipeline.teacher.changes <= 3, "the head learns anew once a dispute, not once a label"

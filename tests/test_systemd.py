@@ -144,7 +144,15 @@ def test_the_calls_that_edged_makes_are_allowed(analyze: str) -> None:
     for filtered in settings()["SystemCallFilter"]:
         group = calls(analyze, filtered.lstrip("~"))
         allowed = allowed - group if filtered.startswith("~") else allowed | group
-    trainer = {"setpriority", "ioprio_set", "sched_setaffinity", "prlimit64", "prctl", "execve"}
+    trainer = {
+        "setpriority",
+        "ioprio_set",
+        "sched_setaffinity",
+        "sched_setattr",
+        "prlimit64",
+        "prctl",
+        "execve",
+    }
     durability = {"fsync", "fdatasync", "rename", "flock", "fcntl", "ftruncate", "mmap", "statfs"}
     network = {"socket", "connect", "sendto", "recvfrom", "epoll_wait", "ppoll", "select", "eventfd2"}
     assert trainer | durability | network <= allowed

@@ -20,8 +20,8 @@ _ATTRIBUTES = struct.Struct("=IIQiIQQQ")  # size, policy, flags, nice, priority,
 def request_slice(seconds: float) -> bool:
     """Ask for slices of so many seconds, 0 for the usual ones; whether the kernel took the request.
 
-    For the calling thread, and all threads and processes that it starts from now on. Its niceness stays. Where
-    it has another scheduling policy than the usual one, nothing changes.
+    For the calling thread, and all threads and processes that it starts from now on. Its niceness stays.
+    Where it has another scheduling policy than the usual one, nothing changes.
     """
     number = _SCHED_SETATTR.get(os.uname().machine)
     if number is None or struct.calcsize("P") != 8 or os.sched_getscheduler(0) != os.SCHED_OTHER:

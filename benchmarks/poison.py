@@ -6,7 +6,7 @@ every 4; `backdoor` shifts three features of 0.7 % of the samples; `flips` are 1
 `glitch` is one row of 1e6 in all features. Poison begins with the share `--begin` of the rows that follow
 pre-training. Rows of other streams are clean. Recall of the class in percent, after pre-training and in the
 second half; with the backdoor also how often it works. `told` is how many labels came from the first wrong
-one to the event `labels_disputed`, at most.
+one to the event `labels_disputed`, at most, and `wrong_until_told` how many of them were wrong.
 
     python benchmarks/poison.py --data DIR [--rows clean,focused5,...] [--streams hapt6,...] [--begin 0,0.33]
 """
@@ -112,12 +112,14 @@ def followed(stream: Recording, kind: str, begin: float, seed: int, *, watch: bo
     of_class = after & (stream.y == WRONG)
     told = [(at, event) for at, event in replay.events if isinstance(event, LabelsDisputed)]
     first = int(np.flatnonzero(sent.wrong)[0]) if sent.wrong.any() else None
+    until = told[0][0] + BLOCK - DELAY if told and first is not None else None
     return {
         "accuracy": 100 * float(right[after].mean()),
         "recall": 100 * float(right[of_class].mean()) if of_class.any() else None,
         "late_recall": 100 * float(right[of_class & late].mean()) if (of_class & late).any() else None,
         "backdoor_success": success,
-        "told": told[0][0] + BLOCK - DELAY - first if told and first is not None else None,
+        "told": None if until is None or first is None else until - first,
+        "wrong_until_told": None if until is None else int(sent.wrong[:until].sum()),
         "disputes": sorted({(event.source, event.predicted, event.said) for _, event in told}),
         "implausible": replay.implausible,
         "rejected": replay.models.rejections,
@@ -133,7 +135,7 @@ def measured(
     row: dict[str, Any] = {"stream": name, "what": kind, "begin": begin, "watched": watch, "seeds": seeds}
     for key in runs[0]:
         values = [run[key] for run in runs]
-        known = key not in ("told", "disputes") and values[0] is not None
+        known = key not in ("told", "wrong_until_told", "disputes") and values[0] is not None
         row[key] = round(float(np.mean(values)), 2) if known else values
     return row
 

@@ -216,7 +216,7 @@ class LabelRequested(Event):
 
 @dataclass(frozen=True)
 class LabelsDisputed(Event):
-    """Labels of a source contradict the model: `all`, or only the `contradicting` ones, are set aside."""
+    """Labels of a source contradict the model: `all`, the `contradicting` ones or `none` are set aside."""
 
     NAME = "labels_disputed"
     source: str

@@ -104,7 +104,7 @@ class LabelDisputes:
 
     def _event(self, dispute: Dispute) -> LabelsDisputed:
         predicted, said = self._schema.classes[dispute.predicted], self._schema.classes[dispute.said]
-        labels = "all" if dispute.whole else "contradicting"
+        labels = "all" if dispute.whole else "contradicting" if dispute.proven else "none"
         return LabelsDisputed(dispute.source, predicted, said, labels, self._describe(dispute))
 
     def _describe(self, dispute: Dispute) -> str:
@@ -112,4 +112,6 @@ class LabelDisputes:
         pair = f"{names[dispute.said]} where the model says {names[dispute.predicted]}"
         if dispute.whole:
             return f"all labels of {dispute.source} are set aside ({pair})"
-        return f"labels of {dispute.source} that contradict the model are set aside ({pair})"
+        if dispute.proven:
+            return f"labels of {dispute.source} that contradict the model are set aside ({pair})"
+        return f"labels of {dispute.source} contradict the model ({pair})"

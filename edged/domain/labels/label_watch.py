@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import comb, log, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -42,6 +42,10 @@ MOST_UNSURE = 0.25  # nor what the model itself holds possible, up to this
 FORGIVEN = 1000  # contradictions of a kind that are believed after somebody has accepted some
 ROWS = 60  # newest labels that a suspicion is judged by
 RECENT = 2000  # newest labels that are set aside afterwards
+PROVEN, TIMES_BETTER = 100, 5.0
+"""An answer is believed against its only source where so many labels had agreed with it, and so many times
+fewer had contradicted it than a guess by the frequency of the class."""
+
 MOST_KEYS = 4096
 MOST_CLASSES = 300  # of a stream that is watched: memory grows with their square
 EXPLAINED = 0.05  # p-value below which the inputs explain which labels contradict the model
@@ -60,11 +64,15 @@ class _Label(NamedTuple):
 
 @dataclass(frozen=True)
 class Suspicion:
-    """Labels `said` where the model `predicted` otherwise, and those beside them that confirm it."""
+    """Labels `said` where the model `predicted` otherwise, and those beside them that confirm it.
+
+    The model is `proven` where labels had agreed with this answer before.
+    """
 
     predicted: int
     said: int
     labels: tuple[_Label, ...]
+    proven: bool = False
 
     @property
     def offsets(self) -> list[int]:
@@ -81,18 +89,20 @@ class Suspicion:
 class Dispute:
     """A source whose labels say `said` where the model `predicted`; `whole` if it stands apart from others.
 
-    Then all its labels are set aside, otherwise those that contradict the model so.
+    Then all its labels are set aside; otherwise those that contradict the model so, if it is `proven`. Else
+    none are: perhaps the model is wrong.
     """
 
     source: str
     predicted: int
     said: int
     whole: bool
+    proven: bool = False
 
     def covers(self, label: _Label) -> bool:
         """Whether a label is set aside by it."""
         contradicts = (label.predicted, label.said) == (self.predicted, self.said)
-        return label.source == self.source and (self.whole or contradicts)
+        return label.source == self.source and (self.whole or (self.proven and contradicts))
 
 
 class LabelWatch:
@@ -110,9 +120,11 @@ class LabelWatch:
         self._score = np.zeros((classes, classes))
         self._usual = np.full((classes, classes), USUAL)
         self._count = np.full(classes, KNOWN)
+        self._joined = np.zeros((classes, classes))  # labels by what was predicted, and what they say
         self._forgiven: dict[tuple[int, int], int] = {}
         self._agreed: dict[tuple[int, int], bool] = {}
         self._since: dict[tuple[int, int], deque[_Label]] = {}
+        self._proven: dict[tuple[int, int], bool] = {}  # when these labels began
         self._recent: deque[_Label] = deque(maxlen=RECENT)
         self._suspicions: list[Suspicion] = []
         self._aside: list[int] = []
@@ -182,6 +194,9 @@ class LabelWatch:
     def _follow(self, label: _Label, sure: float) -> None:
         predicted, said = label.predicted, label.said
         agrees = said == predicted
+        self._joined[predicted, said] += 1
+        if self._joined[predicted].sum() > LONGEST:
+            self._joined /= 2
         before = self._agreed.pop((label.key, predicted), False)
         self._agreed[label.key, predicted] = agrees  # the newest are at the end
         if len(self._agreed) > MOST_KEYS:
@@ -205,13 +220,23 @@ class LabelWatch:
         np.maximum(0.0, score + step, out=score)
         score[predicted] = 0.0
         for other in np.flatnonzero(score > 0).tolist():
+            pair = predicted, other
+            if pair not in self._since:
+                self._since[pair], self._proven[pair] = deque(maxlen=ROWS), self._is_proven(predicted)
             if said in (other, predicted):
-                self._since.setdefault((predicted, other), deque(maxlen=ROWS)).append(label)
+                self._since[pair].append(label)
         for pair in [pair for pair in self._since if pair[0] == predicted and score[pair[1]] == 0]:
             del self._since[pair]
         for other in np.flatnonzero(score > ALARM).tolist():
-            score[other] = 0.0
-            self._suspicions.append(Suspicion(predicted, other, tuple(self._since.pop((predicted, other)))))
+            score[other], pair = 0.0, (predicted, other)
+            labels = tuple(self._since.pop(pair))
+            self._suspicions.append(Suspicion(predicted, other, labels, self._proven[pair]))
+
+    def _is_proven(self, predicted: int) -> bool:
+        agreed, frequency = self._joined[predicted, predicted], self._joined[:, predicted].sum()
+        wrong = 1.0 - agreed / self._joined[predicted].sum()
+        guessing = 1.0 - frequency / self._joined.sum()
+        return bool(agreed >= PROVEN and TIMES_BETTER * wrong <= guessing)
 
     def _forgives(self, predicted: int, said: int) -> bool:
         left = self._forgiven.pop((predicted, said), 0)
@@ -236,8 +261,9 @@ class LabelWatch:
             if not whole:
                 share = sum(against.values()) / sum(of.values())
                 liars = [source for source in of if against[source] >= share * of[source] / 2]
-            made = [Dispute(source, suspicion.predicted, suspicion.said, whole) for source in liars]
-            made = [dispute for dispute in made if dispute not in self._disputes]
+            pair = suspicion.predicted, suspicion.said
+            found = [Dispute(one, *pair, whole, suspicion.proven) for one in liars]
+            made = [dispute for dispute in found if dispute not in self._disputes]
             self._disputes += made
             covered = {label for label in self._recent if any(one.covers(label) for one in made)}
             self._aside += sorted(label.offset for label in covered)
@@ -261,7 +287,7 @@ class LabelWatch:
 
     def dump(self) -> list[list[Any]]:
         """Return the disputes as JSON values."""
-        return [[one.source, one.predicted, one.said, one.whole] for one in self._disputes]
+        return [list(astuple(one)) for one in self._disputes]
 
     def load(self, values: Sequence[Sequence[Any]] | None) -> None:
         """Go on with the disputes that `dump` gave, and none before."""

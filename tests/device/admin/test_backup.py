@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -75,8 +76,9 @@ def test_a_device_goes_on_elsewhere_from_a_backup_taken_while_it_worked(
         listener.wait(lambda: listener.events("started"), PATIENCE)
         (started,) = listener.events("started")
         assert started["model"] == told["champion"]
-        # The other device was training: a swap that the backup has met halfway is undone or completed.
-        assert all(what.startswith("the swap between models") for what in started["repaired"])
+        # The other device was training: what the backup has met halfway is undone or completed.
+        halfway = r"the swap between models \d+ and \d+ was |training run \d+ was cut off"
+        assert [what for what in started["repaired"] if not re.match(halfway, what)] == []
         assert started["boot"] > 1000
         # The first that comes may be what the other device has left at the broker.
         listener.wait(lambda: any(b["rows"] >= told["samples"] for b in listener.messages["state/buffer"]))

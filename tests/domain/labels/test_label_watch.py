@@ -80,7 +80,7 @@ def test_labels_of_a_class_that_are_falsified_are_told_within_500_and_set_aside(
     wrong = stream.falsify(share)
     ((after, dispute),) = stream.follow()
     assert 1000 < after <= 1500
-    assert dispute == Dispute("labels/a", predicted=2, said=1, whole=False)
+    assert dispute == Dispute("labels/a", predicted=2, said=1, whole=False, proven=True)
     aside = np.array(stream.watch.pop_aside()) - 1
     contradicts = (stream.answers == 2) & (stream.said == 1)
     assert contradicts[aside].all()
@@ -174,12 +174,32 @@ def test_what_is_set_aside_is_judged_by_no_more() -> None:
 
 def test_of_a_source_without_others_only_what_contradicts_a_sure_answer_is_set_aside() -> None:
     stream = Stream()
-    stream.watch.load([["labels/a", 2, 1, False]])
+    stream.watch.load([["labels/a", 2, 1, False, True]])
     offsets = np.array([1, 2, 3, 4])
     answers, sure = np.array([[2], [2], [3], [2]], np.float32), np.array([0.9, 0.4, 0.9, 0.9], np.float32)
     stream.watch.remember(Predictions(1, offsets, answers, np.zeros((4, 4), np.float32), sure), ["k"] * 4)
     said = np.array([[1], [1], [1], [3]], np.float32)
     assert stream.watch.judge(offsets, said, ["labels/a"] * 4).tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize(("begin", "wrong"), [(100, 0.0), (1000, 0.25)])
+def test_of_a_source_without_others_nothing_is_set_aside_by_a_model_that_is_not_proven(
+    begin: int, wrong: float
+) -> None:
+    stream = Stream()
+    muddled = (stream.truth == 2) & (stream.rng.random(stream.rows) < wrong)
+    stream.said[muddled] = 3  # the model says 2: it does not know this class well
+    stream.falsify(0.5, begin=begin)
+    disputes = [dispute for _, dispute in stream.follow()]
+    assert Dispute("labels/a", predicted=2, said=1, whole=False) in disputes
+    assert not any(dispute.proven for dispute in disputes)
+    assert stream.watch.pop_aside() == []
+
+
+def test_a_dispute_that_an_earlier_version_has_stored_sets_nothing_more_aside() -> None:
+    stream = Stream()
+    stream.watch.load([["labels/a", 2, 1, False]])
+    assert stream.watch.disputes == (Dispute("labels/a", 2, 1, whole=False, proven=False),)
 
 
 def test_keys_that_are_made_up_do_not_fill_the_memory() -> None:

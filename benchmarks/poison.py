@@ -103,8 +103,9 @@ def followed(stream: Recording, kind: str, begin: float, seed: int, *, watch: bo
         success = None
         if kind == "backdoor":
             last = np.flatnonzero(stream.y == WRONG)[-300:]
-            x = replay.stream.x[last].copy()
-            x[:, : stream.x.shape[1]] = with_trigger(stream, stream.x[last])
+            shift = with_trigger(stream, stream.x[last]) - stream.x[last]
+            x = replay.stream.x[last]  # the features, and differences from earlier ones: all shift alike
+            x = x + np.tile(shift, x.shape[1] // shift.shape[1])
             success = 100 * float((replay.predictor.champion.model.predict(x).argmax(axis=1) == SAID).mean())
     n, answers = len(stream.y), replay.answers[:, 0]
     after, right = np.arange(n) >= stream.pretrain, answers == stream.y

@@ -179,11 +179,18 @@ def _hand_over(
         waiting = _Daemon(state, samples, chunks, lambda done: on_progress(file.path.name, done))
         chunks.begin(file.progress)
         total = progress.samples
-        for batch in _batches(file, history, progress.samples):
-            waiting.until_room(total)
-            chunks.write(batch)
-            total = int(batch.offsets[-1]) + 1
-        chunks.write_end(total, _entry(file, total))
+        try:
+            for batch in _batches(file, history, progress.samples):
+                waiting.until_room(total)
+                chunks.write(batch)
+                total = int(batch.offsets[-1]) + 1
+            chunks.write_end(total, _entry(file, total))
+        except StorageError:
+            progress = _known(samples, file)
+            if progress.finished is None:
+                raise
+            # The daemon had all of an earlier attempt, and has removed the folder.
+            return False, progress.samples
         waiting.until_finished(total)
         return False, total
 

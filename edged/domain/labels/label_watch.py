@@ -235,8 +235,8 @@ class LabelWatch:
     def _is_proven(self, predicted: int) -> bool:
         agreed, frequency = self._joined[predicted, predicted], self._joined[:, predicted].sum()
         wrong = 1.0 - agreed / self._joined[predicted].sum()
-        guessing = 1.0 - frequency / self._joined.sum()
-        return bool(agreed >= PROVEN and TIMES_BETTER * wrong <= guessing)
+        guessing = 1.0 - frequency / self._joined.sum()  # 0 for a single class: then nothing is proven
+        return bool(agreed >= PROVEN and TIMES_BETTER * wrong < guessing)
 
     def _forgives(self, predicted: int, said: int) -> bool:
         left = self._forgiven.pop((predicted, said), 0)

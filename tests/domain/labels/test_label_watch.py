@@ -196,6 +196,15 @@ def test_of_a_source_without_others_nothing_is_set_aside_by_a_model_that_is_not_
     assert stream.watch.pop_aside() == []
 
 
+def test_a_model_that_has_seen_a_single_class_has_proven_nothing() -> None:
+    stream = Stream(rows=600, wrong=0.0)
+    stream.truth[:] = stream.answers[:] = stream.said[:] = 2
+    stream.falsify(0.5, begin=400)
+    disputes = [dispute for _, dispute in stream.follow()]
+    assert disputes == [Dispute("labels/a", predicted=2, said=1, whole=False)]
+    assert stream.watch.pop_aside() == []
+
+
 def test_a_dispute_that_an_earlier_version_has_stored_sets_nothing_more_aside() -> None:
     stream = Stream()
     stream.watch.load([["labels/a", 2, 1, False]])

@@ -70,9 +70,8 @@ class SharedTurns:
         self._over = threading.Event()
         self.stage: Stage | None = None
         self.woken = self.busy = False
-        self.due = self.scheduled = (
-            NEVER  # its next turn without being woken, and the time of its entry in `_timed`
-        )
+        self.due = NEVER  # its next turn without being woken
+        self.scheduled = NEVER  # the time of its entry in `_timed`
 
     def start(self, stage: Stage) -> None:
         """Let `stage` take turns until it says that it is over."""

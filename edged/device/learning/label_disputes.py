@@ -48,7 +48,8 @@ class LabelDisputes:
         if not disputes:
             return None
         more = f", and {len(disputes) - 1} more" if len(disputes) > 1 else ""
-        return f"{self._describe(disputes[0])}{more}: see the command accept"
+        remedy = f"if they are right: edged ctl DEVICE accept labels={disputes[0].source}"
+        return f"{self._describe(disputes[0])}{more}; {remedy}"
 
     def apply(self) -> None:
         """Judge suspicions, and set labels aside that are due.

@@ -62,6 +62,13 @@ class _Label(NamedTuple):
     key: int
 
 
+class _Evidence(NamedTuple):
+    """Labels since a test began to rise, and whether the model was proven then."""
+
+    labels: deque[_Label]
+    proven: bool
+
+
 @dataclass(frozen=True)
 class Suspicion:
     """Labels `said` where the model `predicted` otherwise, and those beside them that confirm it.
@@ -123,8 +130,7 @@ class LabelWatch:
         self._joined = np.zeros((classes, classes))  # labels by what was predicted, and what they say
         self._forgiven: dict[tuple[int, int], int] = {}
         self._agreed: dict[tuple[int, int], bool] = {}
-        self._since: dict[tuple[int, int], deque[_Label]] = {}
-        self._proven: dict[tuple[int, int], bool] = {}  # when these labels began
+        self._since: dict[tuple[int, int], _Evidence] = {}
         self._recent: deque[_Label] = deque(maxlen=RECENT)
         self._suspicions: list[Suspicion] = []
         self._aside: list[int] = []
@@ -222,15 +228,15 @@ class LabelWatch:
         for other in np.flatnonzero(score > 0).tolist():
             pair = predicted, other
             if pair not in self._since:
-                self._since[pair], self._proven[pair] = deque(maxlen=ROWS), self._is_proven(predicted)
+                self._since[pair] = _Evidence(deque(maxlen=ROWS), self._is_proven(predicted))
             if said in (other, predicted):
-                self._since[pair].append(label)
+                self._since[pair].labels.append(label)
         for pair in [pair for pair in self._since if pair[0] == predicted and score[pair[1]] == 0]:
             del self._since[pair]
         for other in np.flatnonzero(score > ALARM).tolist():
-            score[other], pair = 0.0, (predicted, other)
-            labels = tuple(self._since.pop(pair))
-            self._suspicions.append(Suspicion(predicted, other, labels, self._proven[pair]))
+            score[other] = 0.0
+            labels, proven = self._since.pop((predicted, other))
+            self._suspicions.append(Suspicion(predicted, other, tuple(labels), proven))
 
     def _is_proven(self, predicted: int) -> bool:
         agreed, frequency = self._joined[predicted, predicted], self._joined[:, predicted].sum()

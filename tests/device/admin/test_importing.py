@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ import pytest
 from edged.config import loader
 from edged.device.admin.importing import import_files
 from edged.device.ingest.import_feed import SLICE
+from edged.device.startup.bootstrap import open_samples, with_context
 from edged.domain.commits.imported import ImportProgress
 from edged.domain.stream.sample import Batch
 from edged.errors import ConfigError, RefusedError
+from edged.storage.files.atomic import DirectoryLock
 from edged.storage.recordings.history import FileReader
 from edged.storage.samples.import_chunks import ImportChunks
 from tests.commands import COMMAND, edged, write_config
@@ -243,6 +245,28 @@ def test_a_commit_that_fails_costs_no_sample_and_no_later_message(failure: str, 
             dock.turn()
         rows = sorted(int(number) for number in dock.inputs())
         assert rows == [*range(1500), 7777]
+
+
+def test_a_command_whose_folder_is_gone_since_all_is_stored_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, state = numbered(tmp_path / "h.csv", 3000), tmp_path / "state"
+    loaded = loader.load(write_config(tmp_path, STREAM, storage={"dir": str(state)}))
+    open_samples(with_context(loaded)).close()
+    write, daemon = ImportChunks.write, ExitStack()
+    daemon.enter_context(DirectoryLock(state))
+
+    def write_late(chunks: ImportChunks, batch: Batch) -> None:
+        daemon.close()
+        assert (
+            import_files(loaded, [data]).samples == 3000
+        )  # as the daemon with the chunks of an earlier attempt
+        assert not chunks.folder.exists()
+        write(chunks, batch)
+
+    monkeypatch.setattr(ImportChunks, "write", write_late)
+    assert import_files(loaded, [data]).samples == 3000
+    each_once(tmp_path, 3000)
 
 
 @pytest.mark.slow

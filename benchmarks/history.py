@@ -4,7 +4,8 @@
 
 The first rows of a stream, up to each of four places, come to one device row after row (`edged evaluate`),
 to another as a file (`edged import`, then `edged train`). Then both champions classify the next 2,000 rows,
-and learn nothing from them. Accuracy in percent, mean of the places; the demand: at most 0.3 less.
+and learn nothing from them; the networks alone. Accuracy in percent, mean of the places; the demand: at most
+0.3 less.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from output import finish, options, pairs
 
+from edged.config import loader
+from edged.device.startup.bootstrap import with_context
+from edged.domain.stream.temporal_context import TemporalContext
 from edged.engines.inference import InferenceReader
 
 if TYPE_CHECKING:
@@ -44,6 +48,12 @@ def accuracy(state: Path, x: NDArray[np.float32], y: NDArray[np.int64]) -> float
     return float((found == y).mean())
 
 
+def in_context(config: Path, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows of one key as networks see them: beside the features what they differ by from earlier ones."""
+    context = TemporalContext.of(with_context(loader.load(config, {})).stream.to_schema())
+    return x if context is None else context.extend(["key"] * len(x), x)
+
+
 def compared(x: NDArray[np.float32], y: NDArray[np.int64], rows: int, seed: int) -> tuple[float, float]:
     """Accuracy after `rows` rows: lived, and imported."""
     with tempfile.TemporaryDirectory(prefix="edged-history-") as folder:
@@ -60,8 +70,10 @@ def compared(x: NDArray[np.float32], y: NDArray[np.int64], rows: int, seed: int)
         edged("evaluate", place / "lived.yaml", "--data", past, "-o", place / "lived", "--seed", seed)
         edged("import", place / "imported.yaml", past)
         edged("train", place / "imported.yaml")
-        later = slice(rows, rows + NEXT)
-        lived, imported = (accuracy(place / name, x[later], y[later]) for name in ("lived", "imported"))
+        seen = in_context(place / "lived.yaml", x[: rows + NEXT])[rows:]
+        lived, imported = (
+            accuracy(place / name, seen, y[rows : rows + NEXT]) for name in ("lived", "imported")
+        )
         return lived, imported
 
 

@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from edged.device.startup.bootstrap import with_context
 from edged.domain.judging.outputs import answers
 from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import TemporalContext
-from edged.domain.training.message import Message
 from edged.engines.inference import InferenceModel
 from edged.errors import EdgedError, TrainingError
 from edged.host.child_process import stop_process
@@ -38,6 +37,7 @@ from edged.workbench.demo.broker import EmbeddedBroker, Kind
 from edged.workbench.demo.observer import Observer, Score
 from edged.workbench.demo.plant import RATE, DemoStream, replayed, simulated
 from edged.workbench.demo.screen import DemoState, Screen
+from edged.workbench.demo.summary import DemoSummary, MachinesSummary
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage
@@ -50,36 +50,6 @@ STEP_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
 STOP_SECONDS = 15.0
 COMMISSION_STEPS = 1500
-
-
-@dataclass(frozen=True)
-class MachinesSummary(Message):
-    """Accuracy of several machines: `mean` over them and that of the `worst`; and who has an own model."""
-
-    count: int
-    frozen: Mapping[str, float]
-    adapted: Mapping[str, float]
-    own_models: int
-
-
-@dataclass(frozen=True)
-class DemoSummary(Message):
-    """What the demo has come to: counts, and the figures of the adapted and the frozen model."""
-
-    samples: int
-    predictions: int
-    dropped: int
-    duplicated: int
-    trainings: int
-    swaps: int
-    rollbacks: int
-    frozen: Mapping[str, float]
-    adapted: Mapping[str, float]
-    engine: str
-    broker: str
-    seconds: float
-    warnings: tuple[str, ...]
-    machines: MachinesSummary | None = None
 
 
 class Demo:
@@ -127,7 +97,8 @@ class Demo:
             self._live(session, daemon, started)
             self._await_answers(daemon)
         summary = self._summary(time.monotonic() - started)
-        self._screen.finish(self._state(time.monotonic() - started))
+        end = self._state(time.monotonic() - started)
+        self._screen.finish(replace(end, machines=summary.machines))
         return summary
 
     def _configure(self, broker: EmbeddedBroker) -> Path:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType, RenderResult
     from typing_extensions import Self
 
+    from edged.workbench.demo.summary import MachinesSummary
+
 ADAPTED, FROZEN, SWAP, PHASE = "bold green", "bold red", "cyan", "yellow"
 PLAIN_EVERY = 5.0
 CHART_ROWS = 9
@@ -38,7 +40,8 @@ class DemoState:
     `elapsed` and `seconds` (planned) are seconds; `rate` samples a second. `frozen` and `adapted` are
     shares of right predictions, one a window of the stream, in order; NaN where none was scored.
     `swaps` are the windows in which a new model took over; `changes` the windows in which the plant
-    changed, with the name of what began. `windows` is how many windows there will be in the end.
+    changed, with the name of what began. `windows` is how many windows there will be in the end. `machines`
+    is known at the end, where there are several.
     """
 
     elapsed: float
@@ -61,6 +64,7 @@ class DemoState:
     broker: str
     changes: list[tuple[int, str]] = field(default_factory=list)
     windows: int = 60
+    machines: MachinesSummary | None = None
 
 
 class Screen:
@@ -334,7 +338,18 @@ def _facts(state: DemoState) -> list[str]:
     return [
         f"{stream}, {state.labels:,} labels in {state.elapsed:.0f} s",
         f"{learning}, {_many(state.rollbacks, 'rollback')}; engine {state.engine}, broker {state.broker}",
+        *([] if state.machines is None else [_machines(state.machines)]),
     ]
+
+
+def _machines(summary: MachinesSummary) -> str:
+    """How the pumps did, and how many got models of their own."""
+    found = (summary.adapted, summary.frozen)
+    adapted, frozen = (
+        f"{_percent(one['mean'], 1)} in the mean, {_percent(one['worst'], 1)} the worst pump" for one in found
+    )
+    own = f"{summary.own_models} with their own model"
+    return f"{summary.count} pumps, {own}: {adapted}; frozen {frozen}"
 
 
 def _figures(values: Sequence[float]) -> tuple[float, float, float]:

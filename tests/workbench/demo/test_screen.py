@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from edged.workbench.demo.screen import DemoState, Screen, picture, progress_line, summary
+from edged.workbench.demo.summary import MachinesSummary
 
 CHANGES = [(0, "commissioning"), (12, "product change"), (26, "sensors moved")]
 FELL = [0.96] * 10 + [0.8] * 10 + [0.5] * 20
@@ -34,6 +35,14 @@ STATE = DemoState(
     engine="native",
     broker="mosquitto",
     changes=CHANGES,
+)
+
+
+MACHINES = MachinesSummary(
+    count=100,
+    frozen={"mean": 0.61, "worst": 0.402},
+    adapted={"mean": 0.958, "worst": 0.863},
+    own_models=87,
 )
 
 
@@ -256,3 +265,15 @@ def test_the_summary_compares_adapted_with_frozen() -> None:
 )
 def test_the_sentence_says_what_happened(change: dict[str, list[float]], said: str) -> None:
     assert said in text(replace(STATE, **change))  # type: ignore[arg-type]
+
+
+def test_the_end_says_how_several_pumps_did() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(summary(replace(STATE, machines=MACHINES)))
+    (line,) = [line for line in drawn(console).splitlines() if "pumps" in line]
+    assert line.rstrip() == (
+        "100 pumps, 87 with their own model: 95.8 % in the mean, 86.3 % the worst pump;"
+        " frozen 61.0 % in the mean, 40.2 % the worst pump"
+    )
+    console.print(summary(STATE))
+    assert drawn(console).count("pumps") == 2

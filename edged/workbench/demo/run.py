@@ -293,7 +293,8 @@ class Demo:
         for score in (self.frozen, self.witness.adapted):
             right = [np.nanmean(score.right[start:][units[start:] == one]) for one in np.unique(units)]
             found.append({"mean": float(np.nanmean(right)), "worst": float(np.nanmin(right))})
-        return MachinesSummary(int(units.max()), found[0], found[1], self.witness.own)
+        own = list(self.witness.answers.values()).count("own")
+        return MachinesSummary(int(units.max()), found[0], found[1], own)
 
 
 def _acknowledging(session: Session, handler: Any) -> Any:

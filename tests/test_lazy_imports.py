@@ -53,11 +53,11 @@ def test_a_module_that_is_there_stays_as_it_is() -> None:
 
 
 def test_what_a_daemon_never_uses_is_not_read() -> None:
-    """Without rich tracebacks, a loop of asyncio, plugins of pydantic, and OpenSSL."""
+    """Without rich tracebacks, a loop of asyncio, plugins of pydantic, archives, and OpenSSL."""
     found = run(
         "import os; os.environ['PYDANTIC_DISABLE_PLUGINS'] = '__all__';"  # as `edged run` does
         "import json, sys, edged.daemon;"
-        "names = 'asyncio.events', 'http.client', 'rich', 'email', 'difflib', '_ssl', '_hashlib';"
+        "names = 'asyncio.events', 'http.client', 'rich', 'email', 'difflib', '_ssl', '_hashlib', '_bz2';"
         "print(json.dumps([name for name in names if name in sys.modules]))"
     )
     assert found == []

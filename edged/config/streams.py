@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import yaml
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 
 KEY = "streams"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from edged.device.one_stream import RunningStream
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import open_state
 from edged.errors import ConfigError
+from edged.host import heap
 from edged.storage.models.trust import Trust
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class Device:
         parts.timetable.start()
         parts.session.start()
         self.stream.announce_start()
-        gc.collect()
-        gc.freeze()
+        heap.freeze()
         parts.notifier.ready()
         parts.events.ready()
 

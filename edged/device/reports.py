@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.domain.audit_chain import Link
@@ -11,6 +10,7 @@ from edged.domain.events import DriftDetected
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.latencies import LatencyPercentiles
 from edged.domain.judging.metrics import QualityFigures
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.anomaly import AlarmFigures
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.message import Message, SparseMessage

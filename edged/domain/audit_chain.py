@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError
 
 BEGINNING = "0" * 64  # `previous` of the first line

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypedDict
+
+from edged.domain.lean_dataclasses import dataclass
 
 REBUILD = "build the bundle again with `edged artifacts build`"
 # Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.

@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.logs import get_logger
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import resource
 import signal
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import EdgedError
 from edged.host import time_slice
 

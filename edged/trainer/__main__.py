@@ -33,6 +33,7 @@ from edged.errors import (
     StorageError,
     TrainingError,
 )
+from edged.host import heap
 from edged.host.cpu_affinity import fitting, for_training
 from edged.host.process_limits import ChildLimits, apply, die_with_parent
 from edged.host.vitals import written_bytes
@@ -64,6 +65,7 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 def main() -> int:
     """Entry point of the process."""
+    heap.freeze()
     die_with_parent()
     pipe = DaemonPipe()
     try:

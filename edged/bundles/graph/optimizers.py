@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.optimizers import COMMON, DEFAULTS, OPTIMIZERS
 from edged.errors import ConfigError
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from edged.domain.lean_dataclasses import dataclass
 
 # A tensor of at least this many elements is a group of its own: joining its gradient with others would
 # copy it, which costs more than the few nodes that joining saves.

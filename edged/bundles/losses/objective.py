@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,6 +18,7 @@ from edged.bundles.losses.cross_entropy import CrossEntropy
 from edged.bundles.losses.custom import CustomLoss
 from edged.bundles.losses.experts_loss import ExpertsCrossEntropy
 from edged.bundles.losses.function import FunctionLoss
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:

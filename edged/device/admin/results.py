@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from edged.device.promotion.summary import StoredSummary
 from edged.device.reports import KeyModelsReport, StoredTraining
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.gate import Verdict
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.training_run import RunResult

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.weight_deltas import Coding, changes, code, decode, fingerprint
 from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
 from edged.errors import RefusedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_
 from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.labels.label_trust import LabelTrust
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import INT8
 from edged.errors import EdgedError
 from edged.host.timeout import within

@@ -15,7 +15,9 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from edged.domain.lean_dataclasses import dataclass
 
 QUIET = 0.25  # seconds without a message after which none is expected, however fast they came
 GAPS = 8  # as many times the gap between messages: random arrivals exceed it once in 3,000 gaps

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Batch
 
 if TYPE_CHECKING:

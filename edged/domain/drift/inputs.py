@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from edged.domain.drift.signals import (
 )
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
 from edged.domain.lazy_zeros import lazy_zeros
+from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError, CorruptError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ holdout, and on what is kept of earlier regimes, so that it does not pay for the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edged.domain import outcomes
 from edged.domain.judging.paired_test import PairedComparison, compare
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, Form
 from edged.domain.training.message import Message
 

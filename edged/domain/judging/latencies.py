@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from edged.domain.lazy_zeros import lazy_zeros
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.training.message import Message
 

@@ -12,11 +12,11 @@ promised, sets the share of misses of the next row (integral control; see Angelo
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError
 
 if TYPE_CHECKING:

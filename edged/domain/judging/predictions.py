@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import numpy as np
 from edged.domain.judging.outputs import errors
 from edged.domain.judging.prediction_sets import Promise
 from edged.domain.lazy_zeros import lazy_zeros
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.open_classes import OpenClasses
 
 if TYPE_CHECKING:

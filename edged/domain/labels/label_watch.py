@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from math import comb, log, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -22,6 +22,7 @@ from zlib import crc32
 import numpy as np
 
 from edged.domain.lazy_zeros import lazy_zeros
+from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 
 

@@ -7,12 +7,13 @@ on the disk, and keeps its names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.federated.messages import Quality
 from edged.domain.judging.challenger_test import ContestErrors
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message, SparseMessage
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import REBUILD
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import BundleError, CorruptError
 
 if TYPE_CHECKING:

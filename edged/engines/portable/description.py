@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32
 from edged.domain.training.message import Message
 from edged.engines.onnx.base_model import BaseModel, Slot

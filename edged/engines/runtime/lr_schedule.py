@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.protocols import LearningRate
 from edged.errors import CorruptError
 

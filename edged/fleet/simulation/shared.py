@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from edged.config import TrainingConfig
 from edged.domain.federated.messages import Quality
 from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.judging.outputs import answers, errors, probabilities
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Window
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description, base_model

@@ -7,7 +7,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 
 from edged.domain.federated.audience import DeviceFacts, GroupRule, group_of
 from edged.domain.federated.settings import RoundSettings
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError
 from edged.fleet.config import CoordinatorConfig, StatisticsSection, TrainSection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from edged.device.fleet_member.protocols import Condition
 from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.personal_layers import fitting, only
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.trainer_messages import TrainRound
 from edged.domain.training.training_run import FleetModelResult
 from edged.domain.training.weight_deltas import fingerprint

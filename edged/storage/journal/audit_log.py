@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.audit_chain import Link, hash_of, verify
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files import atomic

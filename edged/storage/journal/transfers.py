@@ -6,11 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from edged.domain.json_fields import JsonFields
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import disk_errors
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal

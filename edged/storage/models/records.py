@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, Form, model_in
 from edged.domain.training.message import Message
 from edged.errors import CorruptError, StorageError

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
 from edged.storage.files import atomic

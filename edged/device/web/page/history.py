@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.arrivals import KeyArrivals
 
 if TYPE_CHECKING:

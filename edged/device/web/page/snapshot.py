@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.device.web.page.wanted import wanted
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.text import attention
 
 if TYPE_CHECKING:

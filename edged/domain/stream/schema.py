@@ -74,7 +74,7 @@ class Schema:
         numbered = self.classes == tuple(map(str, range(len(self.classes))))
         return () if numbered or self.open is not None else tuple(self.classes)
 
-    @property
+    @cached_property
     def open(self) -> OpenClasses | None:
         """The classes, where they come and go; None where they are those of the configuration."""
         return self.classes if isinstance(self.classes, OpenClasses) else None

@@ -34,10 +34,10 @@ class Session(NetworkThread):
         self._deadline = time.monotonic() + timeout
         self._closing.set()
         self._waker.wake()
-        if self._thread.is_alive():
-            self._thread.join(timeout + 2 * connection.CONNECT_TIMEOUT)
-        if not self._thread.is_alive():
+        if self._thread.ident is None:  # it was never started
             self._waker.close()
+        else:
+            self._thread.join(timeout + 2 * connection.CONNECT_TIMEOUT)
 
     def subscribe(
         self,

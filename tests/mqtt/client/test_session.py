@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 
 from edged.config import MqttConfig
 from edged.errors import ConfigError
+from edged.mqtt.client import connection
 from edged.mqtt.client.message import MessageProperties
 from edged.mqtt.client.session import Session
 from tests.mqtt.inbox import PATIENCE, ConnectionGates, Gate, Inbox
@@ -225,6 +227,38 @@ def test_a_session_that_was_never_started_or_never_connected_can_be_stopped() ->
     started.stop()
     assert not started.connected
     assert not started.wait_ready(0)
+
+
+def test_a_session_that_is_held_up_beyond_its_stop_closes_its_sockets_later(
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_sockets() -> set[str]:
+        return {link for fd in Path("/proc/self/fd").iterdir() if (link := target(fd)).startswith("socket:")}
+
+    def target(fd: Path) -> str:
+        with contextlib.suppress(OSError):
+            return str(fd.readlink())
+        return ""
+
+    def hold(_: object) -> None:
+        held.set()
+        go_on.wait()
+
+    held, go_on, earlier = threading.Event(), threading.Event(), set(threading.enumerate())
+    before = open_sockets()
+    session = Session(MqttConfig(host="127.0.0.1", port=broker.port), client_id="me")
+    session.subscribe(["s"], 1, hold)
+    session.start()
+    (thread,) = set(threading.enumerate()) - earlier
+    assert session.wait_ready(PATIENCE)
+    session.publish("s", b"", qos=1)
+    assert held.wait(PATIENCE)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.0)
+    session.stop(timeout=0.01)
+    assert open_sockets() > before
+    go_on.set()
+    thread.join(PATIENCE)
+    assert open_sockets() <= before
 
 
 def test_the_birth_follows_the_subscriptions(broker: Mosquitto, connect: Connect) -> None:

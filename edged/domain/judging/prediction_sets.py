@@ -6,12 +6,14 @@ hundreds of samples late it corrects too long, and then corrects that. Here each
 once, with the probability of a miss that the model itself sees; the label replaces it by what was true. That
 probability is no guess where a set has no class, or all of them. The sum of misses, less those that were
 promised, sets the share of misses of the next row (integral control; see Angelopoulos, Candès & Tibshirani,
-"Conformal PID control for time series prediction", 2023).
+"Conformal PID control for time series prediction", 2023). In that sum misses fade: what nobody could foresee
+is made up for while it is recent, or it would spoil the time after. What stays is learned slowly.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from math import exp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,10 +31,13 @@ if TYPE_CHECKING:
 
 ROWS = 200  # newest rows whose probabilities, or errors, a threshold is drawn from
 FEWEST = 20  # errors of values, before which there is no interval
-GAIN = 1 / 50  # by how much one miss too many lowers the share of misses of the next row
-MOST = 30.0  # misses too many or too few that are made up for; what lies beyond would spoil the time after
+FEW = 3.0  # misses too many that divide the share of misses of the next row by e
+PART, PARTS = 50, 10  # rows that are one sum of misses, and how many sums are remembered
+MOST = 30.0  # misses too many or too few in such a sum
+FADING = 1.0 - np.arange(PARTS) / PARTS  # how much a miss counts, by the age of its sum
+LASTING = 2500  # rows in which an excess that stays is learned
 HALF_LIFE, PRIOR = 1000, 30.0  # labels, and misses, that the model's idea of its misses is corrected by
-USUAL = 2.0  # times more or fewer misses than it thinks: for that there is the account
+USUAL = 1.25  # times more or fewer misses than it thinks: for that there is the account
 KEEP = 0.5 ** (1 / HALF_LIFE)
 TOP = 8  # most probable classes of a row from which a threshold is drawn
 
@@ -85,7 +90,7 @@ class Promise:
 
 
 class MissAccount:
-    """Misses of one target beyond those that were promised, as far as known, at most `MOST` of them.
+    """Misses of one target beyond those that were promised, as far as known: the older the less they count.
 
     >>> account = MissAccount(0.9); account.book(1.0); round(account.misses, 1)
     0.9
@@ -93,20 +98,33 @@ class MissAccount:
 
     def __init__(self, coverage: float) -> None:
         self._promised = 1.0 - coverage
-        self.misses = 0.0
+        self._rows = 0
+        self.sums = np.zeros(PARTS)  # the newest first
+        self.lasting = self.misses = 0.0
+        """What is learned of an excess that stays, and misses too many of late; negative where too few."""
 
     @property
     def next_share(self) -> float:
-        """The share of misses that the next row may have: 0 or less for none, 1 or more for nothing else."""
-        return self._promised - GAIN * self.misses
+        """The share of misses that the next row may have: 1 or more for nothing else."""
+        return self._promised * exp(-(self.misses + self.lasting) / FEW)
 
     def book(self, expected: float) -> None:
         """A set that misses with this probability."""
+        if self._rows % PART == 0:
+            self.restore(np.concatenate([[0.0], self.sums[:-1]]), self.lasting)
+        self._rows += 1
         self.correct(expected - self._promised)
+        self.lasting = max(-MOST, min(MOST, self.lasting + self.misses / LASTING))
 
     def correct(self, more: float) -> None:
-        """There were `more` misses than were booked."""
-        self.misses = max(-MOST, min(MOST, self.misses + more))
+        """There were `more` misses than were booked. However late that is known, it is new."""
+        before = float(self.sums[0])
+        self.sums[0] = now = max(-MOST, min(MOST, before + more))
+        self.misses += now - before
+
+    def restore(self, sums: NDArray[np.float64], lasting: float) -> None:
+        """Go on from these."""
+        self.sums, self.lasting, self.misses = sums, lasting, float(sums @ FADING)
 
 
 class SelfTrust:
@@ -193,12 +211,8 @@ class PredictionSets:
         outside = np.concatenate([np.zeros((len(p), 1), np.float32), np.cumsum(rising, axis=1)], axis=1)
         limits, expected = np.empty(len(p)), np.empty((len(p), 1), np.float32)
         for i, (row, missed) in enumerate(zip(rising.tolist(), outside.tolist(), strict=True)):
-            share = account.next_share
-            if share <= 0:
-                limit = -np.inf
-            elif share >= 1:
-                limit = np.inf
-            else:
+            share, limit = account.next_share, np.inf
+            if share < 1:
                 limit = falling[min(bisect_left(reached, 1.0 - share / factor), len(falling) - 1)]
             left = bisect_left(row, limit)
             miss = 1.0 if left == classes else min(missed[left] * factor, 0.99)
@@ -246,7 +260,7 @@ class PredictionSets:
         newest = self._newest
         return {
             "coverage": self.coverage,
-            "misses": [account.misses for account in self._accounts],
+            "misses": [[*account.sums.tolist(), account.lasting] for account in self._accounts],
             "trust": [self._trust.happened, self._trust.thought],
             "newest": None if newest is None else newest.tolist(),
         }
@@ -258,18 +272,20 @@ class PredictionSets:
         """
         try:
             coverage, misses = float(state["coverage"]), np.asarray(state["misses"], np.float64)
+            if misses.ndim == 1:  # 1.0.0rc1 had one number for each target
+                misses = misses[:, None] * np.eye(1, PARTS + 1)
             trust = np.asarray(state["trust"], np.float64)
             newest = None if state["newest"] is None else np.asarray(state["newest"], np.float32)
         except (LookupError, TypeError, ValueError) as problem:
             raise CorruptError(f"account of misses is damaged: {problem}") from problem
-        whole = misses.shape == (len(self._accounts),) and bool((np.abs(misses) <= MOST).all())
+        whole = misses.shape == (len(self._accounts), PARTS + 1) and bool((np.abs(misses) <= MOST).all())
         whole = whole and trust.shape == (2,) and bool((trust >= PRIOR).all() and np.isfinite(trust).all())
         if not whole or not self._fits(newest):
             raise CorruptError("account of misses is damaged")
         if coverage != self.coverage:
             return
-        for account, known in zip(self._accounts, misses.tolist(), strict=True):
-            account.misses = known
+        for account, known in zip(self._accounts, misses, strict=True):
+            account.restore(known[:-1], float(known[-1]))
         self._trust.happened, self._trust.thought = trust.tolist()
         self._newest = newest
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from edged.domain.judging.prediction_sets import FEWEST, MOST, PredictionSets, Promise
+from edged.domain.judging.prediction_sets import FEWEST, MOST, PART, PARTS, PredictionSets, Promise
 from edged.domain.stream.schema import Schema
 from edged.errors import CorruptError
 
@@ -144,7 +144,24 @@ def test_what_counts_is_the_set_of_prediction_time() -> None:
     right = (~covered[:, 0]).sum() - made.expected.sum()
     ours: Mapping[str, Any] = sets.state()
     theirs: Mapping[str, Any] = same.state()
-    assert ours["misses"][0] - theirs["misses"][0] == pytest.approx(right, abs=1e-3)
+    assert np.sum(ours["misses"]) - np.sum(theirs["misses"]) == pytest.approx(right, abs=1e-3)
+
+
+def test_misses_that_nobody_foresaw_are_made_up_for_while_they_are_recent() -> None:
+    p, y = stream(4_000, 3, np.full(4_000, 3.0))
+    wrong, surprise = y.copy(), slice(500, 600)
+    wrong[surprise] = p[surprise].argmin(axis=1)[:, None]
+    usual, surprised = (follow(PredictionSets(0.9, classes(3)), p, labels) for labels in (y, wrong))
+    known = 600 + 150  # rows
+    soon, later = slice(known, known + PART * PARTS), slice(known + PART * PARTS, None)
+    assert 0.05 < surprised.covered[soon].mean() - usual.covered[soon].mean() < 0.15
+    assert surprised.covered[later].mean() == pytest.approx(usual.covered[later].mean(), abs=0.02)
+
+
+def test_labels_count_however_late_they_come() -> None:
+    p, y = stream(14_000, 3, np.full(14_000, 3.0), too_sure=3.0)
+    outcome = follow(PredictionSets(0.9, classes(3)), p, y, delay=3 * PART * PARTS)
+    assert outcome.covered[6_000:].mean() == pytest.approx(0.9, abs=0.01)
 
 
 def test_rows_without_an_answer_have_no_set_and_change_nothing() -> None:
@@ -233,6 +250,13 @@ def test_rows_are_forgotten_and_the_account_is_not(schema: Schema) -> None:
     assert sets.promise(output.astype(np.float32)).made.all()
 
 
+def test_the_account_of_1_0_0rc1_is_continued() -> None:
+    sets = PredictionSets(0.9, VALUES)
+    sets.restore({"coverage": 0.9, "misses": [3.0, -4.0], "trust": [40.0, 50.0], "newest": None})
+    found: Mapping[str, Any] = sets.state()
+    assert found["misses"] == [[3.0] + [0.0] * PARTS, [-4.0] + [0.0] * PARTS]
+
+
 def test_another_promise_begins_anew() -> None:
     p, y = stream(500, 2, np.full(500, 3.0))
     sets, other, fresh = (PredictionSets(share, classes(2)) for share in (0.9, 0.8, 0.8))
@@ -245,7 +269,8 @@ def test_another_promise_begins_anew() -> None:
     "state",
     [
         None, [], {}, {"misses": ["x"]}, {"misses": [0.0]}, {"misses": [0.0, MOST + 1]},
-        {"misses": [0.0, float("nan")]}, {"trust": [30.0]}, {"trust": [0.0, 30.0]}, {"newest": [[1.0]]},
+        {"misses": [0.0, float("nan")]}, {"misses": [[0.0] * PARTS] * 2},
+        {"trust": [30.0]}, {"trust": [0.0, 30.0]}, {"newest": [[1.0]]},
         {"newest": [[1.0, float("inf")]]}, {"newest": [1.0, 2.0]},
     ],
 )  # fmt: skip

@@ -83,21 +83,18 @@ class NetworkThread:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self._connect_once()
+            began = time.monotonic()
+            try:
+                self._connection()
+            except OSError as problem:
+                self._condition.complain("mqtt_unreachable", *connection.failure(problem, self._config))
+            except EdgedError as problem:
+                self._condition.complain("mqtt_failed", problem.line(), "")
+            except Exception:
+                log.exception("mqtt_failed", remedy="reconnecting")
+            self._after(began)
             self._closing.wait(self._backoff.delay())
         self._waker.close()
-
-    def _connect_once(self) -> None:
-        began = time.monotonic()
-        try:
-            self._connection()
-        except OSError as problem:
-            self._condition.complain("mqtt_unreachable", *connection.failure(problem, self._config))
-        except EdgedError as problem:
-            self._condition.complain("mqtt_failed", problem.line(), "")
-        except Exception:
-            log.exception("mqtt_failed", remedy="reconnecting")
-        self._after(began)
 
     def _after(self, began: float) -> None:
         """Bring everything into the state between two connections."""

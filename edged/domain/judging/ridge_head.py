@@ -150,6 +150,26 @@ class RidgeHead:
         logits *= self._sharpness
         return log_likelihoods(logits)
 
+    def answers(self, x: Floats, left_out: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """The most probable class of each row `(n, d)`, `(n,)`; -1 where nothing is known yet.
+
+        Of rows that were learned as classes `left_out` `(n,)`, each answer is that of a head that has learned
+        all but this row.
+        """
+        solution = self._solution
+        if solution is None or not solution.ready:
+            return np.full(len(x), -1, np.int64)
+        rows = x[:, : self.columns].astype(np.float64)
+        scores = solution.scores(rows)
+        if left_out is not None:
+            total, sums = float(self._sums[0, 0]), self._sums[0, 1:]
+            spread = self._sums[1:, 1:] - np.outer(sums, sums / total)
+            z = np.clip((rows - solution.mean) * solution.scale, -CLIP, CLIP)
+            inverse = np.linalg.inv(self._penalised(spread, solution.scale))
+            weight = (1 / total + ((z @ inverse) * z).sum(axis=1))[:, None]  # of a row in its own answer
+            scores = (scores - weight * (left_out[:, None] == np.arange(self.classes))) / (1 - weight)
+        return np.asarray(scores.argmax(axis=1))
+
     @property
     def linear(self) -> LinearHead | None:
         """The head as constants; None before it answers."""
@@ -216,12 +236,16 @@ class RidgeHead:
         deviation = np.sqrt(np.maximum(spread.diagonal(), 0) / total)
         tiny = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-5)
         scale = np.where(tiny, 0.0, 1 / np.where(tiny, 1, deviation))
-        left = spread * scale * scale[:, None]
-        left[np.diag_indices_from(left)] += self._penalty
         right = (shares[1:] - np.outer(mean, by_class)) * scale[:, None]
-        weights = np.asarray(np.linalg.solve(left, right), np.float64)
+        weights = np.asarray(np.linalg.solve(self._penalised(spread, scale), right), np.float64)
         self._solution = _Solution(mean + self._origin, scale, weights, by_class / total, self.answerable > 1)
         self._solved_at = self.labels
+
+    def _penalised(self, spread: Doubles, scale: Doubles) -> Doubles:
+        """ZᵀZ + Λ, from the spread of the features."""
+        left = spread * scale * scale[:, None]
+        left[np.diag_indices_from(left)] += self._penalty
+        return left
 
     def _sharpen(self, rows: Doubles, y: NDArray[np.int64]) -> None:
         """Move the sharpness to where new labels are likelier, by their scores before they are learned."""

@@ -32,14 +32,10 @@ if TYPE_CHECKING:
 FALSE_SHARE = 0.2  # of the labels of a class: so many false ones are looked for
 SURE = 0.5  # probability of the answer from which a label can contradict it
 ALARM = 8.0  # logarithm of the likelihood ratio
-USUAL, KNOWN, LONGEST = (
-    0.04,
-    600,
-    2000,
-)  # share of contradictions at first, for how many labels, and the memory
+USUAL, KNOWN, LONGEST = 0.02, 600, 2000  # share of contradictions at first, for how many labels; the memory
 LEAST = 0.03  # share of contradictions that is never suspicious
-TIMES, MOST_USUAL = 1.5, 0.08  # times the usual share are not either, up to this one
-MOST_UNSURE = 0.25  # nor what the model itself holds possible, up to this
+TIMES, MOST_USUAL = 1.5, 0.06  # times the usual share are not either, up to this one
+MOST_UNSURE = 0.2  # nor what the model itself holds possible, up to this
 FORGIVEN = 1000  # contradictions of a kind that are believed after somebody has accepted some
 ROWS = 60  # newest labels that a suspicion is judged by
 RECENT = 2000  # newest labels that are set aside afterwards
@@ -229,7 +225,7 @@ class LabelWatch:
         for other in np.flatnonzero(score > 0).tolist():
             pair = predicted, other
             if pair not in self._since:
-                self._since[pair] = _Evidence(deque(maxlen=ROWS), self._is_proven(predicted))
+                self._since[pair] = _Evidence(deque(maxlen=ROWS), is_proven(self._joined, predicted))
             if said in (other, predicted):
                 self._since[pair].labels.append(label)
         for pair in [pair for pair in self._since if pair[0] == predicted and score[pair[1]] == 0]:
@@ -238,12 +234,6 @@ class LabelWatch:
             score[other] = 0.0
             labels, proven = self._since.pop((predicted, other))
             self._suspicions.append(Suspicion(predicted, other, tuple(labels), proven))
-
-    def _is_proven(self, predicted: int) -> bool:
-        agreed, frequency = self._joined[predicted, predicted], self._joined[:, predicted].sum()
-        wrong = 1.0 - agreed / self._joined[predicted].sum()
-        guessing = 1.0 - frequency / self._joined.sum()  # 0 for a single class: then nothing is proven
-        return bool(agreed >= PROVEN and TIMES_BETTER * wrong < guessing)
 
     def _forgives(self, predicted: int, said: int) -> bool:
         left = self._forgiven.pop((predicted, said), 0)
@@ -301,6 +291,14 @@ class LabelWatch:
         with self._lock:
             self._disputes = [Dispute(*value) for value in values or ()]
             self._recent.clear()
+
+
+def is_proven(joined: NDArray[np.float64], predicted: int) -> bool:
+    """Whether an answer is believed against its only source; `joined` `(c, c)` counts labels by answer."""
+    agreed, frequency = joined[predicted, predicted], joined[:, predicted].sum()
+    wrong = 1.0 - agreed / max(joined[predicted].sum(), 1.0)
+    guessing = 1.0 - frequency / max(joined.sum(), 1.0)  # 0 for a single class: then nothing is proven
+    return bool(agreed >= PROVEN and TIMES_BETTER * wrong < guessing)
 
 
 def _counts(suspicion: Suspicion) -> tuple[dict[str, int], dict[str, int]]:

@@ -156,3 +156,19 @@ def test_a_class_that_comes_late_is_known_by_its_first_labels() -> None:
     for row in late:
         head.learn(row[None], np.ones(1, np.int64))
     assert head.likelihoods(late).argmax(axis=1).tolist() == [1] * 8
+
+
+def test_a_row_is_answered_as_if_it_had_not_been_learned() -> None:
+    x, y = task(80, noise=0.8)
+    y[::9] = (y[::9] + 1) % 3  # wrong labels, which a head that has learned them partly believes
+    head = made()
+    assert head.answers(x).tolist() == [-1] * 80
+    head.learn(x, y)
+    without = []
+    for i in range(80):
+        other = made()
+        other.learn(np.delete(x, i, axis=0), np.delete(y, i))
+        without.append(int(other.answers(x[i : i + 1])[0]))
+    assert (head.answers(x, left_out=y) == without).mean() > 0.97
+    assert (head.answers(x) == y).mean() > (np.array(without) == y).mean()
+    assert head.answers(x).tolist() == shares(head, x).argmax(axis=1).tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
 
 ROWS, CLASSES = 3600, 3
-PRETRAINED, NOISY_FROM = 260, 1700
+PRETRAINED, FALSE_FROM, NOISY_FROM = 260, 900, 1700
 SETTINGS: dict[str, Any] = {
     "training": {"engine": USUAL, "min_new_samples": 40, "learning_rate": 0.003},
     "gate": {"recent": 60, "holdout": 0.2},
@@ -47,14 +46,22 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return build(mlp(6, CLASSES, (16,)), path, loss="cross_entropy", standardise=Statistics.identity(6))
 
 
-def replayed(folder: Path, bundle: Bundle, arriving: NDArray[np.float64], *, watched: bool = True) -> Replay:
+def replayed(
+    folder: Path,
+    bundle: Bundle,
+    arriving: NDArray[np.float64],
+    *,
+    watched: bool = True,
+    pretrained: int = PRETRAINED,
+) -> Replay:
     folder.mkdir()
     sections = SETTINGS | {"model": {"bundle": str(bundle.path), "head": "ridge"}}
     sections["gate"] = {**sections["gate"], "suspect_labels": watched}
     config = loader.load(write_config(folder, {"features": 6, "classes": CLASSES}, **sections), {})
-    options = LabelOptions(delay=20)
-    shaped = shape_stream(Recording(stream()[0], arriving), config, replace(options, pretrain=PRETRAINED))
-    replay = Replay(config, shaped, replace(options, pretrain=PRETRAINED), folder / "state")
+    options = LabelOptions(delay=20, pretrain=pretrained)
+    replay = Replay(
+        config, shape_stream(Recording(stream()[0], arriving), config, options), options, folder / "state"
+    )
     replay.run()
     return replay
 
@@ -92,18 +99,20 @@ def test_labels_that_became_noise_are_refused_and_training_pauses(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pretrained", [PRETRAINED, FALSE_FROM])
 def test_of_a_source_that_falsifies_a_class_what_contradicts_the_model_is_not_learned(
-    tmp_path: Path, bundle: Bundle
+    tmp_path: Path, bundle: Bundle, pretrained: int
 ) -> None:
+    """Whether labels that were predicted before them confirm the model, or those that are stored."""
     rng, y = np.random.default_rng(1), stream()[1]
-    false = (np.arange(ROWS) >= 900) & (y == 1) & (rng.random(ROWS) < 0.6)  # more than half
+    false = (np.arange(ROWS) >= FALSE_FROM) & (y == 1) & (rng.random(ROWS) < 0.6)  # more than half
     arriving = np.where(false, 0.0, y)
-    watched = replayed(tmp_path / "watched", bundle, arriving)
+    watched = replayed(tmp_path / "watched", bundle, arriving, pretrained=pretrained)
     disputes = [(at, event) for at, event in watched.events if isinstance(event, LabelsDisputed)]
     ((told, event),) = disputes
-    assert 900 < told <= 1400
+    assert FALSE_FROM < told <= FALSE_FROM + 500
     assert (event.predicted, event.said, event.labels) == ("1", "0", "contradicting")
-    usual = replayed(tmp_path / "usual", bundle, arriving, watched=False)
+    usual = replayed(tmp_path / "usual", bundle, arriving, watched=False, pretrained=pretrained)
 
     def recall(replay: Replay) -> float:
         return float((replay.answers[1400:, 0] == 1)[y[1400:] == 1].mean())

@@ -90,8 +90,9 @@ def test_a_source_that_lies_is_told_set_aside_over_a_restart_and_released(
         listener.wait(lambda: listener.messages["metrics"] and not well(listener), PATIENCE)
         refused = listener.request("accept", labels="labels/ann")
         assert (refused["status"], refused["reason"]) == ("error", "refused")
+        assert "this source is not in dispute (in dispute: labels/bob)" in refused["error"]
         assert "labels: 3 is no string" in listener.request("accept", labels=3)["error"]
         assert listener.request("accept", labels="labels/bob")["data"]["accepted"] >= 20
         listener.wait(lambda: well(listener), PATIENCE)
         again = json.dumps(listener.request("accept", labels="labels/bob"))
-        assert "this source is not in dispute" in again
+        assert "this source is not in dispute (in dispute: none)" in again

@@ -126,7 +126,9 @@ class LabelDisputes:
         self.apply()
         with self._lock:
             if self._watch is None or not self._watch.release(source):
-                raise RefusedError("this source is not in dispute", where=source)
+                known = [dispute.source for dispute in self._watch.disputes] if self._watch else []
+                remedy = f"in dispute: {', '.join(known) or 'none'}"
+                raise RefusedError("this source is not in dispute", where=source, remedy=remedy)
             self._registry.set_value(DISPUTES, self._watch.dump())
             back = self._samples.readmit(source) if earlier else 0
             self._teacher.forget()

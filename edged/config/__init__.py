@@ -18,7 +18,7 @@ from edged.config.storage import OutboxConfig, StorageConfig
 from edged.config.stream import StreamConfig
 from edged.config.streams import FOLDER
 from edged.config.training import ModelConfig, TrainingConfig
-from edged.config.values import Name, Section
+from edged.config.values import Name, Section, all_defaults
 from edged.config.web import WebConfig
 
 __all__ = [
@@ -50,26 +50,26 @@ class Config(Section):
 
     _name: str = PrivateAttr("")
     device: DeviceConfig
-    mqtt: MqttConfig = MqttConfig()
+    mqtt: MqttConfig = all_defaults()
     stream: StreamConfig
-    model: ModelConfig = ModelConfig()
-    training: TrainingConfig = TrainingConfig()
-    drift: DriftConfig = DriftConfig()
-    anomaly: AnomalyConfig = AnomalyConfig()
-    gate: GateConfig = GateConfig()
-    labels: LabelsConfig = LabelsConfig()
-    serving: ServingConfig = ServingConfig()
-    commands: CommandsConfig = CommandsConfig()
-    discovery: DiscoveryConfig = DiscoveryConfig()
-    storage: StorageConfig = StorageConfig()
-    outbox: OutboxConfig = OutboxConfig()
-    report: ReportConfig = ReportConfig()
-    weights: WeightsConfig = WeightsConfig()
+    model: ModelConfig = all_defaults()
+    training: TrainingConfig = all_defaults()
+    drift: DriftConfig = all_defaults()
+    anomaly: AnomalyConfig = all_defaults()
+    gate: GateConfig = all_defaults()
+    labels: LabelsConfig = all_defaults()
+    serving: ServingConfig = all_defaults()
+    commands: CommandsConfig = all_defaults()
+    discovery: DiscoveryConfig = all_defaults()
+    storage: StorageConfig = all_defaults()
+    outbox: OutboxConfig = all_defaults()
+    report: ReportConfig = all_defaults()
+    weights: WeightsConfig = all_defaults()
     sparkplug: SparkplugConfig | None = None
     fleet: FleetConfig | None = None
-    install: InstallConfig = InstallConfig()
+    install: InstallConfig = all_defaults()
     web: WebConfig | None = None
-    log: LogConfig = LogConfig()
+    log: LogConfig = all_defaults()
 
     @model_validator(mode="after")
     def _not_its_own_messages(self) -> Config:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from edged.config.values import Cpu, Cron, Duration, FilePath, Providers, Section, Share, Size
+from edged.config.values import Cpu, Cron, Duration, FilePath, Providers, Section, Share, Size, all_defaults
 from edged.domain.training.guards import GuardRules
 from edged.domain.training.optimizers import OPTIMIZERS, OPTIONS, misfit
 
@@ -86,7 +86,7 @@ class ModelConfig(Section):
         description="label smoothing of the loss of a network for classes that edged builds: the share of"
         " each label that is spread over all classes; when absent, 0.1 for experts or an mlp, else 0",
     )
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = all_defaults()
     network: Literal["mlp", "cnn1d", "gru"] | None = Field(
         None,
         description="kind of network that edged builds without a bundle; when absent, cnn1d for windows, two"

@@ -121,6 +121,11 @@ Providers = Annotated[list[Provider], Field(min_length=1), BeforeValidator(_list
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
+def all_defaults() -> Any:
+    """The default of a section, which is read as one without keys: so only the whole needs a validator."""
+    return Field(default_factory=dict, validate_default=True)
+
+
 class Section(BaseModel):
     """A part of the configuration: unknown keys are errors, values do not change after loading."""
 
@@ -130,5 +135,5 @@ class Section(BaseModel):
         protected_namespaces=(),
         allow_inf_nan=False,
         coerce_numbers_to_str=True,
-        defer_build=True,  # a section that is read as part of the whole needs no validator of its own
+        defer_build=True,  # see `all_defaults`
     )

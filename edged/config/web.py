@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from edged.config.mqtt import LOOPBACK_NAMES
-from edged.config.values import Duration, FilePath, Name, Section, Size, unique
+from edged.config.values import Duration, FilePath, Name, Section, Size, all_defaults, unique
 
 _MODE = re.compile(r"0?[0-7]{3}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[?[0-9A-Fa-f:]+(%[A-Za-z0-9]+)?\]?")
@@ -84,7 +84,7 @@ class WebConfig(Section):
     tls: WebTlsConfig | None = Field(
         None, description="certificate; if absent and listen is not local, the device makes its own"
     )
-    tokens: WebTokensConfig = WebTokensConfig()
+    tokens: WebTokensConfig = all_defaults()
     allowed_hosts: Annotated[list[HostName], AfterValidator(unique)] = Field(
         [],
         description="further host names that clients can use, besides localhost, listen and, from other"
@@ -93,7 +93,7 @@ class WebConfig(Section):
     model_name: Name | None = Field(
         None, description="name of the model in URLs; the device's id when absent"
     )
-    limits: WebLimitsConfig = WebLimitsConfig()
+    limits: WebLimitsConfig = all_defaults()
     timeout: Duration = Field(10.0, gt=0, description="maximum wait for a prediction or a command's response")
 
     @property

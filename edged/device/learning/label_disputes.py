@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from edged.device.serving.head_teacher import NEWEST, PART
 from edged.domain.events import LabelsDisputed
-from edged.domain.judging.ridge_head import RidgeHead
-from edged.domain.labels.label_watch import Dispute, LabelWatch, Suspicion, explained, is_proven
+from edged.domain.labels.label_watch import Dispute, LabelWatch, Suspicion, explained
 from edged.errors import RefusedError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edged.device.events import Events
     from edged.device.serving import HeadTeacher, Predictor
     from edged.storage.models.registry import Registry
@@ -84,33 +77,12 @@ class LabelDisputes:
         measured, against = rows.x[:, : self._schema.measured], suspicion.contradicts(rows.offsets.tolist())
         if explained(measured, against):
             return
-        proven = suspicion.proven or self._is_proven(suspicion.predicted, rows.x[against], rows.seq)
+        proven = suspicion.proven or self._teacher.confirms(suspicion.predicted, rows.x[against], rows.seq)
         for dispute in watch.confirm(replace(suspicion, proven=proven)):
             self._unlearn = True
             self._events.event(self._event(dispute))
         self._registry.set_value(DISPUTES, watch.dump())
         self._events.problem_changed()
-
-    def _is_proven(self, predicted: int, x: NDArray[np.float32], seq: NDArray[np.int64]) -> bool:
-        """Whether labels before positions `seq` confirm that rows `x` `(n, d)` are of the predicted class.
-
-        A head that learns those alone says so, and is right about the others of this class.
-        """
-        head = RidgeHead.of(self._schema)
-        if head is None:
-            return False
-        joined = np.zeros((head.classes, head.classes))
-        parts = [*pairwise(self._samples.training_parts(0, NEWEST, PART, upto_seq=int(seq.min()) - 1))]
-        for after, upto in parts:
-            window = self._samples.training_window(after, PART, upto_seq=upto)
-            head.learn(window.x, window.y[:, 0].astype(np.int64))
-        if not 2 * np.count_nonzero(head.answers(x) == predicted) > len(x):
-            return False
-        for after, upto in parts:
-            window = self._samples.training_window(after, PART, upto_seq=upto)
-            y = window.y[:, 0].astype(np.int64)
-            np.add.at(joined, (head.answers(window.x, left_out=y), y), 1)
-        return is_proven(joined, predicted)
 
     def forget(self) -> None:
         """Forget what was set aside, as the labels are gone."""

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.judging.ridge_head import RidgeHead
+from edged.domain.labels.label_watch import is_proven
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import StorageError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-    from edged.domain.judging.ridge_head import RidgeHead
     from edged.domain.protocols import Samples
+    from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
 
 log = get_logger("edged.serve")
@@ -93,11 +97,33 @@ class HeadTeacher:
         self._stale = False
         self._head.clear()
         try:
-            for after, upto in pairwise(self._samples.training_parts(0, NEWEST, PART)):
-                window = self._samples.training_window(after, PART, upto_seq=upto)
+            for window in self._newest():
                 self._learn(window.x, window.y[:, 0].astype(np.int64), window.seq)
         except StorageError as problem:
             log.warning("head_missed_labels", problem=problem.line())
+
+    def confirms(self, predicted: int, x: NDArray[np.float32], seq: NDArray[np.int64]) -> bool:
+        """Whether labels before positions `seq` confirm that rows `x` `(n, d)` are of the predicted class.
+
+        A head that learns those alone says so, and is right about the others of this class. From any thread.
+        """
+        head = RidgeHead.of(self._schema)
+        if head is None:
+            return False
+        joined, last = np.zeros((head.classes, head.classes)), int(seq.min()) - 1
+        for window in self._newest(last):
+            head.learn(window.x, window.y[:, 0].astype(np.int64))
+        if not 2 * np.count_nonzero(head.answers(x) == predicted) > len(x):
+            return False
+        for window in self._newest(last):
+            y = window.y[:, 0].astype(np.int64)
+            np.add.at(joined, (head.answers(window.x, left_out=y), y), 1)
+        return is_proven(joined, predicted)
+
+    def _newest(self, upto_seq: int | None = None) -> Iterator[Window]:
+        """The newest labels of the log up to a position, oldest first, part after part."""
+        for after, upto in pairwise(self._samples.training_parts(0, NEWEST, PART, upto_seq=upto_seq)):
+            yield self._samples.training_window(after, PART, upto_seq=upto)
 
     def _classes_changed(self) -> bool:
         """Whether classes have come, gone or become one since this was last asked."""

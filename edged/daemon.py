@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import edged.host.lean_imports  # noqa: F401  before anything that imports what it keeps out
 from edged import __version__, logs
 from edged.config import loader
-from edged.device import Device, SeveralStreams
+from edged.device import Device
 from edged.device.startup.open_state import record_failed_start, record_shutdown
 from edged.errors import CorruptError, EdgedError, from_system
 from edged.host import time_slice
@@ -23,7 +23,10 @@ from edged.host.wakeup_queue import WakeupQueue
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edged.config import Config
+    from edged.device.several import SeveralStreams
 
 log = logs.get_logger("edged.daemon")
 
@@ -52,7 +55,7 @@ def run(path: Path) -> int:
     _confine_trainer(config)
     notifier = Notifier()
     try:
-        device = (SeveralStreams if config.name else Device)(configs, path, notifier, endings)
+        device = _open_device(configs, path, notifier, endings)
         device.start()
     except EdgedError:
         if DirectoryLock.holder(config.device_dir) in (None, os.getpid()) and not config.name:
@@ -79,6 +82,16 @@ def run(path: Path) -> int:
     log.info("stopping", damaged=damaged)
     device.stop(damaged)
     return EXIT_DAMAGED if damaged else 0
+
+
+def _open_device(
+    configs: Sequence[Config], path: Path, notifier: Notifier, endings: WakeupQueue
+) -> Device | SeveralStreams:
+    if configs[0].name:
+        from edged.device.several import SeveralStreams
+
+        return SeveralStreams(configs, path, notifier, endings)
+    return Device(configs, path, notifier, endings)
 
 
 def _confine_trainer(config: Config) -> None:

@@ -6,6 +6,5 @@ that waits.
 
 from edged.device.assembly import BREATH
 from edged.device.lifecycle import Device
-from edged.device.several import SeveralStreams
 
-__all__ = ["BREATH", "Device", "SeveralStreams"]
+__all__ = ["BREATH", "Device"]

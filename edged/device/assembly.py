@@ -20,7 +20,7 @@ from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferCommands
 from edged.device.commands.wipe import WipeCommands
 from edged.device.events import Events, Extension
-from edged.device.integrations.home_assistant import HomeAssistantDiscovery
+from edged.device.integrations import ANNOUNCED, EARLIER
 from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.label_reviews import LabelReviews
 from edged.device.learning.trainer_client import TrainerClient
@@ -55,6 +55,7 @@ from edged.storage.sequence import Sequence
 if TYPE_CHECKING:
     from edged.device.device_parts import DeviceParts
     from edged.device.fleet_member.membership import Membership
+    from edged.device.integrations.home_assistant import HomeAssistantDiscovery
     from edged.device.integrations.sparkplug import EdgeNode, StreamOfNode
     from edged.device.reporting.periodic import Endings
     from edged.device.startup.first_opening import FirstOpenings
@@ -314,13 +315,7 @@ class Assembly:
         return handlers
 
     def _extend(self) -> None:
-        self.discovery = HomeAssistantDiscovery(
-            self.pipeline,
-            session=self.session,
-            outbound=self.outbound,
-            commands=self.handlers,
-            scheduler=self.timetable,
-        )
+        self.discovery = self._discovery()
         membership = self._membership()
         found = (
             self.discovery,
@@ -334,6 +329,21 @@ class Assembly:
             if extension is not None:
                 self.extensions.append(extension)
                 self.events.add(extension)
+
+    def _discovery(self) -> HomeAssistantDiscovery | None:
+        """Where it is turned off, too, if something has been announced: that is taken back."""
+        announced = any(self.registry.get_value(name) is not None for name in (ANNOUNCED, EARLIER))
+        if not self.config.discovery.enabled and not announced:
+            return None
+        from edged.device.integrations.home_assistant import HomeAssistantDiscovery
+
+        return HomeAssistantDiscovery(
+            self.pipeline,
+            session=self.session,
+            outbound=self.outbound,
+            commands=self.handlers,
+            scheduler=self.timetable,
+        )
 
     def _web(self, membership: Membership | None) -> WebServer | None:
         if self.config.web is None or self.config.name:  # of several streams: the device has it

@@ -12,7 +12,8 @@ from edged.device.commands.dispatcher import CommandDispatcher, command_authorit
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
 from edged.device.device_settings import DeviceSettings
-from edged.device.integrations.home_assistant import ANNOUNCED, hub_message
+from edged.device.integrations import ANNOUNCED
+from edged.device.integrations.home_assistant import hub_message
 from edged.device.outbound.reporter import Reporter
 from edged.device.reporting.audit import AuditTrail
 from edged.device.reports import DeviceStatus, Health, StreamLine, StreamsState

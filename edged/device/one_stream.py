@@ -97,12 +97,14 @@ class RunningStream(Assembly):
         session.unsubscribe(self.filters, self.receive)
         session.unsubscribe([topics.requests, topics.slashed_requests], self.inbox.receive)
         session.unsubscribe([topics.incoming_weights], self.transfers.receive)
-        session.unsubscribe([self.discovery.births], self.discovery.receive)
+        if self.discovery is not None:
+            session.unsubscribe([self.discovery.births], self.discovery.receive)
 
     def withdraw_all(self) -> None:
         """Have the broker forget what it retains of this stream."""
         self.reporter.withdraw_all()
-        self.discovery.withdraw_all()
+        if self.discovery is not None:
+            self.discovery.withdraw_all()
 
     @property
     def stuck(self) -> bool:

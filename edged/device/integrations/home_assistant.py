@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 from edged.device.events import Extension
+from edged.device.integrations import ANNOUNCED, EARLIER
 from edged.device.integrations.key_states import KeyStates
 from edged.domain.events import AnomalyAlarm
 from edged.domain.home_assistant import (
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.discovery")
 
-EARLIER = "discovery"  # the registry's value of earlier versions: the one topic of the announcement
-ANNOUNCED, KEYS = "home_assistant", "home_assistant_keys"
+KEYS = "home_assistant_keys"
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 3.0  # until Home Assistant has what was announced, options of a select for one
 LEAST_ROOM = 100  # messages that must find room at the broker's side before a state is published

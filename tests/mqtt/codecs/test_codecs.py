@@ -371,3 +371,24 @@ def test_anything_becomes_a_finite_reading_or_is_rejected_with_a_known_reason(
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=3, max_size=3))
 def test_values_come_through_unchanged(values: list[float]) -> None:
     assert decode({"x": values}).values == values
+
+
+def refuse_constant(token: str) -> float:
+    raise ValueError(token)
+
+
+@given(json_values.map(json.dumps), st.data())
+def test_what_is_json_and_what_is_in_it_is_what_the_standard_library_says(
+    text: str, data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(text)))
+    changed = text[:at] + data.draw(st.text('{}[]",:019.eE+-tn\\ \n\0é', max_size=2)) + text[at + 1 :]
+    try:
+        expected = repr(json.loads(changed, parse_constant=refuse_constant))
+    except ValueError:
+        expected = "refused"
+    try:
+        found = repr(parse_any(changed.encode(), 10_000))
+    except RejectedSampleError:
+        found = "refused"
+    assert found == expected

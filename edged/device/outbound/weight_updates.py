@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.weight_deltas import Coding, changes, code, decode, fingerprint
-from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
 from edged.errors import RefusedError
 from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.models.sent_updates import SentUpdates
@@ -119,7 +118,7 @@ class WeightUpdates:
     def _whole(self, version: int, current: Weights, wish: UpdateRequest) -> WeightUpdate:
         dtype = wish.coding.dtype
         if dtype == "float32":
-            kept = self._folder(version) / WEIGHTS_FILE
+            kept = self._folder(version) / weight_encoding.FILE
             device = {"device": self._config.device.id}
             blob = kept.read_bytes() if kept.exists() else weight_encoding.pack(current, device)
             return self._cut(
@@ -167,9 +166,15 @@ class WeightUpdates:
         }
 
     def _base(self, base: str | int) -> Weights:
-        return initial_parameters(self._bundles.open()) if base == "bundle" else self._parameters(int(base))
+        if base != "bundle":
+            return self._parameters(int(base))
+        from edged.engines.model_parameters import initial_parameters
+
+        return initial_parameters(self._bundles.open())
 
     def _parameters(self, version: int) -> Weights:
+        from edged.engines.model_parameters import parameters_of  # most devices never send weights
+
         return parameters_of(
             self._folder(version), self._bundles.open(), lambda blob: weight_encoding.unpack(blob)[0]
         )

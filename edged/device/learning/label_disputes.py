@@ -77,7 +77,11 @@ class LabelDisputes:
         measured, against = rows.x[:, : self._schema.measured], suspicion.contradicts(rows.offsets.tolist())
         if explained(measured, against):
             return
-        proven = suspicion.proven or self._teacher.confirms(suspicion.predicted, rows.x[against], rows.seq)
+        proven = suspicion.proven or self._teacher.confirms(
+            suspicion.predicted, rows.x[against], rows.seq, early=suspicion.early
+        )
+        if suspicion.early and not proven:
+            return
         for dispute in watch.confirm(replace(suspicion, proven=proven)):
             self._unlearn = True
             self._events.event(self._event(dispute))

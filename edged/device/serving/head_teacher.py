@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.judging.ridge_head import RidgeHead
-from edged.domain.labels.label_watch import is_proven
+from edged.domain.labels.label_watch import CONFIRMED, TIMES_BETTER, advantage
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import StorageError
 from edged.logs import get_logger
@@ -102,10 +103,13 @@ class HeadTeacher:
         except StorageError as problem:
             log.warning("head_missed_labels", problem=problem.line())
 
-    def confirms(self, predicted: int, x: NDArray[np.float32], seq: NDArray[np.int64]) -> bool:
+    def confirms(
+        self, predicted: int, x: NDArray[np.float32], seq: NDArray[np.int64], *, early: bool = False
+    ) -> bool:
         """Whether labels before positions `seq` confirm that rows `x` `(n, d)` are of the predicted class.
 
-        A head that learns those alone says so, and is right about the others of this class. From any thread.
+        A head that learns those alone says so, and is right about the others of this class; for an `early`
+        suspicion it must be unlikely that it is wrong about all these rows. From any thread.
         """
         head = RidgeHead.of(self._schema)
         if head is None:
@@ -113,12 +117,14 @@ class HeadTeacher:
         joined, last = np.zeros((head.classes, head.classes)), int(seq.min()) - 1
         for window in self._newest(last):
             head.learn(window.x, window.y[:, 0].astype(np.int64))
-        if not 2 * np.count_nonzero(head.answers(x) == predicted) > len(x):
+        confirmed = int(np.count_nonzero(head.answers(x) == predicted))
+        if not 2 * confirmed > len(x):
             return False
         for window in self._newest(last):
             y = window.y[:, 0].astype(np.int64)
             np.add.at(joined, (head.answers(window.x, left_out=y), y), 1)
-        return is_proven(joined, predicted)
+        times = advantage(joined, predicted)
+        return times > TIMES_BETTER and (not early or confirmed * math.log(times) > CONFIRMED)
 
     def _newest(self, upto_seq: int | None = None) -> Iterator[Window]:
         """The newest labels of the log up to a position, oldest first, part after part."""

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 FALSE_SHARE = 0.2  # of the labels of a class: so many false ones are looked for
 SURE = 0.5  # probability of the answer from which a label can contradict it
-ALARM = 8.0  # logarithm of the likelihood ratio
+ALARM, EARLY, CONFIRMED = 8.0, 4.0, 15.0
+"""Logarithms of likelihood ratios: of a suspicion, of an early one, and of stored labels that confirm it."""
+
 USUAL, KNOWN, LONGEST = 0.02, 600, 2000  # share of contradictions at first, for how many labels; the memory
 LEAST = 0.03  # share of contradictions that is never suspicious
 TIMES, MOST_USUAL = 1.5, 0.06  # times the usual share are not either, up to this one
@@ -39,7 +41,7 @@ MOST_UNSURE = 0.2  # nor what the model itself holds possible, up to this
 FORGIVEN = 1000  # contradictions of a kind that are believed after somebody has accepted some
 ROWS = 60  # newest labels that a suspicion is judged by
 RECENT = 2000  # newest labels that are set aside afterwards
-PROVEN, TIMES_BETTER = 100, 5.0
+PROVEN, TIMES_BETTER = 100, 6.5
 """An answer is believed against its only source where so many labels had agreed with it, and so many times
 fewer had contradicted it than a guess by the frequency of the class."""
 
@@ -70,13 +72,15 @@ class _Evidence(NamedTuple):
 class Suspicion:
     """Labels `said` where the model `predicted` otherwise, and those beside them that confirm it.
 
-    The model is `proven` where labels had agreed with this answer before.
+    The model is `proven` where labels had agreed with this answer before. An `early` suspicion, of an only
+    source, counts where stored labels confirm the answer.
     """
 
     predicted: int
     said: int
     labels: tuple[_Label, ...]
     proven: bool = False
+    early: bool = False
 
     @property
     def offsets(self) -> list[int]:
@@ -220,20 +224,28 @@ class LabelWatch:
             usual = max(LEAST, usual, min(MOST_UNSURE, 1.0 - sure))
             step[said] = log(1.0 - FALSE_SHARE + FALSE_SHARE / usual)
         score = self._score[predicted]
+        below = score <= EARLY
         np.maximum(0.0, score + step, out=score)
         score[predicted] = 0.0
         for other in np.flatnonzero(score > 0).tolist():
             pair = predicted, other
             if pair not in self._since:
-                self._since[pair] = _Evidence(deque(maxlen=ROWS), is_proven(self._joined, predicted))
+                self._since[pair] = _Evidence(deque(maxlen=ROWS), self._is_proven(predicted))
             if said in (other, predicted):
                 self._since[pair].labels.append(label)
         for pair in [pair for pair in self._since if pair[0] == predicted and score[pair[1]] == 0]:
             del self._since[pair]
+        for other in np.flatnonzero(below & (score > EARLY)).tolist():
+            labels, _ = self._since[predicted, other]
+            if len({one.source for one in labels}) == 1:  # else others will contradict
+                self._suspicions.append(Suspicion(predicted, other, tuple(labels), early=True))
         for other in np.flatnonzero(score > ALARM).tolist():
             score[other] = 0.0
             labels, proven = self._since.pop((predicted, other))
             self._suspicions.append(Suspicion(predicted, other, tuple(labels), proven))
+
+    def _is_proven(self, predicted: int) -> bool:
+        return advantage(self._joined, predicted) > TIMES_BETTER
 
     def _forgives(self, predicted: int, said: int) -> bool:
         left = self._forgiven.pop((predicted, said), 0)
@@ -293,12 +305,17 @@ class LabelWatch:
             self._recent.clear()
 
 
-def is_proven(joined: NDArray[np.float64], predicted: int) -> bool:
-    """Whether an answer is believed against its only source; `joined` `(c, c)` counts labels by answer."""
+def advantage(joined: NDArray[np.float64], predicted: int) -> float:
+    """How many times rarer labels contradict an answer than a guess; `joined` `(c, c)` counts them by answer.
+
+    0 where fewer than `PROVEN` labels agree.
+    """
     agreed, frequency = joined[predicted, predicted], joined[:, predicted].sum()
-    wrong = 1.0 - agreed / max(joined[predicted].sum(), 1.0)
-    guessing = 1.0 - frequency / max(joined.sum(), 1.0)  # 0 for a single class: then nothing is proven
-    return bool(agreed >= PROVEN and TIMES_BETTER * wrong < guessing)
+    if agreed < PROVEN:
+        return 0.0
+    wrong = 1.0 - agreed / joined[predicted].sum()
+    guessing = 1.0 - frequency / joined.sum()  # 0 for a single class: then nothing is proven
+    return float(guessing / max(wrong, 1.0 / joined[predicted].sum()))
 
 
 def _counts(suspicion: Suspicion) -> tuple[dict[str, int], dict[str, int]]:

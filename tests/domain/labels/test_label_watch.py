@@ -11,7 +11,7 @@ import pytest
 
 from edged.domain.judging.predictions import Predictions
 from edged.domain.labels import label_watch
-from edged.domain.labels.label_watch import Dispute, LabelWatch, explained
+from edged.domain.labels.label_watch import Dispute, LabelWatch, Suspicion, explained
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +28,7 @@ class Stream:
     wrong: float = 0.02  # of the model's answers
     seed: int = 0
     told: list[tuple[int, Dispute]] = field(default_factory=list)
+    early: list[tuple[int, Suspicion]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         rng = self.rng = np.random.default_rng(self.seed)
@@ -52,6 +53,9 @@ class Stream:
             self.watch.remember(made, self.keys[part])
             self.watch.judge(offsets, self.said[part, None].astype(np.float32), self.sources[part].tolist())
             for suspicion in self.watch.pop_suspicions():
+                if suspicion.early:
+                    self.early.append((start + BLOCK, suspicion))
+                    continue
                 rows = np.array(suspicion.offsets) - 1
                 if not explained(self.x[rows], suspicion.contradicts(suspicion.offsets)):
                     self.told += [(start + BLOCK, dispute) for dispute in self.watch.confirm(suspicion)]
@@ -85,6 +89,27 @@ def test_labels_of_a_class_that_are_falsified_are_told_within_500_and_set_aside(
     contradicts = (stream.answers == 2) & (stream.said == 1)
     assert contradicts[aside].all()
     assert set(np.flatnonzero(wrong & contradicts)) <= set(aside.tolist())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_only_source_is_suspected_early_so_that_stored_labels_can_confirm_the_model(seed: int) -> None:
+    stream = Stream(seed=seed)
+    stream.falsify(0.3)
+    ((after, _),) = stream.follow()
+    begun, suspicion = next((at, early) for at, early in stream.early if at > 1000)
+    assert begun < after
+    assert (suspicion.predicted, suspicion.said) == (2, 1)
+    rows = np.array(suspicion.offsets) - 1
+    assert (stream.answers[rows] == 2).all(), "its labels are of this answer"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_several_sources_none_is_suspected_early(seed: int) -> None:
+    stream = Stream(seed=seed)
+    stream.sources = np.array(["labels/a", "labels/b"], object)[stream.rng.integers(0, 2, stream.rows)]
+    stream.falsify(0.3)
+    assert stream.follow()
+    assert [at for at, _ in stream.early if at > 1000] == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -141,6 +141,7 @@ def key_lines(listener: Listener) -> list[dict[str, Any]]:
 def _shown(device: Device, listener: Listener) -> None:
     """What the command line shows of keys, and how one of their models is chosen."""
     path = str(device.path)
+    data(listener, "pause", what="training")  # no run of its own is to promote another model meanwhile
     wait_until(lambda: len((device.cli("status", path).get("keys") or {"worst": ()})["worst"]) == 2)
     listed = device.cli("models", path, "list", "--key", "b")
     assert [one["champion"] for one in listed].count(True) == 1
@@ -158,6 +159,7 @@ def _shown(device: Device, listener: Listener) -> None:
     table = edged("status", path).out
     assert "2 with models of their own" in table
     assert "own model" in table
+    data(listener, "resume", what="training")
 
 
 def _until_own(listener: Listener, key: str) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import resource
-import shlex
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from output import finish, options
+from output import command, finish, options
 
 from edged.config import Config
 from edged.domain.stream.running_statistics import RunningMoments
@@ -360,10 +359,7 @@ def main() -> None:
         for name in names:
             rows.append(measured(name, stream, args.seeds, args.label_rate))
             print(rows[-1], file=sys.stderr, flush=True)
-    sys.argv = ["DATA" if word == str(args.data) else word for word in sys.argv]
-    args.data = None  # no path of this machine belongs to the results
-    command = shlex.join(["python", "benchmarks/learning.py", *sys.argv[1:]])
-    rows = [{**row, "command": command} for row in rows]
+    rows = [{**row, "command": command("learning", args)} for row in rows]
     if args.merge and args.out is not None and args.out.exists():
         rows = merged(json.loads(args.out.read_text(encoding="utf-8")), rows)
     finish("learning", rows, args, line, "stream                     accuracy  what")

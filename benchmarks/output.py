@@ -29,6 +29,13 @@ def pairs(row: Row) -> str:
     return "  ".join(f"{name} {value}" for name, value in row.items() if value is not None)
 
 
+def command(name: str, args: argparse.Namespace) -> str:
+    """The command that was called, with DATA for the path of the recorded streams."""
+    data = str(getattr(args, "data", None))
+    words = ["DATA" if word == data else word for word in sys.argv[1:]]
+    return shlex.join(["python", f"benchmarks/{name}.py", *words])
+
+
 def finish(
     name: str,
     rows: list[Row],
@@ -56,7 +63,7 @@ def finish(
     """
     result = {
         "benchmark": name,
-        "command": shlex.join(["python", f"benchmarks/{name}.py", *sys.argv[1:]]),
+        "command": command(name, args),
         "cpus": os.cpu_count(),
         **about,
         "rows": rows,

@@ -14,7 +14,6 @@ one to the event `labels_disputed`, at most, and `wrong_until_told` how many of 
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from learning import DELAY, Recording, read
-from output import finish, options
+from output import command, finish, options
 
 from edged.config import Config
 from edged.domain.events import LabelsDisputed
@@ -162,10 +161,7 @@ def main() -> None:
             for begin in args.begin.split(",") if kind not in ("clean", "flips") else ["0"]:
                 rows.append(measured(name, stream, kind, float(begin), args.seeds, watch=not args.unwatched))
                 print(rows[-1], file=sys.stderr, flush=True)
-    sys.argv = ["DATA" if word == str(args.data) else word for word in sys.argv]
-    args.data = None  # no path of this machine belongs to the results
-    command = shlex.join(["python", "benchmarks/poison.py", *sys.argv[1:]])
-    rows = [{**row, "command": command} for row in rows]
+    rows = [{**row, "command": command("poison", args)} for row in rows]
     if args.merge and args.out is not None and args.out.exists():
         again = {subject(row) for row in rows}
         earlier = json.loads(args.out.read_text(encoding="utf-8"))["rows"]

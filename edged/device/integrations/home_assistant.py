@@ -165,7 +165,7 @@ class HomeAssistantDiscovery(Extension):
         keys: Sequence[str],
         ts: NDArray[np.float64],
     ) -> None:
-        """Take in predictions; on the serving thread."""
+        """Take in predictions; on the thread that answers."""
         if self._enabled and self._config.serving.publish and self._states.answered(made, keys, ts):
             self._scheduler.soon(self._look)
 

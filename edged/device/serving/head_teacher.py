@@ -32,7 +32,7 @@ class HeadTeacher:
     """Teaches `head`, where a stream has one; labels that are kept for judging (`holdout`) it never learns.
 
     `samples` is the log: what is learned anew comes from there, so that nothing erased is left. `teach` and
-    `refresh` belong to one thread, `forget` may be called from any; `changes` says how often it was.
+    `refresh` are called by one thread at a time, `forget` from any; `changes` says how often it was.
     """
 
     def __init__(self, head: RidgeHead | None, samples: Samples, schema: Schema, holdout: float) -> None:

@@ -44,8 +44,8 @@ ENOUGH_LABELS = 100  # for a share of wrong answers to say something
 class Predictor:
     """Predicts with the champion and learns from labels how good it is live.
 
-    `predict` and `label` belong to one thread (the serving thread, or a replay); `swap` may be
-    called from any other. `teacher` has the head of `mix` learn each label.
+    `predict` and `label` are called by one thread at a time, `swap` from any other meanwhile. `teacher` has
+    the head of `mix` learn each label.
     """
 
     def __init__(

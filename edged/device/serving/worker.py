@@ -1,4 +1,4 @@
-"""The serving thread: what it takes from its queue, and who hears of the answers."""
+"""Serving: which thread answers, what waits for the serving thread, and who hears of the answers."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ IDLE_SECONDS = 0.5
 MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
 CALL = "requests"  # in the queue of the serving thread: inference requests wait
 LOOK = "look"  # in the queue: a turn without a sample
-SHORT_SECONDS = 0.002  # a run that takes less is shorter than what two changes of threads cost
+FEW = 4  # samples that the caller's thread answers itself while nothing else waits
+SHORT_SECONDS = 0.002  # a run that takes longer is not for a thread that has other work
 
 
 class ServingWorker:
-    """The serving thread: takes batches as they come, micro-batches what waits, publishes.
+    """Answers batches as they come and publishes the answers, one batch at a time.
 
+    A thread of its own, the serving thread, takes them from a queue. A few samples that come while nothing
+    waits are answered on the thread that submits them, as a change of threads costs more than their answers.
     Labels pass through the same queue, so a label never overtakes its sample's prediction.
 
     `predictor` answers with the champion; its `schema` is that of the stream. `batch`: most samples that are
@@ -82,7 +85,7 @@ class ServingWorker:
         self._requests: InferenceRequests | None = None
         self._called = False
         self._on_asked: Callable[[list[InferenceRequest]], None] = lambda _: None
-        self._turn = threading.Lock()  # held by the one thread that is serving
+        self._turn = threading.Lock()  # held by the one thread that is serving: all else here is for that one
         self._answer_seconds = float("inf")  # seconds that the last answers took
         self._turns: OwnTurns | SharedTurns = OwnTurns("serve")
         self._callers: TurnThreads | None = None
@@ -111,11 +114,28 @@ class ServingWorker:
 
     def submit(self, batch: Batch, received: NDArray[np.float64]) -> None:
         """Hand over a batch; `received` `(n,)` monotonic seconds."""
-        self._put((batch, received))
+        if len(batch) > FEW or not self._serve_at_once((batch, received)):
+            self._put((batch, received))
 
     def label(self, updates: list[LabelUpdate]) -> None:
         """Hand over labels that found their samples."""
         self._put(updates)
+
+    def _serve_at_once(self, item: tuple[Batch, NDArray[np.float64]]) -> bool:
+        """Answer a batch on this thread; False where something waits or is being served, or answers are slow.
+
+        A head that has to learn everything anew is left to the serving thread, too.
+        """
+        if self._answer_seconds > SHORT_SECONDS or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            teacher = self._predictor.teacher
+            if not self._queue.empty() or (teacher is not None and teacher.behind):
+                return False
+            self._serve(item)
+        finally:
+            self._turn.release()
+        return True
 
     def _put(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | None) -> None:
         if self._callers is not None and self._queue.full():
@@ -170,23 +190,23 @@ class ServingWorker:
 
     def turn(self, *, woken: bool) -> bool:
         """See `Stage`: answer one batch, or learn what was changed where none waits."""
-        self._predictor.expire_probation(time.monotonic())
         self._turns.clear()
-        try:
-            item = self._queue.get_nowait()
-        except queue.Empty:
-            if not woken:
-                self._refresh_head()
-                self._watchdog.beat("serve")
-            return True
-        if item is None:
-            return False
-        if not self._queue.empty():
-            self._turns.set()
-        if item == LOOK:
-            self._refresh_head()
-            return True
         with self._turn:
+            self._predictor.expire_probation(time.monotonic())
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                if not woken:
+                    self._refresh_head()
+                    self._watchdog.beat("serve")
+                return True
+            if item is None:
+                return False
+            if not self._queue.empty():
+                self._turns.set()
+            if item == LOOK:
+                self._refresh_head()
+                return True
             self._serve(item)
         self._watchdog.beat("serve")
         return True
@@ -197,17 +217,19 @@ class ServingWorker:
         if teacher is None:
             return
         try:
-            with self._turn:
-                teacher.refresh()
+            teacher.refresh()
         except Exception:
             self.errors += 1
             log.exception("serving_failed")
 
     def _serve(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str) -> None:
         """A batch, labels, or a call; and what they bring about."""
+        began = time.monotonic()
         try:
             if not isinstance(item, str):
                 self._handle(item)
+            if isinstance(item, tuple):
+                self._answer_seconds = time.monotonic() - began
             self._answer_requests()
             self._report_drift()
         except Exception:

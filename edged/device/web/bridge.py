@@ -245,7 +245,7 @@ class ServingBridge:
     # ---- on other threads --------------------------------------------------------------------
 
     def answered(self, made: Predictions, ids: Sequence[str]) -> None:
-        """Collect the predictions of recorded samples; on the serving thread."""
+        """Collect the predictions of recorded samples; on the thread that answers."""
         if not self._recorded:
             return
         found: dict[int, tuple[PendingRows, list[int]]] = {}

@@ -125,13 +125,13 @@ class WebServer(Extension):
         self.pass_on("", topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
-        """Stream predictions as they are published; on the serving thread."""
+        """Stream predictions as they are published; on the thread that answers."""
         site = self.site("")
         if site is not None:
             site.predicted(payloads)
 
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
-        """Pass on the predictions of samples `(n,)`; on the serving thread."""
+        """Pass on the predictions of samples `(n,)`; on the thread that answers."""
         site = self.site("")
         if site is not None:
             site.answered(made, ids, keys, ts)
@@ -236,13 +236,13 @@ class WebRelay(Listener):
         self._server.pass_on(self._name, topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
-        """Stream predictions; on the serving thread."""
+        """Stream predictions; on the thread that answers."""
         site = self._server.site(self._name)
         if site is not None:
             site.predicted(payloads)
 
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
-        """Pass on the predictions of samples `(n,)`; on the serving thread."""
+        """Pass on the predictions of samples `(n,)`; on the thread that answers."""
         site = self._server.site(self._name)
         if site is not None:
             site.answered(made, ids, keys, ts)

@@ -113,11 +113,11 @@ class Site:
         self.feed.publish(topic, values)
 
     def predicted(self, payloads: list[bytes]) -> None:
-        """Stream predictions as they are published; on the serving thread."""
+        """Stream predictions as they are published; on the thread that answers."""
         self.feed.predicted(payloads)
 
     def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
-        """Pass on the predictions of samples `(n,)`; on the serving thread."""
+        """Pass on the predictions of samples `(n,)`; on the thread that answers."""
         self.bridge.answered(made, ids)
         self._page.answered(keys, ts, made, self._pipeline.clock.monotonic())
 

@@ -81,8 +81,8 @@ class RidgeHead:
     whose sharpness follows what the scores of each label had been before it was learned (Newton's method on
     its likelihood).
 
-    `learn` belongs to one thread; `likelihoods` may be called from any other. `first` has the position in
-    label order of each class's first label among those that were learned, which begin at `since`.
+    `learn` is called by one thread at a time, `likelihoods` by any other. `first` has the position in label
+    order of each class's first label among those that were learned, which begin at `since`.
     """
 
     def __init__(self, columns: int, measured: int, classes: int) -> None:

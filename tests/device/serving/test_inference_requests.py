@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edged.device.serving.worker import FEW
 from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
 from edged.errors import RefusedError
 from tests.device.linear import BAD, BROKEN, GOOD, inputs, samples, served
@@ -182,7 +183,7 @@ def test_quick_answers_are_made_at_once_and_never_beside_a_sample(tmp_path: Path
     with serving(make_server(served(tmp_path, 1, GOOD))) as desk:
         wait_until(lambda: desk.ask(question()) and desk.threads[-1] == threading.get_ident())
         desk.outlet.answers = busy = Occupied()
-        desk.outlet.submit(samples(1, inputs(1)))
+        desk.outlet.submit(samples(1, inputs(FEW + 1)))  # too many for this thread
         assert busy.there.wait(20)
         desk.send(question(), question())  # it does not wait either
         assert desk.groups.empty()

@@ -128,7 +128,7 @@ class PageState:
                 self.evaluations.append(data)
 
     def answered(self, keys: Sequence[str], ts: NDArray[Any], made: Predictions, monotonic: float) -> None:
-        """Record the predictions of samples `(n,)`; on the serving thread."""
+        """Record the predictions of samples `(n,)`; on the thread that answers."""
         last = dict(zip(keys, range(len(keys)), strict=True))
         counts = Counter(keys)
         with self.lock:

@@ -10,7 +10,7 @@ from pydantic import Field
 from edged.config.values import Duration, Section, Share
 from edged.domain.drift.adwin import WARNING_DELTA
 from edged.domain.drift.live import DriftRules
-from edged.domain.stream.anomaly import AnomalyRules
+from edged.domain.stream.anomaly_rules import AnomalyRules
 
 
 class GateConfig(Section):

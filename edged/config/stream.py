@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
@@ -25,7 +25,9 @@ from edged.domain.stream.admission import AdmissionRules
 from edged.domain.stream.feature_rules import JoinRules
 from edged.domain.stream.open_classes import OpenClasses
 from edged.domain.stream.schema import Schema
-from edged.domain.stream.windowing import WindowRules
+
+if TYPE_CHECKING:
+    from edged.domain.stream.windowing import WindowRules
 
 WIDEST = 100_000  # numbers in a sample
 MOST_CLASSES = 16  # that may come, where it is not said how many
@@ -83,6 +85,8 @@ class WindowConfig(Section):
 
     def rules(self) -> WindowRules:
         """Return the rules by which windows are cut."""
+        from edged.domain.stream.windowing import WindowRules  # most streams have no windows
+
         gap = self.max_gap
         if gap is None and self.rate is not None:
             gap = max(min(SHORTEST_GAP, self.size), GAP_SHARE * self.size) / self.rate

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.json_fields import JsonObject
     from edged.domain.judging.gate import Verdict
-    from edged.domain.stream.anomaly import AlarmChange
+    from edged.domain.stream.anomaly_rules import AlarmChange
     from edged.domain.training.training_run import Candidate, JudgedCandidate, RunEnd, RunResult
 
 

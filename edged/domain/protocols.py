@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.commands.delivery_policy import MessageKind
+    from edged.domain.commits.commit_group import JoinChanges
     from edged.domain.commits.imported import ImportProgress
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.federated.messages import Quality
     from edged.domain.labels.held_labels import HeldLabel
-    from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
     from edged.domain.training.message import Message

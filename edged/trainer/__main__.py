@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.config import loader
+from edged.domain.federated.round_orders import TrainRound, TryFleetModel
 from edged.domain.judging.overlap import block_of
 from edged.domain.model_files import INT8
 from edged.domain.training import trainer_messages as messages
@@ -198,9 +199,9 @@ class Trainer:
                 result = self._run.run(order)
                 after = written_bytes()
                 return replace(result, written=None if before is None or after is None else after - before)
-            case messages.TrainRound() if self._in_fleet:
+            case TrainRound() if self._in_fleet:
                 return self._rounds.contribute(order)
-            case messages.TryFleetModel():
+            case TryFleetModel():
                 return self._importer.evaluate_fleet_model(order)
             case messages.ReviewLabels():
                 return self._reviewer.review(order)

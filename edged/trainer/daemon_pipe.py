@@ -10,12 +10,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from edged.domain.federated.round_orders import ROUND_ORDERS
 from edged.domain.training.message import decode, encode
 from edged.domain.training.trainer_messages import ORDERS, Pace, RunPaused, WriteCheckpoint
 
 if TYPE_CHECKING:
     from edged.domain.training.message import Message
 
+KNOWN = (*ORDERS, *ROUND_ORDERS)
 HALT_SECONDS = 10.0  # between two signs of life of a run that is paused
 
 
@@ -53,7 +55,7 @@ class DaemonPipe:
                 if not self._read(idle):
                     return None
             line, _, self._buffer = self._buffer.partition(b"\n")
-            order = decode(json.loads(line), ORDERS)
+            order = decode(json.loads(line), KNOWN)
             if not self._accept(order):
                 return order
 
@@ -95,7 +97,7 @@ class DaemonPipe:
         while not self._ended and select.select([0], [], [], 0)[0] and self._read(0):
             pass
         *lines, rest = self._buffer.split(b"\n")
-        orders = [line + b"\n" for line in lines if not self._accept(decode(json.loads(line), ORDERS))]
+        orders = [line + b"\n" for line in lines if not self._accept(decode(json.loads(line), KNOWN))]
         self._buffer = b"".join(orders) + rest
 
     def _accept(self, order: Message) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.training.training_run import KeptUpdate, RoundResult
+from edged.domain.federated.round_orders import KeptUpdate, RoundResult
 from edged.errors import RefusedError
 from edged.mqtt import update_encoding
 from edged.mqtt.update_encoding import fleet_model
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.federated.messages import Quality, RoundAnnouncement
+    from edged.domain.federated.round_orders import TrainRound
     from edged.domain.protocols import Engine, RoundData
     from edged.domain.stream.sample import Window
-    from edged.domain.training.trainer_messages import TrainRound
     from edged.storage.samples.log import SampleLog
     from edged.trainer.batches import BatchSampler
     from edged.trainer.fleet_training import RoundTrainer

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.federated.personal_layers import fitting
-from edged.domain.training.training_run import Candidate, FleetModelResult, Received
+from edged.domain.federated.round_orders import FleetModelResult
+from edged.domain.training.training_run import Candidate, Received
 from edged.domain.training.weight_deltas import fingerprint
 from edged.domain.training.weight_mixing import SHARES, best_share, mixed
 from edged.engines.model_parameters import WEIGHTS_FILE
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.federated.messages import Quality
+    from edged.domain.federated.round_orders import TryFleetModel
     from edged.domain.protocols import Engine, Holdout
     from edged.domain.stream.sample import Window
-    from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights, TryFleetModel
+    from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
     from edged.domain.training.training_run import Source
     from edged.trainer.candidate import CandidateExporter
     from edged.trainer.local_models import LocalModels

@@ -19,8 +19,8 @@ import numpy as np
 
 from edged.clock import VirtualClock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
+from edged.domain.commits.commit_group import JoinChanges
 from edged.domain.labels.held_labels import HeldChange, HeldLabel
-from edged.domain.stream.joining import JoinChanges
 from edged.errors import StorageError
 from edged.storage.files.atomic import Disk, make_directory, publish_file
 from edged.storage.files.checksummed_json import seal as seal_json

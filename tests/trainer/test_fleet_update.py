@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.federated.messages import RoundAnnouncement
+from edged.domain.federated.round_orders import TrainRound
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.domain.stream.sample import Window
-from edged.domain.training.trainer_messages import TrainRound
 from edged.domain.training.weight_deltas import Coding, code, fingerprint
 from edged.mqtt import weight_encoding
 from edged.trainer.fleet_training import CarriedState, RoundContribution, RoundTrainer

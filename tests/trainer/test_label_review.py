@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.training.message import decode, encode
-from edged.domain.training.trainer_messages import RESULTS, ReviewLabels
+from edged.domain.training.trainer_messages import ReviewLabels
 from edged.trainer import label_review
 from edged.trainer.label_review import NOTHING, LabelReviewer
 from tests.device.learning_rig import Control, Workshop, task
@@ -45,7 +45,7 @@ def test_wrong_labels_are_named_unless_they_are_confirmed(tmp_path: Path, bundle
     assert top not in {one.offset for one in again.suspects}
     assert again.points == found.points
     assert sorted(found.points.offsets) == offsets
-    assert decode(_sent(found), RESULTS) == found
+    assert decode(_sent(found), [ReviewLabels.result()]) == found
 
 
 def _sent(found: LabelReview) -> object:

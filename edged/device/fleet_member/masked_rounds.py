@@ -37,8 +37,8 @@ from edged.domain.federated.masking import (
     to_ring,
 )
 from edged.domain.federated.participation import pause_before
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.lean_dataclasses import dataclass
-from edged.domain.training.training_run import KeptUpdate
 from edged.domain.training.weight_deltas import decode
 from edged.errors import RefusedError, RejectedUpdateError
 from edged.mqtt import update_encoding

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from edged.device.fleet_member.protocols import FleetTransport, MemberHost, RoundWork
     from edged.domain.events import Event
     from edged.domain.federated.participation import MembershipRecord
+    from edged.domain.federated.round_orders import FleetModelResult, RoundResult
     from edged.domain.federated.settings import BaseModelInfo
-    from edged.domain.training.training_run import FleetModelResult, RoundResult
     from edged.mqtt.client.message import ReceivedMessage
 
 Fields = dict[str, Any]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from edged.domain.events import Event
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.federated.participation import MembershipRecord
-    from edged.domain.training.training_run import FleetModelResult, RoundResult
+    from edged.domain.federated.round_orders import FleetModelResult, RoundResult
     from edged.mqtt.client.message import ReceivedMessage
 
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edged import __version__
 from edged.device.fleet_member.protocols import Condition
-from edged.domain.training.trainer_messages import TrainRound, TryFleetModel
+from edged.domain.federated.round_orders import TrainRound, TryFleetModel
 from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     from edged.config.fleet import FleetConfig
     from edged.device.live_pipeline import LivePipeline
     from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.federated.round_orders import FleetModelResult, RoundResult
     from edged.domain.training.message import Message
     from edged.domain.training.trainer_messages import TrainingOrder
-    from edged.domain.training.training_run import FleetModelResult, RoundResult
     from edged.storage.models.active_bundle import ActiveBundle
 
 R = TypeVar("R", bound="Message")

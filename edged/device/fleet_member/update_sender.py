@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import FleetTopics, Receipts, UpdateHeader
 from edged.domain.federated.participation import pause_before
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.lean_dataclasses import dataclass
-from edged.domain.training.training_run import KeptUpdate
 
 if TYPE_CHECKING:
     from edged.config import FleetConfig

@@ -20,7 +20,6 @@ from edged.domain.commits.redelivery import checksum
 from edged.domain.stream.forecast import Forecast
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.temporal_context import RECENT, TemporalContext
-from edged.domain.stream.windowing import Windowing
 from edged.errors import RefusedError, StorageError
 from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from edged.domain.commits.commit_group import Submission
     from edged.domain.commits.redelivery import Packet
     from edged.domain.protocols import Delivery, SampleSink, SampleStore
+    from edged.domain.stream.windowing import Windowing
     from edged.host.systemd import Watchdog
     from edged.host.turns import TurnThreads
 
@@ -88,7 +88,11 @@ class Ingestor:
         self._forecast = Forecast(stream.forecast_columns, stream.horizon) if forecasts else None
         self._context = TemporalContext.of(schema)
         self._channels = schema.channels
-        self.windowing = None if stream.window is None else Windowing(stream.window.rules(), stream.width)
+        self.windowing: Windowing | None = None
+        if stream.window is not None:
+            from edged.domain.stream.windowing import Windowing
+
+            self.windowing = Windowing(stream.window.rules(), stream.width)
         self.joiner = joiner
         self._restored = False
         self._room = INBOX_FACTOR * config.mqtt.receive_maximum + self._config.commit_rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edged.domain.commits.commit_group import CommitGroup, JoinChanges
 from edged.domain.labels.held_labels import HeldLabels
-from edged.domain.stream.joining import JoinChanges, Joining
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading, Reading
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import StreamConfig
     from edged.device.ingest.notices import IngestNotices
-    from edged.domain.commits.commit_group import CommitGroup
     from edged.domain.protocols import SampleStore
     from edged.domain.stream.admission import AdmissionControl
+    from edged.domain.stream.joining import Joining
     from edged.domain.stream.observation import Seen
 
 LOOK_SECONDS = 5.0  # between two looks for sensors that stay away
@@ -34,7 +34,11 @@ class Joiner:
     def __init__(
         self, stream: StreamConfig, admission: AdmissionControl, clock: Clock, notices: IngestNotices
     ) -> None:
-        self.joining = Joining(stream.join_rules()) if stream.joined else None
+        self.joining: Joining | None = None
+        if stream.joined:
+            from edged.domain.stream.joining import Joining
+
+            self.joining = Joining(stream.join_rules())
         self.held = HeldLabels()
         self._names = [feature.name for feature in stream.measured]
         self._admission = admission

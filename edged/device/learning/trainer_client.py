@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from edged.device.learning.trainer_slot import StoppedRunError, TrainerSlot
 from edged.domain.training.message import Message, decode, encode
 from edged.domain.training.trainer_messages import (
     NO_DATA,
     REPORTS,
-    RESULTS,
     OrderFailed,
     Pace,
     Ready,
@@ -195,7 +194,7 @@ class TrainerClient:
         self._order(order)
         answered, restarts = False, 0
         while True:
-            message = self._receive(self._config.training.timeout)
+            message = self._receive(order.result(), self._config.training.timeout)
             self._count()
             if message is None:
                 code = self._exit_code()
@@ -206,8 +205,8 @@ class TrainerClient:
                     continue
                 raise self._exit_error(code)
             answered = answered or not isinstance(message, Ready)
-            if isinstance(message, RESULTS):
-                return cast("R", message)
+            if isinstance(message, order.result()):
+                return message
             if isinstance(message, OrderFailed):
                 self._raise(message)
             on_message(message)
@@ -316,8 +315,8 @@ class TrainerClient:
             return False
         return True
 
-    def _receive(self, timeout: float) -> Message | None:
-        """The next message, or None when the process has ended or was ended for its silence."""
+    def _receive(self, result: type[Message], timeout: float) -> Message | None:
+        """The next report, or the result; None when the process has ended or was ended for its silence."""
         deadline = time.monotonic() + timeout
         while True:
             line = self._line(deadline, timeout)
@@ -327,7 +326,7 @@ class TrainerClient:
             if values is None:
                 continue
             try:
-                return decode(values, REPORTS)
+                return decode(values, (result, *REPORTS))
             except TrainingError:
                 self.stop()
                 raise

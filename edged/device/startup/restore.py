@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edged.domain.judging.expert_mix import mix_of
-from edged.domain.judging.prediction_sets import PredictionSets
 from edged.domain.judging.regimes import Regimes
 from edged.domain.training.guards import Budget
 from edged.errors import CorruptError
@@ -14,6 +13,7 @@ from edged.logs import get_logger
 if TYPE_CHECKING:
     from edged.domain.drift.live import LiveDrift
     from edged.domain.judging.expert_mix import Mix
+    from edged.domain.judging.prediction_sets import PredictionSets
     from edged.domain.judging.ridge_head import RidgeHead
     from edged.domain.stream.anomaly import Anomalies
     from edged.domain.stream.schema import Schema
@@ -48,6 +48,8 @@ def stored_sets(registry: Registry, coverage: float | None, schema: Schema) -> P
     """Return what makes sets of this coverage, None without one; it begins anew where it cannot be read."""
     if coverage is None:
         return None
+    from edged.domain.judging.prediction_sets import PredictionSets
+
     sets = PredictionSets(coverage, schema)
     _restore(registry, "sets", sets, "prediction_sets_lost")
     return sets

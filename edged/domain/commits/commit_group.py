@@ -11,12 +11,35 @@ from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Batch
 
 if TYPE_CHECKING:
+    from array import array
+
     from edged.domain.commits.redelivery import Packet
-    from edged.domain.stream.joining import JoinChanges
+    from edged.domain.labels.held_labels import HeldChange, HeldLabel
     from edged.domain.stream.observation import Seen
     from edged.domain.stream.sample import LabelReading, LabelUpdate, Rejected
     from edged.domain.stream.windowing import OpenWindowChanges
     from edged.errors import EdgedError
+
+
+@dataclass
+class JoinChanges:
+    """What has changed: to be stored with what changed it. Storing the same twice is the same as once.
+
+    `states` of keys as numbers, None for a key that is forgotten; `held` labels, None for one that ended;
+    `now` when, in Unix seconds; `said` what commands have changed of `held`.
+    """
+
+    states: dict[str, array[float] | None] = field(default_factory=dict)
+    held: dict[str, HeldLabel | None] = field(default_factory=dict)
+    now: float = 0.0
+    said: list[HeldChange] = field(default_factory=list)
+
+    def absorb(self, later: JoinChanges) -> None:
+        """Apply the changes of a later block."""
+        self.states |= later.states
+        self.held |= later.held
+        self.now = later.now
+        self.said += later.said
 
 
 @dataclass

@@ -11,8 +11,8 @@ from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.federated.round_orders import KeptUpdate
     from edged.domain.federated.settings import RoundSettings
-    from edged.domain.training.training_run import KeptUpdate
 
 LONGEST_PAUSE = 3600.0
 KEPT_ROUNDS = 16

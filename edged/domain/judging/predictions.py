@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import lru_cache
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.judging.outputs import errors
-from edged.domain.judging.prediction_sets import Promise
 from edged.domain.lazy_zeros import lazy_zeros
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.open_classes import OpenClasses
@@ -21,6 +20,7 @@ from edged.domain.stream.open_classes import OpenClasses
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.judging.prediction_sets import Promise
     from edged.domain.stream.schema import Schema
 
 
@@ -123,7 +123,7 @@ class RecentAnswers:
         if kept is None or kept.sets.shape[1:] != made.sets.shape[1:]:
             sets = np.zeros((self._size, *made.sets.shape[1:]), made.sets.dtype)
             expected = np.full((self._size, made.expected.shape[1]), np.nan, np.float32)
-            self._promise = kept = Promise(made.coverage, sets, expected)
+            self._promise = kept = replace(made, sets=sets, expected=expected)
         kept.sets[place], kept.expected[place] = made.sets, made.expected
 
     def forget(self, offsets: NDArray[np.int64]) -> None:

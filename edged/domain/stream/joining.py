@@ -12,14 +12,13 @@ import math
 import time
 from array import array
 from collections.abc import Iterable
-from dataclasses import field
 from typing import TYPE_CHECKING
 
+from edged.domain.commits.commit_group import JoinChanges
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:
-    from edged.domain.labels.held_labels import HeldChange, HeldLabel
     from edged.domain.stream.feature_rules import FeatureRule, JoinRules
     from edged.domain.stream.observation import Observation
     from edged.domain.stream.sample import LabelValue
@@ -47,27 +46,6 @@ class SensorAbsence:
     key: str
     away: bool
     features: tuple[int, ...]
-
-
-@dataclass
-class JoinChanges:
-    """What has changed: to be stored with what changed it. Storing the same twice is the same as once.
-
-    `states` of keys as numbers, None for a key that is forgotten; `held` labels, None for one that ended;
-    `now` when, in Unix seconds; `said` what commands have changed of `held`.
-    """
-
-    states: dict[str, array[float] | None] = field(default_factory=dict)
-    held: dict[str, HeldLabel | None] = field(default_factory=dict)
-    now: float = 0.0
-    said: list[HeldChange] = field(default_factory=list)
-
-    def absorb(self, later: JoinChanges) -> None:
-        """Apply the changes of a later block."""
-        self.states |= later.states
-        self.held |= later.held
-        self.now = later.now
-        self.said += later.said
 
 
 class Joining:

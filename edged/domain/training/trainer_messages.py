@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, get_args
 
-from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.label_review import LabelReview
 from edged.domain.training.message import Message
 from edged.domain.training.training_run import (
     Base,
     Candidate,
-    FleetModelResult,
-    RoundResult,
     RunOptions,
     RunResult,
 )
@@ -36,6 +33,13 @@ class TrainingOrder(Message, Generic[R_co]):
     """An order to the trainer that it answers with one `R_co`, or with `OrderFailed`."""
 
     run: int
+
+    @classmethod
+    def result(cls) -> type[R_co]:
+        """The class of the answer."""
+        (kind,) = get_args(vars(cls)["__orig_bases__"][0])
+        answer: type[R_co] = kind
+        return answer
 
 
 @dataclass(frozen=True)
@@ -74,28 +78,6 @@ class AdoptInitial(TrainingOrder[Candidate]):
 
     transfer: str
     update: str
-
-
-@dataclass(frozen=True)
-class TrainRound(TrainingOrder[RoundResult]):
-    """Train in a round of the fleet from the model in a file, for at most `seconds`."""
-
-    round: RoundAnnouncement
-    model: Path
-    seconds: float
-
-
-@dataclass(frozen=True)
-class TryFleetModel(TrainingOrder[FleetModelResult]):
-    """Evaluate a fleet's model, and make a candidate of the best mixture with it."""
-
-    id: str  # of the round
-    model: Path
-    hash: str  # fingerprint of the model
-    standing: Path | None  # the model that the fleet had before, and its fingerprint
-    standing_hash: str | None
-    personal: tuple[str, ...]  # patterns of layers that stay the device's own
-    adopt: bool  # whether a candidate is wanted
 
 
 @dataclass(frozen=True)
@@ -217,12 +199,10 @@ class OrderFailed(Message):
 
 ORDERS = (
     Setup, Pace, WriteCheckpoint,
-    RunRequest, AdoptWeights, AdoptModel, AdoptInitial, TrainRound, TryFleetModel,
-    ReviewLabels,
+    RunRequest, AdoptWeights, AdoptModel, AdoptInitial, ReviewLabels,
 )  # fmt: skip
-RESULTS = (RunResult, Candidate, RoundResult, FleetModelResult, LabelReview)
 REPORTS = (
-    *RESULTS, OrderFailed,
+    OrderFailed,
     Ready, EngineChosen, RunProgress, CheckpointWritten, RunPaused, BadSamples, DamagedCheckpoint,
     ChallengerState, LogLine,
 )  # fmt: skip

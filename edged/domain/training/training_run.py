@@ -11,7 +11,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edged.domain.federated.messages import Quality
 from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message, SparseMessage
@@ -213,58 +212,3 @@ class RunEnd(Message):
     def of_record(cls, run: int, outcome: str, record: Mapping[str, Any]) -> RunEnd:
         """Read what the record of a run says of its end."""
         return cls.from_json({**record, "run": run, "outcome": outcome})
-
-
-@dataclass(frozen=True)
-class KeptUpdate(Message):
-    """What is kept on the disk with the update of a round: what its line says, and what it has cost."""
-
-    device: str
-    round: int
-    id: str
-    base: str  # fingerprint of the weights to which it is a difference
-    samples: int
-    norm: float
-    noise: float  # the multiplier that the privacy ledger is charged with
-    loss: float | None  # on the device's own holdout; None where noise was added to the update
-    metrics: Mapping[str, float]
-    consumed: int  # position in label order up to which samples were there
-    masked: bool = False  # whether it leaves the device under masks alone
-
-
-@dataclass(frozen=True)
-class RoundResult(Message):
-    """What a device has given to a round; see `edged.trainer.fleet_training.RoundContribution`."""
-
-    run: int
-    number: int  # of the kept update
-    about: KeptUpdate
-    samples: int
-    steps: int
-    norm: float
-    moved: float
-    before: Quality | None
-    after: Quality | None
-    bytes: int  # size of the kept update
-    seconds: float
-
-    def record(self) -> JsonObject:
-        """Return what `state.db` holds."""
-        return self.without("run", "number", "about")
-
-
-@dataclass(frozen=True)
-class FleetModelResult(Message):
-    """What a fleet's model is worth on the device's holdout."""
-
-    run: int
-    share: float | None  # of the fleet's model in the best mixture; None without a holdout
-    samples_judged: int
-    before: Quality | None  # of the own weights, the fleet's model, the one before it, the best mixture
-    model: Quality | None
-    standing: Quality | None
-    mixed: Quality | None
-    candidate: Candidate | None = None  # the mixture, where it is to be adopted
-    serves: bool = False  # whether the mixture is what serves already
-    taken: bool = False  # what the gate has made of it, and why; set by the daemon
-    reason: str = ""

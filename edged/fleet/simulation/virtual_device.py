@@ -19,9 +19,8 @@ from edged.device.fleet_member.protocols import Condition
 from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.personal_layers import fitting, only
+from edged.domain.federated.round_orders import FleetModelResult, TrainRound
 from edged.domain.lean_dataclasses import dataclass
-from edged.domain.training.trainer_messages import TrainRound
-from edged.domain.training.training_run import FleetModelResult
 from edged.domain.training.weight_deltas import fingerprint
 from edged.domain.training.weight_mixing import SHARES, best_share, mixed
 from edged.fleet.simulation.partition import three_parts
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from edged.domain.events import Event
     from edged.domain.federated.messages import Quality, RoundAnnouncement
-    from edged.domain.training.training_run import RoundResult
+    from edged.domain.federated.round_orders import RoundResult
     from edged.domain.training.weight_deltas import Coded
     from edged.fleet.simulation.shared import SharedSetup
     from edged.trainer.fleet_training import RoundContribution

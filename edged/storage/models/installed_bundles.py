@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from edged.storage.files.atomic import make_directory, remove, staging_path, sweep
-from edged.storage.models.bundle_archive import publish_bundle, unpack_bundle
 from edged.storage.models.bundles import DESCRIPTION, Bundle
 
 FOLDER = "bundles"
@@ -32,6 +31,8 @@ class InstalledBundles:
 
         `check` raises EdgedError for a bundle that must not be installed; `unpack_bundle` raises others.
         """
+        from edged.storage.models.bundle_archive import publish_bundle, unpack_bundle  # seldom does one come
+
         make_directory(self._folder)
         sweep(self._folder)
         staging = staging_path(self._folder, "new")

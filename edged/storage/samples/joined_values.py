@@ -20,7 +20,7 @@ from edged.storage.samples.label_actions import record_held
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.domain.stream.joining import JoinChanges
+    from edged.domain.commits.commit_group import JoinChanges
 
 TABLES = (
     """CREATE TABLE joined_values (

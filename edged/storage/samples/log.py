@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.clock import Clock
+    from edged.domain.commits.commit_group import JoinChanges
     from edged.domain.commits.imported import ImportProgress
     from edged.domain.labels.held_labels import HeldLabel
-    from edged.domain.stream.joining import JoinChanges
     from edged.domain.stream.open_classes import OpenClasses
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.domain.stream.schema import Schema

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.stream.windowing import OpenWindowRow, OpenWindows, WindowHead
-
 if TYPE_CHECKING:
     import sqlite3
 
     from edged.domain.stream.sample import LabelValue
-    from edged.domain.stream.windowing import OpenWindowChanges
+    from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
 
 TABLES = (
     """CREATE TABLE open_windows (
@@ -51,6 +49,8 @@ def write(db: sqlite3.Connection, changes: OpenWindowChanges) -> None:
 
 def read(db: sqlite3.Connection) -> OpenWindows:
     """Read all open windows and their rows."""
+    from edged.domain.stream.windowing import OpenWindowRow, OpenWindows, WindowHead
+
     heads = {
         key: WindowHead(ts, np.frombuffer(x, "<f4").astype(np.float32), _value(y), *rest)
         for key, ts, x, y, *rest in db.execute("SELECT * FROM open_windows")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.drift.signals import DriftSignal
-    from edged.domain.stream.anomaly import AnomalyRules, AnomalyVerdicts
+    from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
     from edged.domain.stream.schema import Schema
     from edged.workbench.evaluation.replay import Replay
     from edged.workbench.recordings.stream import Stream

@@ -12,6 +12,7 @@ from edged.config import FleetConfig
 from edged.device.fleet_member.masked_rounds import MaskedRounds
 from edged.domain.federated.mask_messages import ROSTER, SHARES, UNMASK
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.federated.settings import (
     BaseModelInfo,
     LastLayer,
@@ -19,7 +20,6 @@ from edged.domain.federated.settings import (
     RoundSettings,
     StatisticsSettings,
 )
-from edged.domain.training.training_run import KeptUpdate
 from edged.domain.training.weight_deltas import fingerprint
 from edged.fleet.rules.masks import Masks
 from edged.mqtt.update_encoding import pack_sums, unpack_masked

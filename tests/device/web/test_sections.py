@@ -26,7 +26,7 @@ from edged.device.web.page.snapshot import Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.judging.metrics import QualityFigures
 from edged.domain.messages.sent import EVENTS
-from edged.domain.stream.anomaly import AlarmFigures
+from edged.domain.stream.anomaly_rules import AlarmFigures
 from edged.domain.stream.sample import StoredSample
 from edged.domain.stream.schema import Schema
 from edged.domain.text import DESCRIPTIONS, happening

@@ -12,7 +12,8 @@ import pytest
 
 from edged.config import AnomalyConfig
 from edged.domain.stream import anomaly
-from edged.domain.stream.anomaly import AlarmChange, Anomalies, AnomalyRules
+from edged.domain.stream.anomaly import Anomalies
+from edged.domain.stream.anomaly_rules import AlarmChange, AnomalyRules
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

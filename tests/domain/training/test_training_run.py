@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from edged.domain.federated.messages import RoundAnnouncement
+from edged.domain.federated.round_orders import ROUND_ORDERS, KeptUpdate, TrainRound
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.training.message import decode, encode
@@ -24,12 +25,11 @@ from edged.domain.training.trainer_messages import (
     Pace,
     RunProgress,
     RunRequest,
-    TrainRound,
+    TrainingOrder,
 )
 from edged.domain.training.training_run import (
     Candidate,
     Challenge,
-    KeptUpdate,
     Received,
     RunEnd,
     RunOptions,
@@ -64,7 +64,12 @@ RESULT = RunResult(
 st.register_type_strategy(Path, st.text("ab/. ", min_size=1).map(Path))
 
 
-@pytest.mark.parametrize("kind", [*ORDERS, *REPORTS, KeptUpdate, RunEnd], ids=lambda kind: kind.__name__)
+ALL_ORDERS: tuple[type[Message], ...] = (*ORDERS, *ROUND_ORDERS)
+RESULTS = {kind.result() for kind in ALL_ORDERS if issubclass(kind, TrainingOrder)}
+KINDS = [*ALL_ORDERS, *REPORTS, *sorted(RESULTS, key=lambda kind: kind.__name__), KeptUpdate, RunEnd]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_each_message_comes_back_as_it_was(kind: type[Message], data: st.DataObject) -> None:
@@ -81,7 +86,7 @@ def test_each_message_comes_back_as_it_was(kind: type[Message], data: st.DataObj
 
 def test_a_round_keeps_its_settings_on_the_way() -> None:
     order = TrainRound(3, ROUND, Path("/s/fleet/c.bin"), 60.0)
-    again = decode(json.loads(encode(order)), ORDERS)
+    again = decode(json.loads(encode(order)), ALL_ORDERS)
     assert again == order
     assert isinstance(again, TrainRound)
     assert RoundAnnouncement.read(again.round.payload()) == ROUND
@@ -113,7 +118,7 @@ def test_a_round_keeps_its_settings_on_the_way() -> None:
 )
 def test_what_is_no_order_is_refused_in_one_line(values: Any, problem: str) -> None:
     with pytest.raises(TrainingError, match=problem) as caught:
-        decode(values, ORDERS)
+        decode(values, ALL_ORDERS)
     assert "\n" not in caught.value.line()
     assert len(caught.value.line()) < 300
 

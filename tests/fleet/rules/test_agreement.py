@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from edged.domain.federated.participation import DeviceRules, MembershipRecord, disagreement, terms
 from edged.domain.federated.privacy import PrivacyLedger, clipped, cost_of, epsilon_of, noised, norm
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.federated.settings import LastLayer, MaskSettings, RoundSettings, StatisticsSettings
-from edged.domain.training.training_run import KeptUpdate
 from edged.fleet.rules.admission import bound
 
 SIZE = 400

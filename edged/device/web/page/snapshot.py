@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edged.device.reports import StreamStatus
     from edged.device.web.http.authentication import Scope
     from edged.device.web.page.history import Mark, PageState, Point, Sensor
-    from edged.domain.stream.anomaly import AlarmFigures
+    from edged.domain.stream.anomaly_rules import AlarmFigures
     from edged.domain.stream.schema import Schema
     from edged.host.vitals import Vitals, VitalsReader
     from edged.storage.models.registry import ModelRecord, Reign

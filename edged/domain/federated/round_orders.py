@@ -1,0 +1,101 @@
+"""Orders to the trainer of a device in a fleet, and their results: beside `training.trainer_messages`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edged.domain.federated.messages import Quality, RoundAnnouncement
+from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.message import Message
+from edged.domain.training.trainer_messages import TrainingOrder
+from edged.domain.training.training_run import Candidate
+
+if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
+
+# ---- results ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeptUpdate(Message):
+    """What is kept on the disk with the update of a round: what its line says, and what it has cost."""
+
+    device: str
+    round: int
+    id: str
+    base: str  # fingerprint of the weights to which it is a difference
+    samples: int
+    norm: float
+    noise: float  # the multiplier that the privacy ledger is charged with
+    loss: float | None  # on the device's own holdout; None where noise was added to the update
+    metrics: Mapping[str, float]
+    consumed: int  # position in label order up to which samples were there
+    masked: bool = False  # whether it leaves the device under masks alone
+
+
+@dataclass(frozen=True)
+class RoundResult(Message):
+    """What a device has given to a round; see `edged.trainer.fleet_training.RoundContribution`."""
+
+    run: int
+    number: int  # of the kept update
+    about: KeptUpdate
+    samples: int
+    steps: int
+    norm: float
+    moved: float
+    before: Quality | None
+    after: Quality | None
+    bytes: int  # size of the kept update
+    seconds: float
+
+    def record(self) -> JsonObject:
+        """Return what `state.db` holds."""
+        return self.without("run", "number", "about")
+
+
+@dataclass(frozen=True)
+class FleetModelResult(Message):
+    """What a fleet's model is worth on the device's holdout."""
+
+    run: int
+    share: float | None  # of the fleet's model in the best mixture; None without a holdout
+    samples_judged: int
+    before: Quality | None  # of the own weights, the fleet's model, the one before it, the best mixture
+    model: Quality | None
+    standing: Quality | None
+    mixed: Quality | None
+    candidate: Candidate | None = None  # the mixture, where it is to be adopted
+    serves: bool = False  # whether the mixture is what serves already
+    taken: bool = False  # what the gate has made of it, and why; set by the daemon
+    reason: str = ""
+
+
+# ---- orders ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainRound(TrainingOrder[RoundResult]):
+    """Train in a round of the fleet from the model in a file, for at most `seconds`."""
+
+    round: RoundAnnouncement
+    model: Path
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TryFleetModel(TrainingOrder[FleetModelResult]):
+    """Evaluate a fleet's model, and make a candidate of the best mixture with it."""
+
+    id: str  # of the round
+    model: Path
+    hash: str  # fingerprint of the model
+    standing: Path | None  # the model that the fleet had before, and its fingerprint
+    standing_hash: str | None
+    personal: tuple[str, ...]  # patterns of layers that stay the device's own
+    adopt: bool  # whether a candidate is wanted
+
+
+ROUND_ORDERS = (TrainRound, TryFleetModel)

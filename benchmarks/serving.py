@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 FEATURES = 64
 AROUND = 0.02
 SWAP_EVERY = 0.1
+WARM = 0.3  # seconds at the beginning of a block that do not count, for a process that stood still before
 STATES = ("idle", "training", "swapping")
 ANSWERING = """
 import json, sys, tempfile
@@ -78,9 +79,10 @@ serving.logs.configure("error", "auto")
 with tempfile.TemporaryDirectory() as folder:
     bench = serving.Bench(Path(folder))
     for line in sys.stdin:
-        state, seconds, rate = json.loads(line)
+        state, seconds, rate, warm = json.loads(line)
         block = bench.load if state == "idle" else bench.while_training
-        print(json.dumps((block(seconds, rate)[:, 1] * 1e6).tolist()), flush=True)
+        found = block(warm + seconds, rate)[int(warm * rate):, 1]
+        print(json.dumps((found * 1e6).tolist()), flush=True)
     bench.close()
 """
 
@@ -298,7 +300,7 @@ class Checkout:
         """Latencies of a block, in microseconds."""
         if self._child.stdin is None or self._child.stdout is None:
             raise ValueError("the pipes of a checkout are closed")
-        print(json.dumps([state, seconds, rate]), file=self._child.stdin, flush=True)
+        print(json.dumps([state, seconds, rate, WARM]), file=self._child.stdin, flush=True)
         return np.asarray(json.loads(self._child.stdout.readline()))
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import lru_cache
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -216,38 +216,27 @@ def encode(
     untrained model says what it lacks. Written out by hand, as this is done for every
     sample: four times as fast as `json.dumps`.
     """
-    finite = np.isfinite(made.output)
-    gaps = [] if finite.all() else np.flatnonzero(~finite.all(axis=1)).tolist()
-    unnamed = isinstance(classes, OpenClasses)  # an output may have no class yet
-    names = _quoted(tuple((name or None) if unnamed else name for name in classes))
-    known: dict[str, str] = {}
-    # NaN cannot be cast.
-    answers = np.where(finite.all(axis=1), made.answers[:, 0], 0) if gaps else made.answers[:, 0]
-    said = [names[at] for at in answers.astype(int).tolist()] if names else ["null"] * len(ids)
-    confidence = made.confidence.tolist() if made.confidence is not None else None
-    promised = [""] * len(ids)
+    of_now = isinstance(classes, OpenClasses)  # an output may have no class yet
+    names = _quoted(tuple(name or None for name in classes) if of_now else tuple(classes))
+    confidence = None if made.confidence is None else made.confidence.tolist()
+    undecided = made.undecided.tolist() if made.promise is not None or made.least else None
+    promised, nothing = None, ""
     if made.promise is not None:
-        promised = _sets(made.promise, names)
-    if made.promise is not None or made.least:
-        for i in np.flatnonzero(made.undecided).tolist():
-            said[i] = "null"
-    payloads = []
+        promised, nothing = _sets(made.promise, names), f',"set":null,"coverage":{made.promise.coverage}'
     lacks = ',"own":true' if own else ""
     lacks += "" if made.missing is None else f',"untrained":true,"missing":{json.dumps(made.missing)}'
-    for i, row in enumerate(made.output.tolist()):
-        key = known.get(keys[i]) or known.setdefault(keys[i], json.dumps(keys[i]))
-        output = ",".join(["%.6g" % v for v in row])
-        sure = "%.6g" % confidence[i] if confidence is not None else "null"
-        payloads.append(
-            f'{{"id":{json.dumps(ids[i])},"key":{key},"ts":{ts[i]:.6f},"output":[{output}],"label":{said[i]},'
-            f'"confidence":{sure}{promised[i]},"model":{made.version}{lacks}}}'.encode()
-        )
-    nothing = "" if made.promise is None else f',"set":null,"coverage":{made.promise.coverage}'
-    for i in gaps:
-        payloads[i] = (
-            f'{{"id":{json.dumps(ids[i])},"key":{json.dumps(keys[i])},"ts":{ts[i]:.6f},"output":null,'
-            f'"label":null,"confidence":null{nothing},"model":{made.version}{lacks}}}'.encode()
-        )
+    numbers = ",".join(["%.6g"] * made.output.shape[1])
+    payloads = []
+    rows = zip(ids, keys, ts.tolist(), made.output.tolist(), made.answers.tolist(), strict=True)
+    for i, (sample, key, moment, row, answer) in enumerate(rows):
+        said = f'"output":null,"label":null,"confidence":null{nothing}'
+        if isfinite(sum(row)):
+            label = "null" if not names or (undecided and undecided[i]) else names[int(answer[0])]
+            sure = "null" if confidence is None else "%.6g" % confidence[i]
+            more = "" if promised is None else promised[i]
+            said = f'"output":[{numbers % tuple(row)}],"label":{label},"confidence":{sure}{more}'
+        start = f'{{"id":{json.dumps(sample)},"key":{_quote(key)},"ts":{moment:.6f}'
+        payloads.append(f'{start},{said},"model":{made.version}{lacks}}}'.encode())
     return payloads
 
 
@@ -269,6 +258,9 @@ def _sets(promise: Promise, names: Sequence[str]) -> list[str]:
             text = "[" + ",".join(["[%.6g,%.6g]" % (low, high) for low, high in row]) + "]"
         texts.append(f',"set":{text},"coverage":{share}')
     return texts
+
+
+_quote = lru_cache(maxsize=256)(json.dumps)  # keys: the same again and again
 
 
 @lru_cache(maxsize=4)

@@ -105,10 +105,9 @@ class TemporalContext:
         if n == 1:
             found = x - means
             size, moved = np.abs(found[self._slowest]), found
-            if self._count >= ENOUGH:
-                far = found[self._slowest]
+            if self._count >= ENOUGH and (size > self._far).any():
                 size = np.minimum(size, self._far)
-                moved = means[self._slowest] + np.copysign(size, far) - means
+                moved = means[self._slowest] + np.copysign(size, found[self._slowest]) - means
             moved = self._gain * moved
             moved += means
             self._means[key] = moved

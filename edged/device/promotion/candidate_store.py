@@ -19,7 +19,7 @@ from edged.host.timeout import within
 from edged.logs import get_logger
 from edged.storage.files.atomic import remove
 from edged.storage.models.candidates import PROBE_FILES
-from edged.storage.models.records import BAD, JUDGED
+from edged.storage.models.records import BAD
 
 if TYPE_CHECKING:
     from edged.clock import Clock
@@ -148,7 +148,7 @@ class CandidateStore:
         """
         if candidate.source == "training":
             try:
-                self._registry.set_value(JUDGED, candidate.run)
+                self._registry.record_judged(candidate.run)
             except StorageError as problem:
                 log.warning("verdict_not_kept", run=candidate.run, problem=problem.line())
         try:

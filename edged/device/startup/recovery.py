@@ -22,7 +22,6 @@ from edged.storage.files.atomic import STAGING, fsync_directory, make_directory,
 from edged.storage.files.damaged_database import damage, rename_damaged
 from edged.storage.journal import last_shutdown
 from edged.storage.models.bundles import DESCRIPTION, finish_interrupted
-from edged.storage.models.records import JUDGED
 
 if TYPE_CHECKING:
     from edged.storage.journal.last_shutdown import Boot, Reason
@@ -229,7 +228,7 @@ def unfinished(checkpoints: Checkpoints, registry: Registry) -> UnfinishedRun | 
 
 def _judged(registry: Registry, run: int) -> bool:
     """Whether the gate's verdict on the candidate of a run, or of a later one, took effect."""
-    return int(registry.get_value(JUDGED) or 0) >= run or any(
+    return registry.judged() >= run or any(
         record.source == "training" and (record.run or 0) >= run and record.status != "candidate"
         for record in registry.records()
     )

@@ -24,7 +24,7 @@ from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.checksummed_json import read_sealed, seal
-from edged.storage.models.records import BAD, MODELS, ModelRecord, Reign, Status, StoredModels
+from edged.storage.models.records import BAD, JUDGED, MODELS, ModelRecord, Reign, Status, StoredModels
 from edged.storage.samples.erasure import erase_published, rewrite
 
 if TYPE_CHECKING:
@@ -131,6 +131,19 @@ class Registry(StoredModels):
         for version in unpinned:
             self._pin(version, pinned=False)
         return unpinned
+
+    def judged(self) -> int:
+        """The newest training run on whose candidate a verdict took effect; 0 before the first."""
+        return int(self.get_value(JUDGED) or 0)
+
+    def record_judged(self, run: int) -> None:
+        """Record that a verdict on the candidate of a run took effect, durably.
+
+        That of a run whose model became champion is known already.
+        """
+        with self._lock:
+            if run > self.judged():
+                self.set_value(JUDGED, run)
 
     def prune(self, keep: int, protect: Iterable[int] = ()) -> list[int]:
         """Remove models until `keep` are left, refused ones first, then the oldest; their versions.
@@ -251,6 +264,8 @@ class Registry(StoredModels):
                     )
             for record in self._records("WHERE status != 'champion' AND version = ?", reign.version):
                 self._insert(replace(record, status="champion"))
+                if record.source == "training" and (record.run or 0) > int(self._get(JUDGED) or 0):
+                    self._set(JUDGED, record.run)
             self._record_reign(reign)
 
     def _record_reign(self, reign: Reign) -> None:

@@ -126,6 +126,8 @@ class WindowReader:
             return window
         sources = self._column("source", window.offsets.tolist())
         numbers = np.array([sources.get(offset) or 0 for offset in window.offsets.tolist()], np.int64)
+        if not numbers.any():
+            return window  # labels without a source have no bound
         with self._reading():
             before = self._db.execute(
                 "SELECT source, count(*) FROM"

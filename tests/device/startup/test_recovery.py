@@ -21,7 +21,6 @@ from edged.storage.files.atomic import STAGING
 from edged.storage.models import bundles
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.checkpoints import Checkpoints
-from edged.storage.models.records import JUDGED
 from edged.storage.models.registry import Registry
 from tests.crash.rig import make_bundle
 from tests.storage.stream import batch, open_log
@@ -148,5 +147,5 @@ def test_a_run_that_was_cut_off_is_known_by_its_checkpoint(tmp_path: Path) -> No
         assert unfinished(publish(tmp_path, plan=None), registry) is None
         trained = publish(tmp_path, plan=None, finished=plan)
         assert unfinished(trained, registry) == UnfinishedRun(4, trained=True)
-        registry.set_value(JUDGED, 4)
+        registry.record_judged(4)
         assert unfinished(trained, registry) is None

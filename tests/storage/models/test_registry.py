@@ -150,6 +150,31 @@ def test_a_champion_is_made_in_one_way_only(tmp_path: Path) -> None:
             registry.set_status(1, "great")  # type: ignore[arg-type]
 
 
+def test_a_run_is_judged_once_its_model_is_champion_and_no_second_write_says_so(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry:
+        first, second = (
+            registry.add(staged(tmp_path), created=1.0, source="training", run=run).version for run in (3, 5)
+        )
+        registry.set_champion(second, "better", 1.0)
+        assert registry.judged() == 5
+        before = registry.writes
+        registry.record_judged(5)
+        assert registry.writes == before
+        registry.set_champion(first, "rolled back", 2.0, outgoing="rolled_back")
+        assert registry.judged() == 5
+        registry.record_judged(6)  # that of a run whose candidate was refused
+        assert registry.judged() == 6
+
+
+@pytest.mark.parametrize("source", ["bundle", "weights"])
+def test_a_model_from_elsewhere_says_nothing_of_a_run(tmp_path: Path, source: str) -> None:
+    with Registry.open(tmp_path) as registry:
+        registry.set_champion(
+            registry.add(staged(tmp_path), created=1.0, source=source, run=7).version, "", 1.0
+        )
+        assert registry.judged() == 0
+
+
 def test_a_damaged_model_does_not_become_champion(tmp_path: Path) -> None:
     with Registry.open(tmp_path) as registry:
         crowned(registry, tmp_path)

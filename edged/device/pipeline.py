@@ -143,6 +143,12 @@ class Pipeline:
         if predecessor is not None:
             self.predictor.resume(predecessor)
 
+    def record_champion(self, version: int) -> None:
+        """Record that model `version` serves from now on, and publish it."""
+        self.recall.record_champion(version)
+        self.rollout.events.states_changed()
+        self.rollout.events.champion_changed(version)
+
 
 def head_of(config: Config, bundle: Bundle, schema: Schema) -> RidgeHead | None:
     """Make the closed-form head of a stream, where it has one: configured, or beside the standard experts."""

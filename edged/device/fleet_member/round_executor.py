@@ -15,7 +15,7 @@ from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     from edged.config.fleet import FleetConfig
-    from edged.device.live_pipeline import LivePipeline
+    from edged.device.pipeline import Pipeline
     from edged.domain.federated.messages import RoundAnnouncement
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult
     from edged.domain.training.message import Message
@@ -34,7 +34,7 @@ class RoundExecutor:
     The trainer of `pipeline` trains and judges, its rollout brings the fleet's model into service.
     """
 
-    def __init__(self, pipeline: LivePipeline, fleet: FleetConfig, bundles: ActiveBundle) -> None:
+    def __init__(self, pipeline: Pipeline, fleet: FleetConfig, bundles: ActiveBundle) -> None:
         self._pipeline, self._fleet, self._bundles = pipeline, fleet, bundles
         self._clock, self._registry = pipeline.clock, pipeline.registry
         self._scheduler = pipeline.scheduler
@@ -111,7 +111,7 @@ class RoundExecutor:
         if result.candidate is not None:
             judged, served = self._pipeline.rollout.consider(result.candidate)
             if served is not None:
-                self._pipeline.worker.record_champion(served)
+                self._pipeline.record_champion(served.version)
             return served is not None, "; ".join(judged.verdict.reasons)
         if result.share == 0.0:
             return False, "the device's own weights do better on its holdout"

@@ -212,12 +212,6 @@ class TrainingWorker:
         self._between.append(action)
         self.wake()
 
-    def record_champion(self, served: ServedModel) -> None:
-        """Record and publish a new champion."""
-        self._recall.record_champion(served.version)
-        self._events.states_changed()
-        self._events.champion_changed(served.version)
-
     def want_checkpoint(self, task: Task) -> bool:
         """Have the present run write a checkpoint, and answer `task` with it; False where no run is there.
 
@@ -405,9 +399,10 @@ class TrainingWorker:
             # The trainer's checkpoint knows it, too, and says so when nothing is new.
             log.warning("position_not_kept", problem=problem.line())
         if served is not None:
-            self.record_champion(served)
-        else:
-            self._events.states_changed()
+            self._recall.record_champion(served.version)
+        self._events.states_changed()
+        if served is not None:
+            self._events.champion_changed(served.version)
         return judged
 
     def changed(self) -> None:

@@ -101,7 +101,7 @@ class TransferInstaller:
         outcome = self._outcome_of_model(transfer.name, transfer.sha256)
         self._finish(transfer, outcome or replace(refused, reasons=(unstored,)))
         if served is not None:
-            self._pipeline.worker.record_champion(served)
+            self._pipeline.record_champion(served.version)
 
     def _candidate(self, transfer: Transfer) -> Candidate | None:
         """Have the trainer make a candidate; None while chunks are missing."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LEAST = 40  # rows with which a device can learn, choose and be tested
 BLOCK = 8
-_PARTS = 5  # of which three are learned from, one chooses proportions, one is for the report alone
+_PARTS = 5  # of which one is for the report alone
 
 
 def by_key(keys: Sequence[str]) -> dict[str, Index]:
@@ -58,13 +58,13 @@ def dirichlet(y: NDArray[np.int64], devices: int, alpha: float, seed: int) -> di
     raise ConfigError("some device always has too few rows", where="--alpha", remedy="a larger alpha")
 
 
-def three_parts(rows: Index) -> tuple[Index, Index, Index]:
-    """Rows to learn from, to choose proportions by, and for the report: three, one and one fifth.
+def own_and_kept(rows: Index) -> tuple[Index, Index]:
+    """Rows that a device learns from and judges by, and those for the report: four fifths and one.
 
     They alternate in blocks: neighbouring rows are alike, and what is learned from must not be asked for.
 
-    >>> [len(part) for part in three_parts(np.arange(400))]
-    [240, 80, 80]
+    >>> [len(part) for part in own_and_kept(np.arange(400))]
+    [320, 80]
     """
-    place = (np.arange(len(rows)) // BLOCK) % _PARTS
-    return rows[place < _PARTS - 2], rows[place == _PARTS - 2], rows[place == _PARTS - 1]
+    kept = (np.arange(len(rows)) // BLOCK) % _PARTS == _PARTS - 1
+    return rows[~kept], rows[kept]

@@ -1,4 +1,4 @@
-"""What all virtual devices share: the bundle, engines on it, and models asked about rows."""
+"""What all virtual devices share: the recording, the bundle, their configuration, and models to compare."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.config import TrainingConfig
+from edged.config import Config, FleetConfig, TrainingConfig
 from edged.domain.federated.messages import Quality
 from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.judging.outputs import answers, errors, probabilities
 from edged.domain.lean_dataclasses import dataclass
-from edged.domain.stream.sample import Window
+from edged.domain.stream.sample import Batch, Window
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description, base_model
 from edged.trainer.fleet_training import CarriedState, RoundTrainer
-from edged.trainer.quality import quality
 from edged.trainer.task import EngineFactory, LearningTask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.federated.head_statistics import NetworkStatistics
-    from edged.domain.protocols import Engine
+    from edged.domain.protocols import Engine, Model
+    from edged.domain.stream.sample import LabelValue
     from edged.domain.stream.schema import Schema
     from edged.storage.models.bundles import Bundle
 
     Weights = Mapping[str, NDArray[np.float32]]
+
+FLEET = "sim"
+HOLDOUT = 0.25  # of a device's own rows; a fifth of all where another fifth is kept for the report
 
 
 class Unthrottled:
@@ -42,21 +45,19 @@ class Unthrottled:
 
 
 @dataclass
-class DeviceData:
-    """What a virtual device trains on, see `RoundData`: its rows, holdout and present parameters."""
+class ComparedData:
+    """What is trained on to compare, see `RoundData`: rows without a holdout, from these parameters on."""
 
-    task: LearningTask
     learned: Window
-    holdout: Window
     own: Weights
 
     def rows(self) -> Window:
         """Return the rows to train on."""
         return self.learned
 
-    def measure(self, engine: Engine) -> Quality | None:
-        """Evaluate the engine's present weights on the holdout; None without one."""
-        return quality(engine, self.holdout, self.task)
+    def measure(self, engine: Engine) -> Quality | None:  # noqa: ARG002
+        """Return nothing: what was made is asked about other rows."""
+        return None
 
     def parameters(self) -> Weights:
         """Return the present parameters."""
@@ -85,15 +86,38 @@ class SharedSetup:
         """Rows as the sample log would give them."""
         return Window(rows, rows, np.ascontiguousarray(self._x[rows]), np.ascontiguousarray(self._y[rows]))
 
-    def data(self, rows: NDArray[np.int64], holdout: NDArray[np.int64], weights: Weights) -> DeviceData:
-        """Return what a device with these rows and weights trains on."""
-        return DeviceData(self.task, self.window(rows), self.window(holdout), weights)
+    def batch(self, rows: NDArray[np.int64]) -> Batch:
+        """Rows as labelled samples of a device whose log is empty, one a second."""
+        n = len(rows)
+        offsets = np.arange(1, n + 1)
+        labels: list[LabelValue | None] = self._y[rows, 0].astype(np.int64).tolist()
+        ts = offsets.astype(np.float64)
+        return Batch(offsets, [""] * n, ts, ts, self._x[rows], labels, [None] * n, [None] * n)
+
+    def configuration(self, name: str, folder: Path, seed: int) -> tuple[Config, FleetConfig]:
+        """The configuration of a device: defaults, but a fifth of its rows judge, as they are few."""
+        config = Config.model_validate({
+            "device": {"id": name},
+            "storage": {"dir": folder, "durability": "relaxed"},
+            "stream": {
+                "features": self._x.shape[1], "task": "classify", "classes": len(self.schema.classes)
+            },
+            "model": {"bundle": self.bundle.path},
+            "training": {"engine": "portable", "threads": 1, "seed": seed},
+            "gate": {"holdout": HOLDOUT},
+        })  # fmt: skip
+        fleet = FleetConfig(name=FLEET, min_new_samples=0)
+        return config.model_copy(update={"fleet": fleet}), fleet
 
     def evaluate(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Quality]:
         """Mean loss and accuracy of weights on each part, NaN without rows; `scratch` is overwritten."""
         scratch.write_bytes(bytes(self._base.with_parameters(weights)))
+        return self.judge(InferenceModel(scratch, threads=1), *parts)
+
+    def judge(self, model: Model, *parts: NDArray[np.int64]) -> list[Quality]:
+        """Mean loss and accuracy of a model on each part of the rows, NaN without rows."""
         window = self.window(np.concatenate(parts))
-        raw = InferenceModel(scratch, threads=1).predict(window.x)
+        raw = model.predict(window.x)
         lost = _surprise(probabilities(raw), window.y)
         wrong = errors(self.schema, answers(self.schema, raw), window.y)
         ends = np.cumsum([len(part) for part in parts])[:-1]
@@ -110,7 +134,7 @@ class SharedSetup:
             config.epochs, config.steps, config.learning_rate, config.batch_size, clip_norm=0.0,
             encoding=Encoding("float32"), personal=("*",),
         )  # fmt: skip
-        data = self.data(rows, np.empty(0, np.int64), weights)
+        data = ComparedData(self.window(rows), weights)
         alone = RoundTrainer(self.task, self.engines, data, Unthrottled())
         made = alone.train_round({}, free, CarriedState(), rng=np.random.default_rng(seed))
         return {**weights, **made.carried.personal}
@@ -119,7 +143,7 @@ class SharedSetup:
         self, rows: NDArray[np.int64], config: RoundSettings, weights: Weights
     ) -> NetworkStatistics:
         """The sums of rows for the last layers of the network with these weights."""
-        data = self.data(rows, np.empty(0, np.int64), weights)
+        data = ComparedData(self.window(rows), weights)
         alone = RoundTrainer(self.task, self.engines, data, Unthrottled())
         return alone.head_statistics(weights, config)
 

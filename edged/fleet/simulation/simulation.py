@@ -6,7 +6,8 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -23,10 +24,12 @@ from edged.fleet.coordinator.branches import GROUPS, FleetWithGroups
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.rules.statistics import SolvedHead
+from edged.fleet.simulation.device_pool import DevicePool
 from edged.fleet.simulation.figures import ClosedFormFigures, ComparedFigures, SimulationReport, measured
 from edged.fleet.simulation.partition import by_key, dirichlet
-from edged.fleet.simulation.shared import SharedSetup
-from edged.fleet.simulation.virtual_device import DevicePool, VirtualDevice
+from edged.fleet.simulation.shared import FLEET, SharedSetup
+from edged.fleet.simulation.virtual_device import VirtualDevice
+from edged.storage.files.atomic import scratch
 from edged.storage.recordings import read_stream
 from edged.workbench.demo.broker import EmbeddedBroker
 
@@ -34,10 +37,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.training.weight_deltas import Weights
-    from edged.fleet.simulation.virtual_device import Attack
+    from edged.fleet.simulation.attacks import Attack
     from edged.storage.models.bundles import Bundle
 
-FLEET = "sim"
 PATIENCE = 600.0  # seconds that a round may take
 
 
@@ -111,21 +113,20 @@ def simulate(plan: SimulationPlan, on_progress: Callable[[str], Any] = lambda _:
     EdgedError when the fleet comes to a stop.
     """
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:
-        folder = Path(name)
+    with _scratch_folder() as folder, ExitStack() as stack:
         bench, parts, unseen = _divided(plan, folder)
-        devices = _devices(plan, bench, parts, folder)
+        devices = _devices(plan, bench, parts, folder, stack)
         _apart(plan, devices)
         on_progress(f"{len(devices)} devices, {len(bench.initial())} tensors, {plan.rounds} rounds")
         with EmbeddedBroker() as broker:
             models = _fleet(plan, devices, (broker.host, broker.port), folder, on_progress)
         seconds = time.monotonic() - started
         apart, lineage = _apart(plan, devices), read_lineage(folder / "coordinator")
-        own, scratch = apart.pop("", []), folder / "asked.onnx"
-        figures = measured(bench, own, lineage, models, unseen, scratch)
+        own, asked = apart.pop("", []), folder / "asked.onnx"
+        figures = measured(bench, own, lineage, models, unseen, asked)
         groups = {
             name: measured(
-                bench, members, read_lineage(folder / "coordinator" / GROUPS / name), models, unseen, scratch
+                bench, members, read_lineage(folder / "coordinator" / GROUPS / name), models, unseen, asked
             )
             for name, members in apart.items()
         }
@@ -150,6 +151,13 @@ def simulate(plan: SimulationPlan, on_progress: Callable[[str], Any] = lambda _:
         central=central,
         closed_form=closed_form,
     )
+
+
+@contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    """A directory that goes with the simulation; nothing in it need outlive a power cut."""
+    with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name, scratch():
+        yield Path(name)
 
 
 def _divided(
@@ -188,8 +196,10 @@ def _bundle(plan: SimulationPlan, width: int, classes: int, folder: Path) -> Bun
 
 
 def _devices(
-    plan: SimulationPlan, bench: SharedSetup, parts: Mapping[str, NDArray[np.int64]], folder: Path
-) -> list[VirtualDevice]:
+    plan: SimulationPlan, bench: SharedSetup, parts: Mapping[str, NDArray[np.int64]], folder: Path,
+    stack: ExitStack,
+) -> list[VirtualDevice]:  # fmt: skip
+    """The devices, which `stack` closes."""
     names, count = list(parts), round(plan.poison * len(parts))
     harmful = {names[i * len(names) // count] for i in range(count)}  # evenly
     made = []
@@ -197,7 +207,9 @@ def _devices(
         own = folder / "devices" / str(number)
         own.mkdir(parents=True)
         attack = plan.attack if name in harmful else None
-        made.append(VirtualDevice(_level(name), own, bench, rows, seed=plan.seed + number, attack=attack))
+        device = VirtualDevice(_level(name), own, bench, rows, seed=plan.seed + number, attack=attack)
+        stack.callback(device.close)
+        made.append(device)
     return made
 
 
@@ -303,10 +315,10 @@ def _apart(plan: SimulationPlan, devices: Sequence[VirtualDevice]) -> dict[str, 
 
 def central_accuracy(plan: SimulationPlan) -> float:
     """On those that take no part: of one model trained on all rows of the devices together."""
-    with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name:
-        folder = Path(name)
+    with _scratch_folder() as folder, ExitStack() as stack:
         bench, parts, unseen = _divided(plan, folder)
-        return float(_central(plan, bench, _devices(plan, bench, parts, folder), unseen, folder).unseen)
+        devices = _devices(plan, bench, parts, folder, stack)
+        return float(_central(plan, bench, devices, unseen, folder).unseen)
 
 
 def _central(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edged.errors import ConfigError
-from edged.fleet.simulation.partition import LEAST, by_key, dirichlet, three_parts
+from edged.fleet.simulation.partition import LEAST, by_key, dirichlet, own_and_kept
 
 CLASSES = np.arange(6000) % 5
 
@@ -38,9 +38,9 @@ def test_what_cannot_be_divided_is_refused() -> None:
         by_key(["a"] * 50 + ["b"] * 3)
 
 
-def test_the_three_parts_share_no_row_and_alternate() -> None:
+def test_own_rows_and_kept_ones_are_different_and_alternate() -> None:
     rows = np.arange(1000, 1403)
-    parts = three_parts(rows)
+    own, kept = parts = own_and_kept(rows)
     assert sorted(np.concatenate(parts).tolist()) == rows.tolist()
-    assert len(parts[0]) > 2 * max(len(parts[1]), len(parts[2]))
+    assert len(own) > 3 * len(kept)
     assert all(part.min() < 1040 and part.max() > 1360 for part in parts)

@@ -1,0 +1,126 @@
+"""What executes the daemon's orders: a learner, its training runs, and weights from elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edged.domain.federated.round_orders import TrainRound, TryFleetModel
+from edged.domain.judging.overlap import block_of
+from edged.domain.model_files import INT8
+from edged.domain.training import trainer_messages as messages
+from edged.errors import ConfigError, TrainingError
+from edged.host.vitals import written_bytes
+from edged.storage.models.checkpoints import Checkpoints
+from edged.storage.models.signatures import open_bundle
+from edged.storage.samples.log import SampleLog
+from edged.trainer.batches import BatchSampler
+from edged.trainer.candidate import CandidateExporter
+from edged.trainer.challenger import Challenges
+from edged.trainer.engine_selection import choose
+from edged.trainer.fleet_training import RoundTrainer
+from edged.trainer.fleet_update import FleetUpdateTrainer, LearnerData
+from edged.trainer.foreign_weights import WeightImporter
+from edged.trainer.label_review import LabelReviewer
+from edged.trainer.learner import Learner
+from edged.trainer.local_models import LocalModels
+from edged.trainer.run import TrainingRun
+from edged.trainer.task import EngineFactory, LearningTask
+
+if TYPE_CHECKING:
+    from edged.config import Config
+    from edged.domain.protocols import RoundData, RunControl
+    from edged.domain.training.message import Message
+
+
+class Trainer:
+    """Executes the daemon's orders with the parts that a configuration describes.
+
+    `control` stops and paces runs and hears their reports; `setup` names the weights that the first run
+    begins with, and whose samples are learned. With a `seed` rounds of a fleet draw what a simulation can
+    draw again.
+    """
+
+    def __init__(
+        self, config: Config, control: RunControl, setup: messages.Setup, *, seed: int | None = None
+    ) -> None:
+        if config.model.bundle is None:
+            raise ConfigError("the trainer needs a bundle", where="model.bundle")
+        bundle = open_bundle(config.model.bundle, config.model.keys)
+        schema = config.stream.with_context(bundle.context).to_schema()
+        bundle.check_schema(schema)
+        state, training = config.storage.dir, config.training
+        if training.guide != "none" and training.engine == "auto":
+            training = training.model_copy(update={"engine": "portable"})
+        chosen = choose(
+            training, bundle, setup.log or state, warn=lambda what: control.report(messages.LogLine(what))
+        )
+        if chosen.new:
+            control.report(messages.EngineChosen(chosen.line()))
+        engines = EngineFactory(chosen.engine, bundle, training.threads, training.provider)
+        engine = engines.open()
+        self._log = samples = SampleLog.open((setup.log or state) / "samples.db", schema, readonly=True)
+        self._key = setup.key
+        if setup.key is not None:
+            samples = samples.of_key(setup.key)
+        task = LearningTask(training, schema, bundle, block_of(config.stream.window_rules))
+        models = LocalModels(state, bundle)
+        # Weights lie beside a model where they are published, and where nothing could read them from it.
+        beside = config.report.weights or engine.name == "native"
+        exporter = CandidateExporter(
+            state / "candidates",
+            bundle,
+            weights_metadata={"device": config.device.id} if beside else None,
+            quantise=config.serving.quantise == INT8,
+        )
+        self._importer = WeightImporter(task, engine, samples, models, exporter, config.weights.max_bytes)
+        checkpoints = Checkpoints(state / "checkpoints", training.keep_checkpoints)
+        challenges = Challenges(task, engines, samples, control)
+        self.learner = Learner(task, engine, checkpoints, models, challenges, control)
+        self.learner.restore(setup.base)
+        sampler = BatchSampler(task, samples, control)
+        self._run = TrainingRun(task, self.learner, samples, sampler, models, exporter, control)
+        data = LearnerData(task, self.learner, samples, sampler, self._importer)
+        rounds = self._round_trainer(task, engines, data, control)
+        self._reviewer = LabelReviewer(task, samples, control)
+        self._in_fleet = config.fleet is not None
+        self._rounds = FleetUpdateTrainer(
+            config.device.id, state, rounds, data, config.weights.max_bytes, seed=seed
+        )
+
+    def _round_trainer(
+        self, task: LearningTask, engines: EngineFactory, data: RoundData, control: RunControl
+    ) -> RoundTrainer:
+        return RoundTrainer(task, engines, data, control)
+
+    def close(self) -> None:
+        """Close the log: another learner takes this one's place."""
+        self._log.close()
+
+    def execute(self, order: Message) -> Message:
+        """Execute an order and return its result."""
+        match order:
+            case messages.RunRequest():
+                if order.key != self._key:
+                    raise TrainingError(f"set up for {self._key!r}", where=f"order about {order.key!r}")
+                before = written_bytes()
+                result = self._run.run(order)
+                after = written_bytes()
+                return replace(result, written=None if before is None or after is None else after - before)
+            case TrainRound() if self._in_fleet:
+                return self._rounds.contribute(order)
+            case TryFleetModel():
+                return self._importer.evaluate_fleet_model(order)
+            case messages.ReviewLabels():
+                return self._reviewer.review(order)
+        return self._import(order)
+
+    def _import(self, order: Message) -> Message:
+        match order:
+            case messages.AdoptInitial():
+                return self._importer.import_initial(order)
+            case messages.AdoptModel():
+                return self._importer.import_model(order)
+            case messages.AdoptWeights():
+                return self._importer.import_weights(order)
+        raise TrainingError(f"no order that this trainer executes: {type(order).__name__}", where="stdin")

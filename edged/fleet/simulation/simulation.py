@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 import threading
 import time
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
 
 PATIENCE = 600.0  # seconds that a round may take
+FILES = 16  # open files of a device, at most
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ def _devices(
     stack: ExitStack,
 ) -> list[VirtualDevice]:  # fmt: skip
     """The devices, which `stack` closes."""
+    _let_open(FILES * len(parts))
     names, count = list(parts), round(plan.poison * len(parts))
     harmful = {names[i * len(names) // count] for i in range(count)}  # evenly
     made = []
@@ -211,6 +214,20 @@ def _devices(
         stack.callback(device.close)
         made.append(device)
     return made
+
+
+def _let_open(files: int) -> None:
+    """Let this process open so many more files; ConfigError where it may not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files + 256
+    if wanted > hard != resource.RLIM_INFINITY:
+        raise ConfigError(
+            f"so many devices need {wanted} open files, the limit is {hard}",
+            where="fleet sim",
+            remedy="simulate fewer devices, or raise the hard limit (ulimit -Hn)",
+        )
+    if wanted > soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _level(key: str) -> str:

@@ -22,7 +22,8 @@ from edged.domain.federated.messages import (
 from edged.domain.federated.participation import MembershipRecord
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.errors import RefusedError
-from edged.fleet.simulation.virtual_device import PooledHost, VirtualDevice
+from edged.fleet.simulation.device_pool import PooledHost
+from edged.fleet.simulation.virtual_device import VirtualDevice
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage

@@ -55,7 +55,7 @@ class WebTokensConfig(Section):
 
 
 class WebLimitsConfig(Section):
-    """Limits for clients."""
+    """Limits for clients of the web interface."""
 
     body: Size = Field(1024**2, ge=1024, description="maximum size of a request, also inflated")
     rows: int = Field(1024, ge=1, le=1_000_000, description="maximum rows in one request")

@@ -79,7 +79,7 @@ class ChangeLoop:
         self._queue.wake()
 
     def patience(self) -> float | None:
-        """See `Stage`."""
+        """Seconds until the next turn unless woken; None for no end."""
         return self._idle
 
     def turn(self, *, woken: bool) -> bool:  # noqa: ARG002  what waits tells more

@@ -264,7 +264,7 @@ class TrainingWorker:
     # ---- the threads -----------------------------------------------------------------------
 
     def patience(self) -> float | None:
-        """See `Stage`."""
+        """Seconds until the next turn unless woken; None for no end."""
         held = self._held_until - time.monotonic()
         return held if held > 0 else self.idle
 

@@ -185,7 +185,7 @@ class ServingWorker:
             self._turns.set()
 
     def patience(self) -> float | None:
-        """See `Stage`."""
+        """Seconds until the next turn unless woken; None for no end."""
         return self.idle
 
     def turn(self, *, woken: bool) -> bool:

@@ -120,7 +120,7 @@ class VirtualDevice(RoundExecutor):
         return result
 
     def close(self) -> None:
-        """Close its files."""
+        """Close its trainer, registry and sample log."""
         self._stack.close()
 
     def _weights(self, model: Path, announced: RoundAnnouncement) -> Weights:

@@ -143,7 +143,7 @@ class SparkplugDevice:
         self._node.report_of(self._part, values)
 
     def stop(self) -> None:
-        """Publish the death."""
+        """Publish that the device has ended (DDEATH)."""
         self._node.remove(self._part)
 
 

@@ -51,7 +51,7 @@ from edged.domain.labels.label_requests import LabelRequests
 from edged.domain.stream.sample import Batch
 from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.training.trainer_messages import RunProgress, RunRequest
-from edged.domain.training.training_run import RunOptions
+from edged.domain.training.training_run import ModelData, RunOptions
 from edged.engines.inference import InferenceModel
 from edged.host import time_slice
 from edged.host.systemd import Notifier, Watchdog
@@ -194,7 +194,7 @@ class Bench(Listener):
         """The version of a model that counts as trained: the first one again."""
         staging = folder / ".staging-bench"
         shutil.copytree(folder / "models" / "1", staging)
-        data = {"consumed": 5000}
+        data = ModelData(consumed=5000)
         return self.registry.add(staging, parent=1, created=1.0, source="training", data=data).version
 
     def _in_context(self, keys: list[str], x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -14,6 +14,7 @@ from edged.clock import SystemClock
 from edged.config import Config
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.weight_updates import WeightUpdates
+from edged.domain.training.training_run import ModelData
 from edged.domain.training.weight_deltas import fingerprint
 from edged.engines.portable.description import Description, base_model
 from edged.errors import CorruptError
@@ -88,7 +89,7 @@ class Sender:
         staging = self.folder / "candidates" / str(seed)
         staging.mkdir(parents=True)
         (staging / "model.onnx").write_bytes(self._base.with_parameters(self.weights))
-        data = {"samples": 100, "first_offset": 1, "last_offset": 100}
+        data = ModelData(samples=100, first_offset=1, last_offset=100)
         version = self.registry.add(staging, created=1.0, source="training", data=data).version
         self.registry.prune(10, {version})
         return version

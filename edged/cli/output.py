@@ -155,8 +155,8 @@ def show_models(listed: Sequence[ListedModel]) -> None:
             record.status,
             plain(record.parent),
             record.source,
-            plain(record.origin.samples),
-            plain(record.metrics.get("gain")),
+            plain(record.data.samples),
+            plain(record.metrics.numbers.get("gain")),
             _when(record.created),
         )
     out.print(table)

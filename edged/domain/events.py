@@ -14,7 +14,7 @@ from edged.domain.training.message import Message, SparseMessage
 if TYPE_CHECKING:
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.json_fields import JsonObject
-    from edged.domain.judging.gate import Verdict
+    from edged.domain.judging.verdict import Verdict
     from edged.domain.stream.anomaly_rules import AlarmChange
     from edged.domain.training.training_run import Candidate, JudgedCandidate, RunEnd, RunResult
 
@@ -250,7 +250,7 @@ class TrainingFinished(Event):
 
     def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
-        record = {"error": self.end.error} if self.result is None else self.result.record()
+        record = (self.result or self.end).record()
         summary = {} if self.summary is None else {"summary": self.summary}
         return {"run": self.end.run, "outcome": self.end.outcome, **record, **summary}
 
@@ -297,7 +297,7 @@ class CandidateRejected(Event):
 
     def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
-        return self.judged.event()
+        return self.judged.without("promoted")
 
 
 @dataclass(frozen=True)
@@ -329,10 +329,11 @@ class ModelPromoted(Event):
     def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
         made = self.candidate
-        own = {} if made is None else {"run": made.run, **made.origin()}
+        own = {} if made is None else {"run": made.run}
+        received = {} if made is None or made.received is None else made.received.to_json()
         judged = {"reasons": [self.origin]} if self.verdict is None else self.verdict.to_json()
         serving = {"version": self.version, "parent": self.parent, "origin": self.origin}
-        return {**serving, **own, **judged, "summary": self.summary}
+        return {**serving, **own, **received, **judged, "summary": self.summary}
 
 
 @dataclass(frozen=True)

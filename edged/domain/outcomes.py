@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.domain.judging.gate import Verdict
     from edged.domain.judging.paired_test import PairedComparison
+    from edged.domain.judging.verdict import Verdict
     from edged.domain.stream.schema import Schema, Task
     from edged.domain.training.training_run import Candidate, RunEnd
 
@@ -135,7 +135,7 @@ def judged(
     """What was learned and what became of it; `scale` `(targets,)` is what weighed the errors.
 
     >>> from pathlib import Path
-    >>> from edged.domain.judging.gate import Verdict
+    >>> from edged.domain.judging.verdict import Verdict
     >>> from edged.domain.stream.schema import Schema
     >>> from edged.domain.training.training_run import Candidate
     >>> stream, made = Schema((), 2, "classify", ("ok", "worn")), Candidate(3, Path(), None, samples=64)

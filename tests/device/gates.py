@@ -17,7 +17,7 @@ from tests.device.learning_rig import batch
 from tests.device.linear import SCHEMA, candidate, classes, inputs, write
 
 if TYPE_CHECKING:
-    from edged.domain.judging.gate import Verdict
+    from edged.domain.judging.verdict import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
     from edged.domain.training.training_run import Candidate

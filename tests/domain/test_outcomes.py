@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from edged.domain import outcomes
-from edged.domain.judging.gate import Evidence, GateRules, Retained, Verdict, judge, refuse
+from edged.domain.judging.gate import Evidence, GateRules, Retained, judge
+from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.labels.label_trust import LabelTrust
 from edged.domain.stream.schema import Schema, Task
 from edged.domain.training.training_run import Candidate, RunEnd

@@ -164,7 +164,7 @@ def _metadata(source: Path, bundle: Path | None) -> ModelMetadata | None:
         trained = Bundle.open(folder, verify=False)
     except (BundleError, CorruptError):
         return ModelMetadata(record=record)
-    own = bundle is not None or record is None or record.origin.bundle in (None, trained.fingerprint)
+    own = bundle is not None or record is None or record.data.bundle in (None, trained.fingerprint)
     return ModelMetadata.of_bundle(trained, record) if own else ModelMetadata(record=record)
 
 

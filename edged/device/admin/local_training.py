@@ -63,9 +63,7 @@ def train_once(config: Config, *, resume: bool = False, observer: RunObserver | 
         result = scheduler.train("command", observer=observer, resumes=resume)
         if result is None:
             last = registry.runs(1)[0]
-            raise StorageError(
-                str((last.result or {}).get("error", "the run failed")), where=f"run {last.id}"
-            )
+            raise StorageError(last.end.error or "the run failed", where=f"run {last.id}")
         registry.set_value("consumed", scheduler.consumed)
         evaluation = pipeline.evaluator.evaluate(result.own_candidate(), pipeline.predictor.champion)
         verdict, served = pipeline.models.add(evaluation)

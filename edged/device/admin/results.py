@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edged.device.promotion.summary import StoredSummary
 from edged.device.reports import KeyModelsReport, StoredTraining
 from edged.domain.json_fields import JsonObject
-from edged.domain.judging.gate import Verdict
+from edged.domain.judging.verdict import Verdict
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.message import Message, SparseMessage
@@ -123,7 +123,7 @@ class ListedModel(Message):
     def to_json(self) -> JsonObject:
         """Return the fields of the record with the others."""
         path = {} if self.path is None else {"path": str(self.path)}
-        return {**vars(self.record), "champion": self.champion, **path}
+        return {**self.record.to_json(), "champion": self.champion, **path}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from edged import __version__
 from edged.device.fleet_member.protocols import Condition
 from edged.domain.federated.round_orders import TrainRound, TryFleetModel
+from edged.domain.training.training_run import RunCause, RunEnd
 from edged.errors import EdgedError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class RoundExecutor:
         seconds = min(self._fleet.budget, left) if left > 1.0 else self._fleet.budget
         run = self._start("fleet_round", announced)
         result = self._run(TrainRound(run, announced, model, seconds))
-        self._registry.end_run(run, self._clock.now(), "done", result.record())
+        self._registry.end_run(run, self._clock.now(), "done", result)
         return result
 
     def evaluate(
@@ -103,9 +104,9 @@ class RoundExecutor:
         )
         result = self._run(order)
         taken, reason = self._decided(result)
-        summary = {"share": result.share, "taken": taken, "reason": reason}
-        self._registry.end_run(order.run, self._clock.now(), "done", summary)
-        return replace(result, taken=taken, reason=reason)
+        result = replace(result, taken=taken, reason=reason)
+        self._registry.end_run(order.run, self._clock.now(), "done", result)
+        return result
 
     def _decided(self, result: FleetModelResult) -> tuple[bool, str]:
         if result.candidate is not None:
@@ -122,15 +123,16 @@ class RoundExecutor:
         return False, "there is no holdout to choose by"
 
     def _start(self, kind: str, announced: RoundAnnouncement) -> int:
-        about = {"round": announced.round, "id": announced.id}
-        return self._registry.begin_run(kind, self._clock.now(), about)
+        cause = RunCause(round=announced.round, id=announced.id)
+        return self._registry.begin_run(kind, self._clock.now(), cause)
 
     def _run(self, order: TrainingOrder[R]) -> R:
         started = time.monotonic()
         try:
             return self._scheduler.client.run(order)
         except EdgedError as problem:
-            self._registry.end_run(order.run, self._clock.now(), "failed", {"error": problem.line()})
+            end = RunEnd(order.run, outcome="failed", error=problem.line())
+            self._registry.end_run(order.run, self._clock.now(), end.outcome, end)
             raise
         finally:
             self._scheduler.spend(time.monotonic() - started)

@@ -43,7 +43,7 @@ class KeyModels:
                 record.version,
                 record.runs,
                 labels=self.training.labels(record.key),
-                answers=bool(record.version and record.contest and record.contest["own"]),
+                answers=bool(record.version and record.contest and record.contest.own),
                 loaded=self.pipelines.get(record.key) is not None,
             )
             for record in self.pipelines.records().values()

@@ -40,7 +40,6 @@ log = get_logger("edged.keys")
 
 COMMON = "weights"
 """Source of the registry's record of a copy of the stream's model: the learner goes on from its weights."""
-FROM = "common"  # field of that record's data: which version of the stream's it is
 REMEMBERED = 500  # answers of a key that wait for labels
 MODELS_KEPT, CHECKPOINTS_KEPT = 4, 2
 SLOWER = 0.3  # learning rate of a key, in times the stream's: it has few labels, and weights that are good
@@ -158,7 +157,7 @@ class KeyPipeline(Pipeline):
         """While nothing of its own serves, go on from the stream's newest model."""
         champion = self.registry.get(self.predictor.champion.version)
         newest = self._common.predictor.champion.version
-        if champion.source != COMMON or champion.data.get(FROM) == newest:
+        if champion.source != COMMON or champion.data.common == newest:
             return
         self.predictor.swap(self.models.open(self._copy(self.registry, self.config.storage.dir)), watch=False)
 
@@ -179,10 +178,8 @@ class KeyPipeline(Pipeline):
         for file in source.iterdir():
             if file.name != MANIFEST:
                 shutil.copyfile(file, staging / file.name)
-        data = {**record.data, FROM: record.version}
-        made = registry.add(
-            staging, created=clock.now(), source=COMMON, data=data, metrics=record.metrics, run=None
-        )
+        data = replace(record.data, common=record.version)
+        made = registry.add(staging, created=clock.now(), source=COMMON, data=data, metrics=record.metrics)
         registry.set_champion(made.version, "the stream's model", clock.now(), outgoing=outgoing)
         return made.version
 

@@ -11,7 +11,7 @@ from edged.errors import EdgedError, RefusedError, TrainingError
 
 if TYPE_CHECKING:
     from edged.domain.commands.tasks import Task
-    from edged.domain.judging.gate import Verdict
+    from edged.domain.judging.verdict import Verdict
     from edged.domain.training.trainer_messages import CheckpointWritten, RunProgress
     from edged.domain.training.training_run import JudgedCandidate, RunEnd
 

@@ -31,7 +31,7 @@ from edged.domain.training.trainer_messages import (
     RunProgress,
     RunRequest,
 )
-from edged.domain.training.training_run import RunEnd, RunOptions
+from edged.domain.training.training_run import RunCause, RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.domain.training.turns import RunGain, Waiting
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
@@ -317,9 +317,9 @@ class TrainingScheduler:
         resumes = trigger != "command" if resumes is None else resumes
         left = self.unfinished if resumes else None
         try:
-            by = {"asked_by": list(asked_by)} if asked_by else {}
-            of = {} if left is None else {"resumes": left.run}
-            run = self._registry.begin_run(trigger, self._clock.now(), {**options.to_json(), **by, **of})
+            continued = None if left is None else left.run
+            cause = RunCause(**vars(options), asked_by=tuple(asked_by), resumes=continued)
+            run = self._registry.begin_run(trigger, self._clock.now(), cause)
         except StorageError as problem:
             self._held_by_disk(problem, DISK_SECONDS)
             return None
@@ -372,7 +372,7 @@ class TrainingScheduler:
             self.consumed, self._seen, self.unfinished = result.consumed, began, None
         self.train_seconds += result.seconds
         self.engine = result.engine
-        self._close(RunEnd.of_record(run, "done", result.record()), result)
+        self._close(result.end(), result)
         if self.backoff.failures:
             was_paused = self.backoff.paused
             self.backoff.succeeded()
@@ -400,9 +400,8 @@ class TrainingScheduler:
 
     def _close(self, end: RunEnd, result: RunResult | None = None) -> None:
         self.ended = end
-        record = {"error": end.error} if result is None else result.record()
         try:
-            self._registry.end_run(end.run, self._clock.now(), end.outcome, record)
+            self._registry.end_run(end.run, self._clock.now(), end.outcome, result or end)
         except StorageError as problem:
             # The next start of the daemon finds it open and calls it interrupted.
             log.warning("run_not_recorded", run=end.run, outcome=end.outcome, problem=problem.line())

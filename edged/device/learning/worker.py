@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from edged.device.learning.changes import ChangeLoop
 from edged.device.learning.queued_run import QueuedRun
 from edged.device.learning.run_queue import RunQueue
-from edged.domain.training.training_run import RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger
@@ -158,15 +157,14 @@ class TrainingWorker:
         A run that was cut off goes on, but waits while training is paused; one that has not begun does not.
         """
         runs = self._registry.runs(ASKED_RUNS)
-        run = next((r for r in runs if task.key in r.request.get("asked_by", ())), None)
+        run = next((r for r in runs if task.key in r.request.asked_by), None)
         left = self._scheduler.unfinished
         # A checkpoint keeps the number of the run that began; those that continued it name that number.
-        its_own = run is not None and left is not None and left.run in (run.id, run.request.get("resumes"))
+        its_own = run is not None and left is not None and left.run in (run.id, run.request.resumes)
         unjudged = its_own and left is not None and left.trained
         if run is not None and run.outcome not in UNREPORTED and not (unjudged and run.outcome == "done"):
-            verdict = next((r.judged for r in self._registry.records() if r.run == run.id), None)
-            end = RunEnd.of_record(run.id, str(run.outcome), run.result or {})
-            QueuedRun(tasks=[task]).finish(end, verdict)
+            verdict = next((r.verdict for r in self._registry.records() if r.run == run.id), None)
+            QueuedRun(tasks=[task]).finish(run.end, verdict)
         elif run is not None and run.id == runs[0].id and self._registry.get_value(CANCELLED):
             task.fail(EdgedError("cancelled", where="train"))
         elif not its_own or options.dry_run:

@@ -147,7 +147,7 @@ class WeightUpdates:
         encoding: str = weight_encoding.CODED,
     ) -> dict[str, Any]:
         record = self._registry.get(version)
-        origin = record.origin
+        origin = record.data
         return {
             "encoding": encoding,
             "device": self._config.device.id,
@@ -162,7 +162,7 @@ class WeightUpdates:
                 "first_offset": origin.first_offset,
                 "last_offset": origin.last_offset,
             },
-            "metrics": {name: value for name, value in record.metrics.items() if name != "scale"},
+            "metrics": record.metrics.reported(),
         }
 
     def _base(self, base: str | int) -> Weights:

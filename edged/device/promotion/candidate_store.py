@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,8 @@ import numpy as np
 
 from edged.device.promotion.evaluator import line_of
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
-from edged.domain.judging.gate import refuse
 from edged.domain.judging.ridge_head import Learned
+from edged.domain.judging.verdict import refuse
 from edged.domain.model_files import FLOAT32, INT8, model_in
 from edged.domain.protocols import ServedModel
 from edged.errors import EdgedError, ModelError, StorageError
@@ -19,14 +20,14 @@ from edged.host.timeout import within
 from edged.logs import get_logger
 from edged.storage.files.atomic import remove
 from edged.storage.models.candidates import PROBE_FILES
-from edged.storage.models.records import BAD
+from edged.storage.models.records import BAD, ModelFigures
 
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config, GateConfig
     from edged.device.promotion.evaluator import GateEvaluation
-    from edged.domain.judging.gate import Verdict
     from edged.domain.judging.regimes import Regimes
+    from edged.domain.judging.verdict import Verdict
     from edged.domain.protocols import ModelReader
     from edged.domain.training.training_run import Candidate
     from edged.storage.models.records import ModelRecord
@@ -110,9 +111,7 @@ class CandidateStore:
     def _store(self, evaluation: GateEvaluation) -> ModelRecord:
         candidate, verdict, scale = evaluation.candidate, evaluation.verdict, evaluation.scale
         folder, parent = candidate.folder, evaluation.champion.version
-        metrics: dict[str, object] = {"loss_last": candidate.loss_last, **verdict.numbers}
-        if scale is not None:
-            metrics["scale"] = [float(v) for v in scale]
+        scales = None if scale is None else tuple(scale.tolist())
         for name in PROBE_FILES:  # they have done their work, and hold samples
             (folder / name).unlink()
         if verdict.form != INT8:
@@ -124,9 +123,9 @@ class CandidateStore:
             source=candidate.source,
             run=candidate.run,
             generation=candidate.generation,
-            data={**candidate.data(), **({"form": INT8} if verdict.form == INT8 else {})},
-            metrics=metrics,
-            verdict=verdict.to_json(),
+            data=replace(candidate.data(), form=INT8 if verdict.form == INT8 else None),
+            metrics=ModelFigures(candidate.loss_last, verdict.numbers, scales),
+            verdict=verdict,
             status="candidate" if verdict.accepted else "rejected",
         )
 
@@ -136,7 +135,7 @@ class CandidateStore:
         self.rejections += 1
         log.warning("candidate_withdrawn", version=version, reason=reason)
         try:
-            self._registry.set_status(version, "rejected", verdict=verdict.to_json())
+            self._registry.set_status(version, "rejected", verdict=verdict)
         except StorageError as problem:
             log.warning("verdict_not_kept", version=version, problem=problem.line())
         return verdict
@@ -186,7 +185,7 @@ class CandidateStore:
         Raises EdgedError when its files are damaged or it does not answer.
         """
         record = self._registry.get(version)
-        origin = record.origin
+        origin = record.data
         self._reader.breathe()
         form = INT8 if self._int8 and origin.form == INT8 else FLOAT32
         path = self._registry.verify(version, form)
@@ -198,7 +197,7 @@ class CandidateStore:
         if out.shape[1] not in self._schema.output_widths or not np.isfinite(out).all():
             raise ModelError(f"it predicts {out.tolist()} for zeros", where=f"version {version}")
         self._reader.breathe()
-        scale = record.metrics.get("scale")
+        scale = record.metrics.scale
         return ServedModel(version, model, None if scale is None else np.asarray(scale, np.float32), form)
 
     def _load(self, version: int) -> ServedModel:

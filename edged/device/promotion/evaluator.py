@@ -10,8 +10,9 @@ import numpy as np
 from edged.domain import outcomes
 from edged.domain.judging.comparison import ModelComparison
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
-from edged.domain.judging.gate import Evidence, GateRules, Verdict, judge_recalled, refuse
+from edged.domain.judging.gate import Evidence, GateRules, judge_recalled
 from edged.domain.judging.ridge_head import Learned
+from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.labels.label_trust import LabelTrust
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import INT8

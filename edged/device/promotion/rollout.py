@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edged.device.promotion.model_store import ModelStore
     from edged.device.serving.predictor import Predictor
     from edged.domain.json_fields import JsonObject
-    from edged.domain.judging.gate import Verdict
+    from edged.domain.judging.verdict import Verdict
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
     from edged.domain.training.training_run import Candidate

@@ -163,7 +163,7 @@ class StatusCollector:
                 since=reign.ts if reign else None,
                 parent=record.parent,
                 source=record.source,
-                metrics={name: value for name, value in record.metrics.items() if name != "scale"},
+                metrics=record.metrics.reported(),
                 pinned=record.pinned,
                 form=champion.form,
                 on_hold="serving" in self.paused.names,

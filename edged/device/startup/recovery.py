@@ -237,7 +237,7 @@ def _judged(registry: Registry, run: int) -> bool:
 def _known(registry: Registry, checkpoints: Checkpoints) -> tuple[int, int]:
     """The largest offset and the largest position in label order that anything kept speaks of."""
     offsets, seqs = [int(registry.get_value(_BEGUN) or 0)], [int(registry.get_value("consumed") or 0)]
-    offsets += [record.origin.last_offset or 0 for record in registry.records()]
+    offsets += [record.data.last_offset or 0 for record in registry.records()]
     newest = checkpoints.latest()
     if newest is not None:
         learner: dict[str, Any] = newest.state.get("learner", {})

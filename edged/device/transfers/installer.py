@@ -10,6 +10,7 @@ from edged.device.learning.trainer_slot import StoppedRunError
 from edged.device.transfers.admission import Admission
 from edged.domain.events import TransferInstalled, TransferOutcome
 from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
+from edged.domain.training.training_run import RunCause, RunEnd
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
 from edged.storage.journal.transfers import chunk_file
@@ -112,7 +113,7 @@ class TransferInstaller:
             self._staging.lose(transfer, torn)
             return None
         clock, kind = self._pipeline.clock, transfer.purpose.kind
-        run = self._registry.begin_run(kind, clock.now(), {"transfer": transfer.name})
+        run = self._registry.begin_run(kind, clock.now(), RunCause(transfer=transfer.name))
         try:
             if kind == "bundle":
                 candidate = self._from_bundle(run, transfer, folder)
@@ -123,9 +124,10 @@ class TransferInstaller:
                 order = AdoptWeights(run, folder, transfer.purpose.mix)
                 candidate = self._pipeline.scheduler.client.run(order)
         except EdgedError as problem:
-            self._registry.end_run(run, clock.now(), "failed", {"error": problem.line()})
+            end = RunEnd(run, outcome="failed", error=problem.line())
+            self._registry.end_run(run, clock.now(), end.outcome, end)
             raise
-        self._registry.end_run(run, clock.now(), "done", candidate.origin())
+        self._registry.end_run(run, clock.now(), "done", candidate.received)
         return candidate
 
     def _fetch(self, transfer: Transfer) -> None:
@@ -141,7 +143,7 @@ class TransferInstaller:
 
     def _from_bundle(self, run: int, transfer: Transfer, folder: Path) -> Candidate:
         """Install a bundle and export its own model, in a trainer process of its own."""
-        known = {str(record.origin.bundle) for record in self._registry.records()}
+        known = {str(record.data.bundle) for record in self._registry.records()}
         fingerprint = self._first.install_bundle(
             self._chunks(transfer, folder), known, downgrade=transfer.purpose.downgrade
         )
@@ -160,13 +162,13 @@ class TransferInstaller:
 
     def _outcome_of_model(self, name: str, sha256: str) -> TransferOutcome | None:
         """Return the outcome by the registry's models: an accepted one has served, or serves."""
-        made = [r for r in self._registry.records() if r.origin.update == sha256]
-        if not made or made[-1].origin.transfer != name or made[-1].status == "candidate":
+        made = [r for r in self._registry.records() if r.data.update == sha256]
+        if not made or made[-1].data.transfer != name or made[-1].status == "candidate":
             return None
         model = made[-1]
         state = "refused" if model.status == "rejected" else "promoted"
-        reasons = () if model.judged is None else model.judged.reasons
-        return TransferOutcome(name, sha256, state, reasons, model.version, model.origin.share)
+        reasons = () if model.verdict is None else model.verdict.reasons
+        return TransferOutcome(name, sha256, state, reasons, model.version, model.data.share)
 
     def _finish(self, transfer: Transfer, outcome: TransferOutcome) -> None:
         """Store the outcome first, so that the same transfer has no second effect; then report it."""

@@ -72,6 +72,10 @@ class FleetModelResult(Message):
     taken: bool = False  # what the gate has made of it, and why; set by the daemon
     reason: str = ""
 
+    def record(self) -> JsonObject:
+        """Return what `state.db` holds."""
+        return {"share": self.share, "taken": self.taken, "reason": self.reason}
+
 
 # ---- orders ----------------------------------------------------------------------------------
 

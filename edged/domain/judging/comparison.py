@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.judging.gate import Evidence, GateRules, Retained, Verdict, judge, refuse
+from edged.domain.judging.gate import Evidence, GateRules, Retained, judge
 from edged.domain.judging.outputs import answers, errors, unit_scale
 from edged.domain.judging.regimes import Regimes, elsewhere
+from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.outcomes import too_few
 
 if TYPE_CHECKING:

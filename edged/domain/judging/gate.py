@@ -7,8 +7,7 @@ holdout, and on what is kept of earlier regimes, so that it does not pay for the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +15,8 @@ from numpy.typing import NDArray
 
 from edged.domain import outcomes
 from edged.domain.judging.paired_test import PairedComparison, compare
+from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.lean_dataclasses import dataclass
-from edged.domain.model_files import FLOAT32, Form
-from edged.domain.training.message import Message
 
 if TYPE_CHECKING:
     from edged.domain.stream.schema import Task
@@ -90,25 +88,6 @@ class Retained:
         So it is after a drift of the errors, and where the champion errs more now than it did then.
         """
         return not self.elsewhere and (self.drifted or champion_now > float(self.evidence.champion.mean()))
-
-
-@dataclass(frozen=True)
-class Verdict(Message):
-    """The decision, with every reason and number, as the registry and MQTT hold it.
-
-    `forgets` where only earlier regimes spoke against it; `form` is what an accepted model is served as.
-    """
-
-    accepted: bool
-    reasons: tuple[str, ...]
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    forgets: bool = False
-    form: Form = FLOAT32
-
-
-def refuse(reason: str, **numbers: float) -> Verdict:
-    """A verdict that needs no comparison."""
-    return Verdict(False, (reason,), numbers)
 
 
 def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: GateRules) -> Verdict:

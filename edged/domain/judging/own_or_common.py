@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from math import sqrt
-from typing import TYPE_CHECKING, Any
+from math import isfinite, sqrt
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.message import Message
 from edged.errors import CorruptError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
 
 HALF_LIFE = 150.0  # labels after which one counts half
 SURE = 1.0  # standard deviations of chance that a lead must exceed before another model answers
+
+
+@dataclass(frozen=True)
+class ContestState(Message):
+    """State of `OwnOrCommon`: which model answers, how many labels came, the sum and that of its squares."""
+
+    own: bool
+    labels: int
+    lead: float
+    spread: float
 
 
 class OwnOrCommon:
@@ -51,17 +60,12 @@ class OwnOrCommon:
             self.own = self._lead > 0.0
         return self.own is not before
 
-    def state(self) -> JsonObject:
+    def state(self) -> ContestState:
         """Return the state that `restore` goes on from."""
-        return {"own": self.own, "labels": self.labels, "lead": self._lead, "spread": self._spread}
+        return ContestState(self.own, self.labels, self._lead, self._spread)
 
-    def restore(self, state: Any) -> None:
-        """Go on from what `state` returned; CorruptError when it is something else."""
-        try:
-            own, labels = bool(state["own"]), int(state["labels"])
-            lead, spread = float(state["lead"]), float(state["spread"])
-        except (LookupError, TypeError, ValueError) as problem:
-            raise CorruptError(f"what is known of two models is damaged: {problem}") from problem
-        if not (np.isfinite(lead) and np.isfinite(spread) and spread >= 0):
+    def restore(self, state: ContestState) -> None:
+        """Go on from what `state` returned; CorruptError when its sums can be none."""
+        if not (isfinite(state.lead) and isfinite(state.spread) and state.spread >= 0):
             raise CorruptError("what is known of two models is damaged")
-        self.own, self.labels, self._lead, self._spread = own, labels, lead, spread
+        self.own, self.labels, self._lead, self._spread = state.own, state.labels, state.lead, state.spread

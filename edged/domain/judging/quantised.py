@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.judging.comparison import ModelComparison
-    from edged.domain.judging.gate import Evidence, Verdict
+    from edged.domain.judging.gate import Evidence
+    from edged.domain.judging.verdict import Verdict
     from edged.domain.protocols import Model
     from edged.domain.stream.sample import Window
 

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edged.domain.judging.gate import Verdict
+    from edged.domain.judging.verdict import Verdict
 
 MANY = 8
 
@@ -44,7 +44,7 @@ class RefusalStreak:
     def problem(self) -> str | None:
         """What is wrong once `MANY` in a row were refused; None before, and once one was accepted.
 
-        >>> from edged.domain.judging.gate import Verdict
+        >>> from edged.domain.judging.verdict import Verdict
         >>> streak, worse = RefusalStreak(), Verdict(False, ("worse",), {"candidate_error": 0.5})
         >>> [streak.record(worse) for _ in range(8)][-2:], streak.problem
         ([False, True], 'the last 8 candidates were refused: they are worse on the newest labels')

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.judging.gate import Verdict
+from edged.domain.judging.verdict import Verdict
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.outcomes import suspect_labels
 from edged.domain.stream.quantiles import quantiles

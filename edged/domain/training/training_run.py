@@ -1,7 +1,7 @@
 """Training runs: their options, their results, and the candidates that go before the gate.
 
-What `RunOptions.to_json`, `RunResult.record`, `Received.to_json` and `KeptUpdate.to_json` give is public or
-on the disk, and keeps its names.
+What `to_json` of `RunOptions`, `ModelData`, `Received` and `KeptUpdate` gives, and `RunResult.record`, is
+public or on the disk, and keeps its names.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from edged.domain.judging.challenger_test import ContestErrors
+from edged.domain.judging.verdict import Verdict
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message, SparseMessage
 
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
-    from edged.domain.judging.gate import Verdict
 
 Base = Literal["checkpoint", "champion", "bundle"]
 """Which weights a run begins with."""
@@ -41,14 +41,11 @@ class RunOptions(Message):
 
     def to_json(self) -> JsonObject:
         """Return what is asked for, as the record of a run holds it."""
-        return self._asked()
+        return self.without(*[f.name for f in fields(self) if getattr(self, f.name) == f.default])
 
     def over(self, usual: RunOptions) -> RunOptions:
         """Return these options, and where they ask for nothing the usual ones."""
-        return replace(usual, **self._asked())
-
-    def _asked(self) -> dict[str, Any]:
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        return replace(usual, **{name: getattr(self, name) for name in self.to_json()})
 
     @property
     def of_memory(self) -> bool:
@@ -62,6 +59,47 @@ class RunOptions(Message):
 
 
 @dataclass(frozen=True)
+class RunCause(RunOptions):
+    """What a run began with: its options, and the commands, the transfer or the round that it is of."""
+
+    asked_by: tuple[str, ...] = ()  # keys of the commands
+    resumes: int | None = None  # the run that it continues
+    transfer: str | None = None
+    round: int | None = None  # of the fleet: its number and its id
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelData(Message):
+    """What the registry knows of where a model comes from; None: it does not say.
+
+    `consumed` is the position in label order up to which the model has learned, with `classes` at its start.
+    Of weights that came from elsewhere: the name of the `transfer`, the fingerprint `update`, their `share`
+    in the mixture with the champion's own, and the `losses` on the holdout by share. `form` is what it is
+    served as, `common` the version of the stream's model that a key has a copy of.
+    """
+
+    first_offset: int | None = None
+    last_offset: int | None = None
+    samples: int | None = None
+    transfer: str | None = None
+    update: str | None = None
+    share: float | None = None
+    losses: Mapping[str, float] | None = None
+    bundle: str | None = None
+    consumed: int | None = None
+    classes: int | None = None
+    form: str | None = None
+    common: int | None = None
+
+    def to_json(self) -> JsonObject:
+        """Return what is known as JSON values; with `samples` their offsets, too, known or not."""
+        window = () if self.samples is None else ("first_offset", "last_offset")
+        known = super().to_json().items()
+        return {name: value for name, value in known if value is not None or name in window}
+
+
+@dataclass(frozen=True)
 class Received(SparseMessage):
     """Which transfer weights came with, and what was made of them."""
 
@@ -69,6 +107,10 @@ class Received(SparseMessage):
     update: str  # fingerprint of what came
     share: float | None = None  # of these weights in the mixture with the champion's own; None: not mixed
     losses: Mapping[str, float] | None = None  # on the holdout, by share
+
+    def record(self) -> JsonObject:
+        """Return what `state.db` holds of the run that took them in."""
+        return self.to_json()
 
 
 @dataclass(frozen=True)
@@ -90,23 +132,15 @@ class Candidate(Message):
     consumed: int | None = None  # position in label order up to which it has learned; None if not known
     classes: int | None = None  # that there were when it began to learn; None where they are fixed
 
-    def origin(self) -> JsonObject:
-        """Return what events and records of runs say of weights that came from elsewhere."""
-        return {} if self.received is None else self.received.to_json()
-
-    def data(self) -> JsonObject:
+    def data(self) -> ModelData:
         """Return what the registry keeps as the model's data."""
-        window = {name: getattr(self, name) for name in ("first_offset", "last_offset", "samples")}
-        more = {"bundle": self.bundle, "consumed": self.consumed, "classes": self.classes}
-        return {
-            **window,
-            **self.origin(),
-            **{name: value for name, value in more.items() if value is not None},
-        }
+        same = ("first_offset", "last_offset", "samples", "bundle", "consumed", "classes")
+        received = {} if self.received is None else vars(self.received)
+        return ModelData(**{name: getattr(self, name) for name in same}, **received)
 
 
 @dataclass(frozen=True)
-class JudgedCandidate:
+class JudgedCandidate(Message):
     """A candidate, the verdict on it, and the version under which it serves; None where it does not.
 
     `summary` says in plain words what was learned and what became of it.
@@ -117,14 +151,12 @@ class JudgedCandidate:
     promoted: int | None = None
     summary: str = ""
 
-    def event(self) -> JsonObject:
-        """Return the fields of events about the candidate."""
-        about = {"run": self.candidate.run, **self.candidate.origin()}
-        return {**about, **self.verdict.to_json(), "summary": self.summary}
-
-    def to_json(self) -> JsonObject:
-        """Return what a command that has asked for the run is answered."""
-        return {**self.event(), "promoted": self.promoted}
+    def without(self, *names: str) -> JsonObject:
+        """Return what a command that has asked for the run is answered, except these fields."""
+        received = {} if self.candidate.received is None else self.candidate.received.to_json()
+        told = {"run": self.candidate.run, **received, **self.verdict.to_json()}
+        told |= {"summary": self.summary, "promoted": self.promoted}
+        return {name: value for name, value in told.items() if name not in names}
 
 
 @dataclass(frozen=True)
@@ -164,6 +196,10 @@ class RunResult(Message):
     def record(self) -> JsonObject:
         """Return what `state.db` and the event `training_finished` hold."""
         return self.without("run", "memory", "challenger", "classes")  # long, or said already
+
+    def end(self) -> RunEnd:
+        """Return what those are told who have asked for the run."""
+        return RunEnd.from_json({**self.record(), "run": self.run})
 
     def own_candidate(self) -> Candidate:
         """Return the learner's own candidate."""
@@ -208,7 +244,6 @@ class RunEnd(Message):
         """Return what a command that has asked for the run is answered."""
         return self.without("error")
 
-    @classmethod
-    def of_record(cls, run: int, outcome: str, record: Mapping[str, Any]) -> RunEnd:
-        """Read what the record of a run says of its end."""
-        return cls.from_json({**record, "run": run, "outcome": outcome})
+    def record(self) -> JsonObject:
+        """Return what `state.db` and the event `training_finished` hold of a run without a result."""
+        return {"error": self.error}

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from edged.domain.audit_chain import Link
 from edged.domain.commands.rules import OPEN
 from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.training_run import RunCause, RunEnd
 from edged.errors import StorageError
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.database import (
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.domain.commands.rules import State
+    from edged.domain.federated.round_orders import FleetModelResult, RoundResult
     from edged.domain.json_fields import JsonObject
+    from edged.domain.training.training_run import Received, RunResult
     from edged.storage.files.database import Migrations
+
+    # What the kinds of runs end with.
+    RunProduct: TypeAlias = RunResult | Received | RoundResult | FleetModelResult | RunEnd
 
 DATABASE = "state.db"
 RUNS_KEPT = 5000
@@ -90,16 +96,22 @@ MIGRATIONS: Migrations = (
 class RunRecord:
     """One training run; `ended`, `outcome` and `result` are None while it is in progress.
 
-    `outcome` is chosen by the caller, or is `interrupted` for a run that a crash left open.
+    `started` and `ended` are Unix seconds. `outcome` is chosen by the caller, or is `interrupted` for a run
+    that a crash left open. `result` is the JSON that a run of its kind ends with; `end` is read from it.
     """
 
     id: int
     trigger: str
     started: float
-    request: Mapping[str, Any]
+    request: RunCause
     ended: float | None
     outcome: str | None
-    result: Mapping[str, Any] | None
+    result: JsonObject | None
+
+    @property
+    def end(self) -> RunEnd:
+        """How the run has ended; None of what its result does not say."""
+        return RunEnd.from_json({**(self.result or {}), "run": self.id, "outcome": str(self.outcome)})
 
 
 @dataclass(frozen=True)
@@ -209,28 +221,29 @@ class Journal:
 
     # ---- training runs ---------------------------------------------------------------------
 
-    def begin_run(self, trigger: str, ts: float, request: Mapping[str, Any] | None = None) -> int:
+    def begin_run(self, trigger: str, ts: float, request: RunCause | None = None) -> int:
         """Note that a run starts; its id, never used before."""
         with self._writing():
             newest = self._db.execute("SELECT max(id) FROM runs").fetchone()[0] or 0
             number = self._count("run", newest + 1)  # the counter may have been lost to damage
-            run = RunRecord(number, trigger, ts, dict(request or {}), None, None, None)
-            _RUNS.insert(self._db, vars(run))
+            asked = (request or RunCause()).to_json()
+            row = {"id": number, "trigger": trigger, "started": ts, "request": asked}
+            _RUNS.insert(self._db, dict.fromkeys(_RUNS.columns) | row)
             self._db.execute("DELETE FROM runs WHERE id <= ?", (number - RUNS_KEPT,))
         return number
 
-    def end_run(self, run: int, ts: float, outcome: str, result: Mapping[str, Any] | None = None) -> None:
-        """Record how a run ended."""
+    def end_run(self, run: int, ts: float, outcome: str, result: RunProduct | None = None) -> None:
+        """Record how a run ended, at Unix time `ts`."""
         with self._writing():
             row = self._one(_RUNS.select(self._db, "WHERE id = ?", run), f"run {run}")
-            ended = {"ended": ts, "outcome": outcome, "result": dict(result or {})}
+            ended = {"ended": ts, "outcome": outcome, "result": {} if result is None else result.record()}
             _RUNS.update(self._db, row | ended)
 
     def runs(self, limit: int = 100) -> list[RunRecord]:
         """List the newest runs, newest first."""
         with self._reading():
             found = _RUNS.select(self._db, "ORDER BY id DESC LIMIT ?", limit)
-        return [RunRecord(**row) for row in found]
+        return [RunRecord(**row | {"request": RunCause.from_json(row["request"])}) for row in found]
 
     def run_count(self) -> int:
         """How many runs were ever started."""

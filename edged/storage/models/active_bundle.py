@@ -33,7 +33,7 @@ class ActiveBundle:
     def path(self) -> Path:
         """Return the directory of the active bundle."""
         version = self._registry.champion()
-        own = None if version is None else self._registry.get(version).origin.bundle
+        own = None if version is None else self._registry.get(version).data.bundle
         return self._installed.find(own) or self._configured.path
 
     def open(self) -> Bundle:

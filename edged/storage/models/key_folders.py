@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
+from edged.domain.judging.own_or_common import ContestState
 from edged.domain.lean_dataclasses import dataclass
-from edged.errors import CorruptError, StorageError
+from edged.domain.training.message import Message
+from edged.errors import StorageError, TrainingError
 from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.files.damaged_database import rename_damaged
@@ -23,14 +22,14 @@ HASHED = "~"
 
 
 @dataclass(frozen=True)
-class KeyRecord:
+class KeyRecord(Message):
     """What is known of a key whose model is not loaded: how far it has learned, and what answered last."""
 
     key: str
     consumed: int = 0
     runs: int = 0
     version: int = 0
-    contest: Mapping[str, Any] | None = None
+    contest: ContestState | None = None
     accuracy: float | None = None
 
 
@@ -68,7 +67,7 @@ class KeyFolders:
 
     def write(self, record: KeyRecord) -> None:
         """Write what is known of a key, durably; StorageError when the disk refuses."""
-        atomic.publish_file(self.of(record.key) / KEY_FILE, seal(asdict(record)))
+        atomic.publish_file(self.of(record.key) / KEY_FILE, seal(record.to_json()))
 
     def make(self, key: str) -> Path:
         """Make the directory of a key; StorageError when the disk refuses."""
@@ -87,9 +86,8 @@ class KeyFolders:
 def _read(folder: Path) -> KeyRecord | None:
     """The record in a key's directory; without one that can be read, as if nothing had been learned."""
     try:
-        values = read_sealed(folder / KEY_FILE)
-        return KeyRecord(**values)
-    except (CorruptError, StorageError, TypeError):
+        return KeyRecord.from_json(read_sealed(folder / KEY_FILE))
+    except (StorageError, TrainingError):
         if folder.name.startswith(HASHED):
             return None  # nobody knows whose it is: it is found again when that key has a model again
         return KeyRecord(unquote(folder.name[1:], errors="surrogatepass"))

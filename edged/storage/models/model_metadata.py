@@ -13,7 +13,7 @@ from edged import __version__
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import SUFFIXES
 from edged.engines.onnx.metadata import PREFIX, input_width, with_metadata
-from edged.errors import CorruptError, StorageError
+from edged.errors import CorruptError, StorageError, TrainingError
 from edged.storage.files.atomic import read_manifest
 from edged.storage.models.records import ModelRecord
 
@@ -71,9 +71,8 @@ class ModelMetadata:
             return {}
         created = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="seconds")
         lineage = {"model_version": record.version, "parent": record.parent, "run": record.run}
-        origin = record.origin
-        data = {"samples": origin.samples, "first_offset": origin.first_offset,
-                "last_offset": origin.last_offset, "bundle": origin.bundle}  # fmt: skip
+        data = {"samples": record.data.samples, "first_offset": record.data.first_offset,
+                "last_offset": record.data.last_offset, "bundle": record.data.bundle}  # fmt: skip
         known = {name: value for name, value in (lineage | data).items() if value is not None}
         return {name: str(value) for name, value in known.items()} | {
             "source": record.source,
@@ -91,6 +90,6 @@ class ModelMetadata:
 def stored_record(folder: Path) -> ModelRecord | None:
     """The record in the directory of a stored model; None for any other directory."""
     try:
-        return ModelRecord(**read_manifest(folder)["model"])
-    except (CorruptError, StorageError, KeyError, TypeError):
+        return ModelRecord.from_json(read_manifest(folder)["model"])
+    except (CorruptError, StorageError, KeyError, TrainingError, TypeError):
         return None

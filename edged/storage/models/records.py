@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from edged.domain.judging.verdict import Verdict
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, Form, model_in
 from edged.domain.training.message import Message
+from edged.domain.training.training_run import ModelData
 from edged.errors import CorruptError, StorageError
 from edged.storage.files import atomic
 from edged.storage.files.checked_table import CheckedTable
@@ -19,7 +21,9 @@ from edged.storage.journal.journal import Journal
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.domain.judging.gate import Verdict as GateVerdict
+    from typing_extensions import Self
+
+    from edged.domain.json_fields import JsonObject
 
 MODELS = "models"
 JUDGED = "judged"  # name of the registry's value: the newest training run whose candidate was judged
@@ -29,32 +33,34 @@ _FLAGS = ("proven", "pinned")
 
 
 @dataclass(frozen=True)
-class ModelData(Message):
-    """What the registry knows of where a model comes from; None: it does not say.
+class ModelFigures(Message):
+    """What was measured of a model before it was stored; its JSON has all on one level.
 
-    `consumed` is the position in label order up to which the model has learned, with `classes` at its start;
-    `transfer`, `update` and `share` are of weights that came from elsewhere; `form` is what it is served as.
+    `loss_last` is the loss at the end of its training, `numbers` are those of its first verdict, `scale`
+    weighs the errors of its outputs. None: not known, or all outputs count the same.
     """
 
-    first_offset: int | None = None
-    last_offset: int | None = None
-    samples: int | None = None
-    bundle: str | None = None
-    consumed: int | None = None
-    classes: int | None = None
-    transfer: str | None = None
-    update: str | None = None
-    share: float | None = None
-    form: str | None = None
+    loss_last: float | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    scale: tuple[float, ...] | None = None
+
+    def reported(self) -> Mapping[str, float | None]:
+        """Return the figures that reports have: all but `scale`."""
+        measured = self.numbers or self.loss_last is not None
+        return {"loss_last": self.loss_last, **self.numbers} if measured else {}
+
+    def to_json(self) -> JsonObject:
+        """Return the figures as the registry holds them."""
+        return {**self.reported(), **({} if self.scale is None else {"scale": list(self.scale)})}
 
 
 @dataclass(frozen=True)
-class ModelRecord:
+class ModelRecord(Message):
     """The record of one model in the registry.
 
-    `source` is `bundle`, `training` or another word; `data` is stored as it came, `origin` reads it. `proven`
-    says that it passed its probation; a `good` model was champion and proven, a `retired` one was champion
-    without having been proven.
+    `source` is `bundle`, `training` or another word. `created` is Unix seconds. `verdict` is None for a model
+    that was not judged. `proven` says that it passed its probation; a `good` model was champion and proven, a
+    `retired` one was champion without having been proven.
     """
 
     version: int
@@ -63,24 +69,19 @@ class ModelRecord:
     source: str
     run: int | None
     generation: int | None
-    data: dict[str, Any]
-    metrics: dict[str, Any]
-    verdict: dict[str, Any] | None
+    data: ModelData
+    metrics: ModelFigures
+    verdict: Verdict | None
     status: Status
     proven: bool = False
     pinned: bool = False
 
-    @property
-    def origin(self) -> ModelData:
-        """Where the model comes from."""
-        return ModelData.from_json(self.data)
-
-    @property
-    def judged(self) -> GateVerdict | None:
-        """The gate's verdict; None for a model that was not judged."""
-        from edged.domain.judging.gate import Verdict  # the trainer reads records, too, and needs no gate
-
-        return None if self.verdict is None else Verdict.from_json(self.verdict)
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """Read the record in a manifest, or a row; TrainingError when it is none."""
+        given = dict(values["metrics"])
+        first = {name: given.pop(name, None) for name in ("loss_last", "scale")}
+        return super().from_json({**values, "metrics": {**first, "numbers": given}})
 
     def superseded(self, outgoing: Status | None) -> ModelRecord:
         """The record of a champion whose place another has taken."""
@@ -125,9 +126,9 @@ class StoredModels(Journal):
         parent: int | None = None,
         run: int | None = None,
         generation: int | None = None,
-        data: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        verdict: Mapping[str, Any] | None = None,
+        data: ModelData | None = None,
+        metrics: ModelFigures | None = None,
+        verdict: Verdict | None = None,
         status: Status = "candidate",
     ) -> ModelRecord:
         """Take a directory with `model.onnx` into the registry under the next version.
@@ -143,13 +144,13 @@ class StoredModels(Journal):
             with self._writing():
                 version = self._count("model", max([0, *self._on_disk()]) + 1)
             record = ModelRecord(
-                version, parent, created, source, run, generation, dict(data or {}), dict(metrics or {}),
-                None if verdict is None else dict(verdict), status,
+                version, parent, created, source, run, generation, data or ModelData(),
+                metrics or ModelFigures(), verdict, status,
             )  # fmt: skip
             # A copied candidate may bring the manifest of its own publication: it is written anew.
             folder = self._path_of(version)
             try:
-                atomic.publish_directory(staging, folder, extra={"model": asdict(record)}, disk=self._disk)
+                atomic.publish_directory(staging, folder, extra={"model": record.to_json()}, disk=self._disk)
                 with self._writing():
                     self._insert(record)
             except StorageError:
@@ -178,7 +179,7 @@ class StoredModels(Journal):
 
     def _records(self, which: str, *values: int) -> list[ModelRecord]:
         found = _MODELS.select(self._db, which, *values)
-        return [ModelRecord(**row | {name: bool(row[name]) for name in _FLAGS}) for row in found]
+        return [ModelRecord.from_json(row | {name: bool(row[name]) for name in _FLAGS}) for row in found]
 
     def verify(self, version: int, form: Form = FLOAT32) -> Path:
         """Path of the file of a model in this form, all its files compared with the manifest.
@@ -202,7 +203,7 @@ class StoredModels(Journal):
         return sorted(int(path.name) for path in self._models.iterdir() if path.name.isdigit())
 
     def _insert(self, record: ModelRecord) -> None:
-        _MODELS.insert(self._db, vars(record), replace=True)
+        _MODELS.insert(self._db, record.to_json(), replace=True)
 
     def _tables(self) -> tuple[CheckedTable, ...]:
         return (*super()._tables(), _MODELS)

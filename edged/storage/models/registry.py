@@ -13,14 +13,14 @@ was champion last is believed and the pointer written again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from edged.domain.model_files import model_in
-from edged.errors import CorruptError, StorageError
+from edged.errors import CorruptError, StorageError, TrainingError
 from edged.storage.files import atomic
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.checksummed_json import read_sealed, seal
@@ -29,6 +29,8 @@ from edged.storage.samples.erasure import erase_published, rewrite
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from edged.domain.judging.verdict import Verdict
 
 __all__ = ["MODELS", "ModelRecord", "Registry", "Reign"]
 
@@ -94,9 +96,7 @@ class Registry(StoredModels):
 
     # ---- models ----------------------------------------------------------------------------
 
-    def set_status(
-        self, version: int, status: Status, *, verdict: Mapping[str, Any] | None = None
-    ) -> ModelRecord:
+    def set_status(self, version: int, status: Status, *, verdict: Verdict | None = None) -> ModelRecord:
         """Change a model's status, and its verdict where given; the new record.
 
         `good` for the champion means that it passed its probation: it stays `champion`, is `proven`
@@ -113,10 +113,7 @@ class Registry(StoredModels):
                 status = "champion"
             elif status == "champion" and record.status != "champion":
                 raise StorageError("a champion is made by set_champion alone", where=f"model {version}")
-            record = replace(
-                record, status=status, proven=proven,
-                verdict=record.verdict if verdict is None else dict(verdict),
-            )  # fmt: skip
+            record = replace(record, status=status, proven=proven, verdict=verdict or record.verdict)
             with self._writing():
                 self._insert(record)
         return record
@@ -284,7 +281,8 @@ class Registry(StoredModels):
         run = None if record is None else record.run
         trigger = self._db.execute("SELECT trigger FROM runs WHERE id = ?", (run,)).fetchone()
         about = {} if record is None else {
-            "source": record.source, "run": run, "data": record.data, "verdict": record.verdict,
+            "source": record.source, "run": run, "data": record.data.to_json(),
+            "verdict": record.verdict and record.verdict.to_json(),
         }  # fmt: skip
         back = reign.previous is not None and reign.outgoing in BAD
         return {
@@ -319,8 +317,8 @@ class Registry(StoredModels):
     def _insert_from_manifest(self, version: int) -> None:
         """Add the row of a model that has none: a crash came between the two, or `state.db` was lost."""
         try:
-            record = ModelRecord(**atomic.read_manifest(self._path_of(version))["model"])
-        except (CorruptError, KeyError, TypeError):
+            record = ModelRecord.from_json(atomic.read_manifest(self._path_of(version))["model"])
+        except (CorruptError, KeyError, TrainingError, TypeError):
             return  # unreadable: it is never served, and its number is not given again
         if record.status != "rejected":
             record = replace(record, status="candidate")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.events import CandidateRejected, ModelPromoted, ModelRolledBack
-from edged.domain.judging.gate import Verdict
+from edged.domain.judging.verdict import Verdict
 from edged.workbench.evaluation.figures import (
     AlarmCurve,
     AlarmCurves,

@@ -13,9 +13,16 @@ from edged.device.learning.run_queue import RunQueue
 from edged.device.learning.scheduler import HELD_RUN
 from edged.device.startup.recovery import UnfinishedRun
 from edged.domain.commands.tasks import Task
-from edged.domain.judging.gate import Verdict
+from edged.domain.judging.verdict import Verdict
 from edged.domain.training.trainer_messages import RunProgress
-from edged.domain.training.training_run import Candidate, JudgedCandidate, RunEnd, RunOptions
+from edged.domain.training.training_run import (
+    Candidate,
+    JudgedCandidate,
+    RunCause,
+    RunEnd,
+    RunOptions,
+    RunResult,
+)
 from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.errors import EdgedError, RefusedError
 from tests.device.learning.test_urgent_work import House
@@ -87,11 +94,15 @@ def test_a_run_that_has_not_begun_can_be_cancelled_by_each_who_asked(house: Hous
 
 def test_a_run_that_had_ended_untold_is_told_of_after_a_restart_and_not_done_again(house: House) -> None:
     desk, registry, wanted = Desk(), house.desk.registry, house.desk.scheduler.triggers.wanted
-    ended = registry.begin_run("command", 1.0, {"steps": 5, "asked_by": ["a"]})
-    registry.end_run(ended, 2.0, "done", {"steps": 5, "consumed": 90, "engine": "native"})
-    registry.begin_run("command", 3.0, {"asked_by": ["b"]})
+    ended = registry.begin_run("command", 1.0, RunCause(steps=5, asked_by=("a",)))
+    result = RunResult(
+        ended, "command", 1, Path("/a/path"), 40, 1, 40, 90, 0, (), None, False, "b", 5, 0, 1.5, 0.5,
+        "native", 2.0,
+    )  # fmt: skip
+    registry.end_run(ended, 2.0, "done", result)
+    registry.begin_run("command", 3.0, RunCause(asked_by=("b",)))
     house.learning.adopt(RunOptions(steps=5), desk.task("a"))
-    end = RunEnd(ended, engine="native", steps=5)
+    end = RunEnd(ended, "native", 5, 40, 0, 2.0, 1.5, 0.5, 1)
     assert desk.told == [("a", "finished", {**end.answer(), "verdict": None})]
     assert end.answer()["steps"] == 5
     assert wanted(0) is None
@@ -104,7 +115,7 @@ def test_a_run_that_was_cut_off_waits_for_the_end_of_a_pause_and_one_that_has_no
     house: House,
 ) -> None:
     desk, learning, scheduler = Desk(), house.learning, house.desk.scheduler
-    house.desk.registry.begin_run("command", 1.0, {"asked_by": ["a", "b"]})
+    house.desk.registry.begin_run("command", 1.0, RunCause(asked_by=("a", "b")))
     scheduler.triggers.interrupted = scheduler.paused = True
     scheduler.unfinished = UnfinishedRun(1, trained=False)
     for name in ("a", "b"):
@@ -126,7 +137,7 @@ def test_where_only_commands_train_a_run_that_was_cut_off_goes_on_as_the_command
     house: House,
 ) -> None:
     desk, scheduler = Desk(), house.desk.scheduler
-    house.desk.registry.begin_run("command", 1.0, {"asked_by": ["a"]})
+    house.desk.registry.begin_run("command", 1.0, RunCause(asked_by=("a",)))
     scheduler.triggers.interrupted, scheduler.enabled = True, False
     scheduler.unfinished = UnfinishedRun(1, trained=False)
     house.learning.adopt(RunOptions(steps=5), desk.task("a"))
@@ -151,7 +162,7 @@ def test_the_end_of_a_run_is_told_to_all_who_asked_for_it() -> None:
         "loss_last": 0.1, "generation": 3,
     }  # fmt: skip
     judged = JudgedCandidate(Candidate(7, Path("/a/path"), None), Verdict(True, ("better",)), 2, "Learned.")
-    order.finish(RunEnd.of_record(7, "done", record | {"candidate": "/a/path"}), judged)
+    order.finish(RunEnd.from_json({**record, "candidate": "/a/path", "run": 7}), judged)
     verdict = {
         "run": 7, "accepted": True, "reasons": ["better"], "numbers": {}, "forgets": False,
         "form": "float32", "promoted": 2, "summary": "Learned.",
@@ -163,5 +174,5 @@ def test_the_end_of_a_run_is_told_to_all_who_asked_for_it() -> None:
     order.fail(EdgedError("too late"))
     assert len(desk.told) == 4
     failed = QueuedRun(tasks=[desk.task("c")])
-    failed.finish(RunEnd.of_record(8, "failed", {"error": "no memory"}), None)
+    failed.finish(RunEnd(8, outcome="failed", error="no memory"), None)
     assert desk.told[-1] == ("c", "finished", "no memory")

@@ -68,7 +68,7 @@ def test_where_answers_are_right_a_run_takes_fewer_new_rows_unless_their_share_i
         with closing(desk.scheduler.client):
             assert desk.scheduler.usual_options().to_json() == options
             assert desk.scheduler.step() is not None
-        assert desk.registry.runs(1)[0].request == options
+        assert desk.registry.runs(1)[0].request.to_json() == options
         changed = plant.config.training.model_copy(update={"new_share": 0.5})
         desk.scheduler.configure(plant.config.model_copy(update={"training": changed}))
         assert desk.scheduler.usual_options() == RunOptions()
@@ -401,7 +401,7 @@ def test_a_drift_of_errors_trains_now_and_harder(tmp_path: Path, bundle: Bundle)
     assert result is not None
     assert result.trigger == "drift"
     (record,) = desk.registry.runs()
-    assert record.request == {"learning_rate": 0.02, "new_share": 0.5}
+    assert record.request.to_json() == {"learning_rate": 0.02, "new_share": 0.5}
 
 
 def test_a_warning_lets_fewer_labels_start_a_run(tmp_path: Path, bundle: Bundle) -> None:

@@ -145,7 +145,7 @@ def test_a_pointer_that_did_not_move_leaves_the_old_champion(gate: Gate) -> None
         gate.models.set_champion(model.version, "better")
     verdict = gate.models.withdraw(model.version, "disk full")
     assert gate.registry.get(model.version).status == "rejected"
-    assert gate.registry.get(model.version).verdict == verdict.to_json()
+    assert gate.registry.get(model.version).verdict == verdict
     assert gate.reboot().version == 1
 
 

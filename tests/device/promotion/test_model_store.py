@@ -53,7 +53,7 @@ def test_a_better_candidate_is_accepted_and_stored_with_its_verdict(gate: Gate) 
     assert verdict.numbers["candidate_error"] == 0.0
     assert verdict.numbers["latency_s"] > 0
     record = gate.registry.get(model.version)
-    assert record.verdict == verdict.to_json()
+    assert record.verdict == verdict
     assert (record.parent, record.run, record.source) == (gate.champion.version, 1, "training")
     assert record.status == "candidate", "it is champion only when it is crowned"
     assert gate.registry.champion() == gate.champion.version
@@ -71,7 +71,7 @@ def test_a_worse_candidate_is_refused_and_kept_with_the_numbers(tmp_path: Path) 
         assert (verdict.accepted, model) == (False, None)
         assert "right in 0 of " in verdict.reasons[0]
         record = gate.registry.records()[-1]
-        assert (record.status, record.verdict) == ("rejected", verdict.to_json())
+        assert (record.status, record.verdict) == ("rejected", verdict)
         assert gate.registry.champion() == gate.champion.version
         assert gate.models.rejections == 1
 

@@ -19,7 +19,7 @@ from tests.device.gates import Gate
 from tests.device.linear import BAD, BROKEN, GOOD, candidate, inputs, write
 
 if TYPE_CHECKING:
-    from edged.domain.judging.gate import Verdict
+    from edged.domain.judging.verdict import Verdict
     from edged.domain.protocols import ServedModel
 
 
@@ -59,8 +59,8 @@ def test_a_quantised_form_that_is_as_good_serves_and_both_are_told(gate: Gate) -
     assert verdict.numbers["int8_latency_s"] > 0
     assert verdict.reasons[-1].startswith("served as int8: right in 60 of 60 held-back cases")
     record = gate.registry.get(model.version)
-    assert record.verdict == verdict.to_json()
-    assert (verdict.to_json()["form"], record.data["form"]) == ("int8", "int8")
+    assert record.verdict == verdict
+    assert (verdict.to_json()["form"], record.data.form) == ("int8", "int8")
     assert stored(gate, model.version) == ["model.int8.onnx", "model.onnx"]
 
 

@@ -158,7 +158,7 @@ def test_a_bundle_takes_over_trains_and_is_rolled_back(broker: Mosquitto, tmp_pa
             assert finished["outcome"] == "done"
             assert finished["bundle"] != bundle.fingerprint
     with Registry.open(device.state, readonly=True) as registry:
-        assert registry.get(told["version"]).data["bundle"] == bundle.fingerprint
+        assert registry.get(told["version"]).data.bundle == bundle.fingerprint
 
 
 def check_refusals(listener: Listener, address: str, good: bytes, wide: bytes) -> None:

@@ -25,6 +25,7 @@ from edged.device.web.page.sections import SECTIONS, report
 from edged.device.web.page.snapshot import Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
 from edged.domain.judging.metrics import QualityFigures
+from edged.domain.judging.verdict import Verdict
 from edged.domain.messages.sent import EVENTS
 from edged.domain.stream.anomaly_rules import AlarmFigures
 from edged.domain.stream.sample import StoredSample
@@ -32,8 +33,9 @@ from edged.domain.stream.schema import Schema
 from edged.domain.text import DESCRIPTIONS, happening
 from edged.domain.training.label_review import SuspectLabel
 from edged.domain.training.trainer_messages import RunProgress
+from edged.domain.training.training_run import ModelData
 from edged.host.vitals import BoardVitals, Vitals
-from edged.storage.models.registry import ModelRecord, Reign
+from edged.storage.models.records import ModelFigures, ModelRecord, Reign
 from edged.storage.outbox.tables import OutboxBacklog
 from edged.storage.samples.reader import Counters
 from tests.device.web.test_page import HOSTILE, Checker
@@ -70,7 +72,7 @@ def sensor(heard: float, pause: float, output: list[float]) -> Sensor:
 def view(schema: Schema, **more: Any) -> Snapshot:
     request = {"id": HOSTILE, "key": HOSTILE, "sample_ts": NOW, "values": [1.0], "answer": [0.5, 0.25]}
     record = ModelRecord(
-        2, 1, NOW, "training", 1, 1, {}, {}, {"accepted": True, "reasons": [HOSTILE]}, "champion"
+        2, 1, NOW, "training", 1, 1, ModelData(), ModelFigures(), Verdict(True, (HOSTILE,)), "champion"
     )
     first = replace(record, version=1, parent=None, source="bundle", verdict=None, status="good")
     made: dict[str, Any] = {

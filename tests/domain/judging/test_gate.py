@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.judging.gate import Evidence, GateRules, Probation, Retained, Verdict, judge
+from edged.domain.judging.gate import Evidence, GateRules, Probation, Retained, judge
+from edged.domain.judging.verdict import Verdict
 
 Errors = np.ndarray[tuple[int], np.dtype[np.float64]]
 

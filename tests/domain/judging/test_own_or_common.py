@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from edged.domain.judging.own_or_common import OwnOrCommon
-from edged.errors import CorruptError
+from edged.domain.judging.own_or_common import ContestState, OwnOrCommon
+from edged.errors import CorruptError, TrainingError
 
 RNG = np.random.default_rng(1)
 
@@ -48,6 +51,10 @@ def test_it_goes_on_from_what_was_stored() -> None:
     contest.add(wrong(0.1, 50), wrong(0.2, 50))
     other.restore(contest.state())
     assert other.state() == contest.state()
-    for damaged in ({}, {**contest.state(), "spread": -1.0}, {**contest.state(), "lead": float("nan")}, None):
+    for damaged in (replace(contest.state(), spread=-1.0), replace(contest.state(), lead=float("nan"))):
         with pytest.raises(CorruptError):
             other.restore(damaged)
+    assert ContestState.from_json(contest.state().to_json()) == contest.state()
+    for nothing in ("{}", "null"):
+        with pytest.raises(TrainingError):
+            ContestState.from_json(json.loads(nothing))

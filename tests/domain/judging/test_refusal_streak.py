@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edged.domain.judging.gate import Verdict, refuse
 from edged.domain.judging.refusal_streak import MANY, RefusalStreak
+from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.outcomes import too_few
 
 WORSE = {"candidate_error": 0.4, "champion_error": 0.2}

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from edged.domain.judging.gate import Verdict, refuse
+from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.labels.label_trust import (
     FIRST_PAUSE,
     LONGEST_PAUSE,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from edged.domain.federated.messages import RoundAnnouncement
-from edged.domain.federated.round_orders import ROUND_ORDERS, KeptUpdate, TrainRound
+from edged.domain.federated.round_orders import ROUND_ORDERS, FleetModelResult, KeptUpdate, TrainRound
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.training.message import decode, encode
@@ -30,7 +30,9 @@ from edged.domain.training.trainer_messages import (
 from edged.domain.training.training_run import (
     Candidate,
     Challenge,
+    ModelData,
     Received,
+    RunCause,
     RunEnd,
     RunOptions,
     RunResult,
@@ -66,7 +68,8 @@ st.register_type_strategy(Path, st.text("ab/. ", min_size=1).map(Path))
 
 ALL_ORDERS: tuple[type[Message], ...] = (*ORDERS, *ROUND_ORDERS)
 RESULTS = {kind.result() for kind in ALL_ORDERS if issubclass(kind, TrainingOrder)}
-KINDS = [*ALL_ORDERS, *REPORTS, *sorted(RESULTS, key=lambda kind: kind.__name__), KeptUpdate, RunEnd]
+STORED = (KeptUpdate, RunEnd, RunCause, ModelData)
+KINDS = [*ALL_ORDERS, *REPORTS, *sorted(RESULTS, key=lambda kind: kind.__name__), *STORED]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -162,16 +165,13 @@ def test_the_record_of_a_run_has_the_names_that_are_public() -> None:
         "seconds", "written",
     ]  # fmt: skip
     assert RESULT.record()["candidate"] == "/s/candidates/4"
-    assert RunEnd.of_record(4, "done", RESULT.record()).answer() == {
+    tried = FleetModelResult(5, 0.5, 30, None, None, None, None, taken=True, reason="better")
+    assert tried.record() == {"share": 0.5, "taken": True, "reason": "better"}
+    assert RunEnd(6, outcome="failed", error="no memory").record() == {"error": "no memory"}
+    assert RESULT.end().answer() == {
         "run": 4, "engine": "portable", "steps": 60, "samples": 40, "skipped": 0, "seconds": 0.25,
         "loss_first": 1.5, "loss_last": 0.5, "generation": 7, "outcome": "done",
     }  # fmt: skip
-
-
-def test_records_of_earlier_versions_are_read() -> None:
-    assert RunEnd.of_record(4, "done", {"steps": 5, "type": "result"}) == RunEnd(4, steps=5)
-    assert RunEnd.of_record(4, "failed", {"error": "no memory"}).error == "no memory"
-    assert RunEnd.of_record(4, "interrupted", {}).outcome == "interrupted"
 
 
 def test_a_challenger_goes_before_the_gate_first_and_both_say_the_same_of_their_data() -> None:
@@ -183,16 +183,19 @@ def test_a_challenger_goes_before_the_gate_first_and_both_say_the_same_of_their_
     )
     assert own == RESULT.own_candidate()
     data = {"first_offset": 1, "last_offset": 44, "samples": 40, "bundle": "b" * 64, "consumed": 90}
-    assert won.data() == own.data() == data
-    assert own.origin() == {}
+    assert won.data() == own.data()
+    assert own.data().to_json() == data
+    assert own.received is None
 
 
 def test_what_came_from_elsewhere_is_told_as_far_as_it_is_known() -> None:
     told = {"transfer": "t", "update": "u"}
     candidate = Candidate(1, Path("/c"), "b", "weights", received=Received("t", "u"))
-    assert candidate.origin() == told
+    assert candidate.received is not None
+    assert candidate.received.record() == told
     window = {"first_offset": None, "last_offset": None, "samples": 0}
-    assert candidate.data() == {**window, **told, "bundle": "b"}
+    assert candidate.data().to_json() == {**window, **told, "bundle": "b"}
+    assert ModelData().to_json() == {}
     mixed = Received("t", "u", 0.5, {"0": 1.0, "0.5": 0.2})
     assert mixed.to_json() == {**told, "share": 0.5, "losses": {"0": 1.0, "0.5": 0.2}}
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from contextlib import closing
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from edged.domain.training.training_run import RunCause, RunEnd
 from edged.errors import CorruptError, StorageError
 from edged.storage.files.database import connect, migrate
 from edged.storage.journal import journal
-from edged.storage.journal.journal import CommandRecord, CommandRetention
+from edged.storage.journal.journal import CommandRecord, CommandRetention, RunRecord
 from edged.storage.models.registry import Registry
 
 
@@ -32,16 +34,41 @@ def test_boots_are_counted(tmp_path: Path) -> None:
 
 def test_a_run_is_recorded_from_its_beginning(tmp_path: Path) -> None:
     with Registry.open(tmp_path) as registry:
-        assert registry.begin_run("labels", 10.0, {"steps": 5}) == 1
+        assert registry.begin_run("labels", 10.0, RunCause(steps=5)) == 1
         going_on = registry.runs()[0]
-        assert (going_on.trigger, going_on.started, going_on.request) == ("labels", 10.0, {"steps": 5})
+        assert (going_on.trigger, going_on.started, going_on.request) == ("labels", 10.0, RunCause(steps=5))
         assert (going_on.ended, going_on.outcome, going_on.result) == (None, None, None)
-        registry.end_run(1, 12.0, "done", {"loss": 0.5})
+        registry.end_run(1, 12.0, "failed", RunEnd(1, error="no memory"))
         assert registry.begin_run("command", 20.0) == 2
         assert [run.id for run in registry.runs()] == [2, 1]
         done = registry.runs(10)[1]
-        assert (done.ended, done.outcome, done.result) == (12.0, "done", {"loss": 0.5})
+        assert (done.ended, done.outcome, done.result) == (12.0, "failed", {"error": "no memory"})
+        assert done.end == RunEnd(1, outcome="failed", error="no memory")
         assert registry.run_count() == 2
+
+
+def test_what_a_run_began_with_is_stored_by_name(tmp_path: Path) -> None:
+    causes = {
+        RunCause(steps=5, asked_by=("a", "b"), resumes=3): {"steps": 5, "asked_by": ["a", "b"], "resumes": 3},
+        RunCause(transfer="t"): {"transfer": "t"},
+        RunCause(round=7, id="x"): {"round": 7, "id": "x"},
+    }
+    with Registry.open(tmp_path) as registry:
+        for cause in (*causes, None):
+            registry.begin_run("command", 1.0, cause)
+        assert [run.request for run in reversed(registry.runs())] == [*causes, RunCause()]
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        stored = [json.loads(request) for (request,) in db.execute("SELECT request FROM runs ORDER BY id")]
+    assert stored == [*causes.values(), {}]
+
+
+def test_records_of_earlier_versions_are_read() -> None:
+    record = RunRecord(4, "labels", 1.0, RunCause(), 2.0, "done", {"steps": 5, "type": "result"})
+    assert record.end == RunEnd(4, steps=5)
+    failed = replace(record, outcome="failed", result={"error": "no memory"})
+    assert failed.end.error == "no memory"
+    assert replace(record, outcome="interrupted", result={}).end.outcome == "interrupted"
+    assert replace(record, outcome="interrupted", result=None).end == RunEnd(4, outcome="interrupted")
 
 
 def test_a_run_that_a_crash_left_open_is_interrupted(tmp_path: Path) -> None:
@@ -168,7 +195,8 @@ def spoil(path: Path, statement: str) -> None:
 def test_a_row_that_is_not_what_was_written_goes_alone(tmp_path: Path, statement: str, lost: str) -> None:
     with Registry.open(tmp_path) as registry:
         for number in (1, 2):
-            registry.end_run(registry.begin_run("labels", number), number, "done", {"loss": 0.5})
+            run = registry.begin_run("labels", number)
+            registry.end_run(run, number, "done", RunEnd(run))
         registry.set_value("consumed", 6)
         registry.set_value("drift", {"a": [1]})
     spoil(tmp_path / "state.db", statement)

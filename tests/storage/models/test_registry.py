@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from edged.domain.judging.verdict import Verdict, refuse
+from edged.domain.training.training_run import ModelData
 from edged.errors import CorruptError, StorageError
 from edged.storage.files.atomic import verify_directory
 from edged.storage.files.checksummed_json import seal
-from edged.storage.models.records import Reign
+from edged.storage.models.records import ModelFigures, ModelRecord, Reign
 from edged.storage.models.registry import Registry
 from edged.storage.models.reopening_registry import ReopeningRegistry
 from tests.storage.disks import Fault, PowerCutError, TestedDisk, faults
 
 ROOT = Path(__file__).parents[3]
-DATA = {"first_offset": 1, "last_offset": 90, "samples": 80}
+DATA = ModelData(first_offset=1, last_offset=90, samples=80)
 
 
 def staged(state: Path, content: bytes = b"model") -> Path:
@@ -55,8 +57,8 @@ def test_a_model_is_recorded_with_all_that_is_known(tmp_path: Path) -> None:
             run=3,
             generation=9,
             data=DATA,
-            metrics={"loss": 0.5},
-            verdict={"accepted": True},
+            metrics=ModelFigures(0.5, {"gain": 0.25, "losses": 2.0}, (1.0, 3.0)),
+            verdict=Verdict(True, ("better",), {"gain": 0.25}),
         )
         assert record.version == 1
         assert record.status == "candidate"
@@ -65,7 +67,11 @@ def test_a_model_is_recorded_with_all_that_is_known(tmp_path: Path) -> None:
         assert registry.records() == [record]
         assert registry.verify(1).read_bytes() == b"model"
         manifest = verify_directory(tmp_path / "models" / "1")
-        assert manifest["model"]["data"] == DATA
+        assert manifest["model"]["data"] == {"first_offset": 1, "last_offset": 90, "samples": 80}
+        figures = {"loss_last": 0.5, "gain": 0.25, "losses": 2.0, "scale": [1.0, 3.0]}
+        assert manifest["model"]["metrics"] == figures
+        assert record.metrics.reported() == {"loss_last": 0.5, "gain": 0.25, "losses": 2.0}
+        assert ModelRecord.from_json(manifest["model"]) == record
         assert set(manifest["files"]) == {"model.onnx", "probe.npz"}
 
 
@@ -136,9 +142,9 @@ def test_the_order_to_try_at_the_start(tmp_path: Path) -> None:
             if proven:
                 registry.set_status(versions[-1], "good")
         add(registry, tmp_path)
-        registry.set_status(add(registry, tmp_path), "rejected", verdict={"accepted": False})
+        registry.set_status(add(registry, tmp_path), "rejected", verdict=refuse("worse"))
         assert registry.best_loadable() == [5, 4, 2, 1, 3]
-        assert registry.get(7).verdict == {"accepted": False}
+        assert registry.get(7).verdict == refuse("worse")
 
 
 def test_a_champion_is_made_in_one_way_only(tmp_path: Path) -> None:
@@ -380,6 +386,7 @@ def test_the_state_can_be_read_while_the_daemon_runs(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
+from edged.domain.training.training_run import RunEnd
 from edged.storage.models.registry import Registry
 from edged.storage.models.reopening_registry import ReopeningRegistry
 from tests.storage.models.test_registry import add
@@ -391,7 +398,7 @@ while True:
     version = add(registry, state, str(run).encode())
     registry.set_champion(version, "next", 1.0)
     registry.prune(3)
-    registry.end_run(run, 2.0, "done", {"version": version})
+    registry.end_run(run, 2.0, "done", RunEnd(run))
     print(version, flush=True)
 """
 

@@ -245,7 +245,9 @@ def test_no_model_answers_a_sample_after_learning_from_a_label_that_was_not_know
     )  # fmt: skip
     assert report["promotions"] > 10
     with Registry.open(tmp_path / "replay", readonly=True) as registry:
-        newest = {r.version: r.data["last_offset"] - 1 for r in registry.records() if r.data}
+        newest = {
+            r.version: r.data.last_offset - 1 for r in registry.records() if r.data.last_offset is not None
+        }
     scored = range(100, 1000)
     ages = [i - newest[int(replayed.versions[i])] for i in scored if newest[int(replayed.versions[i])] >= 100]
     assert delay < min(ages) <= delay + 5, "as soon as they are known, and not before"

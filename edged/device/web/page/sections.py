@@ -137,7 +137,7 @@ def _model_row(view: Snapshot, record: ModelRecord) -> tuple[str, ...]:
 
 
 def _verdict(record: ModelRecord) -> str:
-    verdict = record.judged
+    verdict = record.verdict
     if verdict is None:
         return "–"
     word, reasons = "Accepted" if verdict.accepted else "Rejected", "; ".join(verdict.reasons)

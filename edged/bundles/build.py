@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.bundles.losses.objective import Given, LossHead, Objective
+    from edged.engines.portable.description import Description
 
 INFERENCE = "inference_model.onnx"
 NATIVE_FILES = (
@@ -227,11 +228,12 @@ def build(
         files = [
             INFERENCE,
             *(NATIVE_FILES if engine != "portable" else ()),
-            *(portable["models"].values() if portable else ()),
+            *(portable.models.values() if portable else ()),
         ]
         described = replace(
             naming.put(_describe(plan, staged, rule.name, seed)),
-            portable=portable, engines=_engines(files), refused=refused,
+            portable=None if portable is None else portable.to_json(),
+            engines=_engines(files), refused=refused,
             change_of=() if standardise is None else standardise.change_of,
         )  # fmt: skip
         described_forms, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, add_note)
@@ -303,7 +305,7 @@ def _portable(
     seed: int,
     refused: dict[str, str],
     add_note: Callable[[str], None],
-) -> Mapping[str, Any] | None:
+) -> Description | None:
     """The description of the step graph, once it is written; None where the bundle has none.
 
     Where the model is for the native engine alone, `refused` gets the reason.
@@ -314,7 +316,7 @@ def _portable(
         source = plan.training_graph()
         evaluation = plan.with_loss(inference_form(plan.model))
         made = build_step_graph(source, evaluation, optimizer)
-        return add_step_graph(staged, made, source, base=staged / INFERENCE, seed=seed)
+        return add_step_graph(staged, made, source, optimizer, base=staged / INFERENCE, seed=seed)
     except BundleError as problem:
         if engine == "portable":
             raise

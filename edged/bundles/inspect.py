@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,7 @@ from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
-    from edged.domain.bundle_contents import Tensor
-    from edged.domain.json_fields import JsonObject
+    from edged.domain.bundle_contents import LossOptions, Tensor, WeightedLoss
     from edged.domain.protocols import Engine, Labels
     from edged.storage.models.bundles import Standardisation
 
@@ -65,7 +64,7 @@ class BundleReport(SparseMessage):
 
     path: Path
     loss: str
-    loss_options: JsonObject
+    loss_options: LossOptions
     optimizer: str
     opset: int
     engines: tuple[str, ...]
@@ -82,7 +81,7 @@ class BundleReport(SparseMessage):
     label: Tensor
     outputs: tuple[Tensor, ...]
     labels: tuple[Tensor, ...]
-    losses: Sequence[JsonObject]
+    losses: tuple[WeightedLoss, ...]
     fingerprint: str
     parameters: tuple[Parameter, ...]
     trainable_size: int
@@ -230,7 +229,7 @@ def _rows(bundle: Bundle, engine: Engine) -> tuple[Floats, Labels]:
         return x, x
     made: list[NDArray[Any]] = []
     for i, label in enumerate(bundle.labels):
-        shape, loss = (ROWS, *label.row), bundle.losses[i]["loss"] if bundle.losses else bundle.loss
+        shape, loss = (ROWS, *label.row), bundle.losses[i].loss if bundle.losses else bundle.loss
         if label.dtype == "int64":
             made.append(rng.integers(0, _classes(bundle, i), shape))
         elif loss == "bce_with_logits":

@@ -121,7 +121,7 @@ def artifacts_build(
         optimizer, weight_decay=weight_decay, clip_norm=clip_norm, momentum=momentum, dampening=dampening,
         nesterov=nesterov, beta1=beta1, beta2=beta2, epsilon=epsilon, bias_correction=bias_correction,
     )  # fmt: skip
-    values = build_from_file(
+    report = build_from_file(
         model, out, loss=loss, optimizer=rule, train=train or [], freeze=freeze or [], data=data,
         standardise=standardise, engine=engine, forms=RequestedForms(ort_format, int8),
         class_weights=class_weights, ignore_index=ignore_index, label_smoothing=label_smoothing,
@@ -129,7 +129,7 @@ def artifacts_build(
         naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),
         stream=stream,
     )  # fmt: skip
-    print_json(values.to_json()) if as_json else output.show_bundle(values.to_json())
+    print_json(report.to_json()) if as_json else output.show_bundle(report)
 
 
 @artifacts_app.command("check")
@@ -150,12 +150,12 @@ def artifacts_check(
     from edged.bundles.commands import check
     from edged.bundles.graph.optimizers import Optimizer
 
-    values = check(
+    report = check(
         model, loss=loss or ["mse"], optimizer=Optimizer.of(optimizer), train=train or [],
         freeze=freeze or [], engine=engine, standardise=standardise, library=library, sequence=sequence,
     )  # fmt: skip
-    print_json(values.to_json()) if as_json else output.show_check(values.to_json())
-    if not values.ok:
+    print_json(report.to_json()) if as_json else output.show_check(report)
+    if not report.ok:
         raise typer.Exit(1)
 
 
@@ -167,8 +167,8 @@ def artifacts_inspect(bundle: BundlePath, as_json: AsJson = False) -> None:
     from edged.storage.models.bundle_archive import as_folder
 
     with as_folder(bundle) as folder:
-        values = replace(inspect(folder), path=bundle).to_json()
-    print_json(values) if as_json else output.show_bundle(values)
+        report = replace(inspect(folder), path=bundle)
+    print_json(report.to_json()) if as_json else output.show_bundle(report)
 
 
 @artifacts_app.command("verify")
@@ -293,12 +293,8 @@ def artifacts_params(
     if put or put_property:
         properties = dict(map(parameters.parse_property, put_property or []))
         parameters.put(bundle, commands.read_parameters(put or []), properties)
-    found = parameters.describe(bundle)
-    if as_json:
-        print_json(found)
-        return
-    output.show_parameters(str(bundle), found["parameters"])
-    output.show_pairs("", found["properties"])
+    report = parameters.describe(bundle)
+    print_json(report.to_json()) if as_json else output.show_parameters(str(bundle), report)
 
 
 @artifacts_app.command("export")
@@ -327,8 +323,8 @@ def artifacts_export(
     wish = ExportRequest(
         tuple(name for name in outputs.split(",") if name), optimise, quantise == "int8", fp16
     )
-    values = export(source, out, wish, unpack=lambda blob: unpack(blob)[0], bundle=bundle, data=data)
-    print_json(values) if as_json else output.show_export(values)
+    report = export(source, out, wish, unpack=lambda blob: unpack(blob)[0], bundle=bundle, data=data)
+    print_json(report.to_json()) if as_json else output.show_export(report)
 
 
 @artifacts_app.command("ops")

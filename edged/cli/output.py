@@ -17,8 +17,13 @@ from edged.domain.text import summary
 from edged.domain.text import when as _when
 
 if TYPE_CHECKING:
+    from edged.bundles.commands import BuildCheck
+    from edged.bundles.export.export import ExportReport
+    from edged.bundles.export.parameters import ParametersReport
+    from edged.bundles.inspect import BundleReport, Parameter
     from edged.cli.doctor import CheckResult
     from edged.device.admin.results import ImportReport, JudgedRun, ListedModel
+    from edged.domain.bundle_contents import LossOptions
     from edged.workbench.evaluation.figures import DetectionFigures, EvaluationComparison, EvaluationReport
     from edged.workbench.experiments.report import RecipeReport
 
@@ -228,58 +233,53 @@ def show_note(text: str) -> None:
     err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def show_bundle(values: Mapping[str, Any]) -> None:
+def show_bundle(report: BundleReport) -> None:
     """Print the result of `edged artifacts build` and `inspect`."""
-    terms = [
-        f"{term['weight']:g}·{term['loss']}({term['output']}{_settings(term.get('options', {}))})"
-        for term in values["losses"]
-    ]
-    single = values["loss"] + _settings(values["loss_options"])
-    say(f"{values['path']}: {' + '.join(terms) or single}, {values['optimizer']}")
-    _show_contents(values)
-    notes = values.get("notes", ())
+    terms = [f"{term.weight:g}·{term.loss}({term.output}{_settings(term.options)})" for term in report.losses]
+    single = report.loss + _settings(report.loss_options)
+    say(f"{report.path}: {' + '.join(terms) or single}, {report.optimizer}")
+    _show_contents(report, {"fingerprint": report.fingerprint})
+    notes = report.notes or ()
     _show_notes(notes)
-    for engine, why in values["refused"].items():
+    for engine, why in report.refused.items():
         if not any(why in note for note in notes):
             say(f"not {engine}: {why}")
 
 
-def _settings(options: Mapping[str, Any]) -> str:
+def _settings(options: LossOptions | None) -> str:
     """Options of a loss in words, behind a comma each."""
-    return "".join(f", {name.replace('_', ' ')} {_listed(value)}" for name, value in options.items())
+    known = {} if options is None else options.to_json()
+    return "".join(f", {name.replace('_', ' ')} {_listed(value)}" for name, value in known.items())
 
 
 def _listed(value: Any) -> str:
     return ":".join(f"{part:g}" for part in (value if isinstance(value, list) else [value]))
 
 
-def show_check(values: Mapping[str, Any]) -> None:
+def show_check(report: BuildCheck) -> None:
     """Print the findings of `edged artifacts check`."""
-    engines = " and ".join(values["engines"])
-    say(
-        f"{values['model']}: " + (f"can be trained by {engines}" if engines else "cannot be trained as it is")
-    )
-    for finding in values["findings"]:
-        where = f"node {finding['node']}: " if finding["node"] else ""
-        operator = f"operator {finding['operator']} " if finding["operator"] else ""
-        remedy = f" → {finding['remedy']}" if finding["remedy"] else ""
-        say(f"not {' nor '.join(finding['engines'])}: {where}{operator}{finding['what']}{remedy}")
-    _show_notes(values["notes"])
-    if "parameters" in values:
-        _show_contents(values)
+    engines = " and ".join(report.engines)
+    say(f"{report.model}: " + (f"can be trained by {engines}" if engines else "cannot be trained as it is"))
+    for finding in report.findings:
+        where = f"node {finding.node}: " if finding.node else ""
+        operator = f"operator {finding.operator} " if finding.operator else ""
+        remedy = f" → {finding.remedy}" if finding.remedy else ""
+        say(f"not {' nor '.join(finding.engines)}: {where}{operator}{finding.what}{remedy}")
+    _show_notes(report.notes)
+    if report.bundle is not None:
+        _show_contents(report.bundle, {})
 
 
-def _show_contents(values: Mapping[str, Any]) -> None:
-    """The parameters of a bundle, and the sizes of its files."""
+def _show_contents(report: BundleReport, more: Mapping[str, str]) -> None:
+    """The parameters of a bundle, and the sizes of its files; `more` comes behind them."""
     table = new_table("", ("parameter", "shape", "size", ""))
-    for row in values["parameters"]:
-        table.add_row(row["name"], _shape(row), f"{row['size']:,}", _trained(row))
-    table.add_row("total", "", f"{values['trainable_size']:,}", "trained")
-    table.add_row("", "", f"{values['frozen_size']:,}", "frozen")
+    for row in report.parameters:
+        table.add_row(row.name, _shape(row), f"{row.size:,}", _trained(row))
+    table.add_row("total", "", f"{report.trainable_size:,}", "trained")
+    table.add_row("", "", f"{report.frozen_size:,}", "frozen")
     out.print(table)
-    sizes = {file["name"]: size(file["bytes"]) for file in values["files"]}
-    mark = {"fingerprint": values["fingerprint"]} if values.get("fingerprint") else {}
-    show_pairs("", _names_of(values) | sizes | {"total": size(values["bytes"])} | mark)
+    sizes = {file.name: size(file.bytes) for file in report.files}
+    show_pairs("", {**_names_of(report), **sizes, "total": size(report.bytes), **more})
 
 
 def say(line: str) -> None:
@@ -292,12 +292,12 @@ def _show_notes(notes: Sequence[str]) -> None:
         say(f"note: {note}")
 
 
-def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
+def _names_of(report: BundleReport) -> dict[str, str]:
     """Names of inputs and outputs, as far as they are known."""
     shown = {}
-    for what, tensor in (("inputs", values["input"]), ("outputs", values["output"])):
-        units = [f" ({unit})" if unit else "" for unit in tensor["units"]] or [""] * len(tensor["names"])
-        names = tensor["names"] or [""] * len(units)
+    for what, tensor in (("inputs", report.input), ("outputs", report.output)):
+        units = [f" ({unit})" if unit else "" for unit in tensor.units] or [""] * len(tensor.names)
+        names = tensor.names or [""] * len(units)
         if names:
             shown[what] = ", ".join(
                 f"{name}{unit}".strip() for name, unit in zip_longest(names, units, fillvalue="")
@@ -305,37 +305,38 @@ def _names_of(values: Mapping[str, Any]) -> dict[str, str]:
     return shown
 
 
-def show_export(values: Mapping[str, Any]) -> None:
+def show_export(report: ExportReport) -> None:
     """Print the result of `edged artifacts export`."""
-    before, after = values["us"]
+    before, after = report.us
     shown = {
-        "size": f"{size(values['bytes'])}, before {size(values['source_bytes'])}",
-        "outputs": ", ".join(values["outputs"]),
+        "size": f"{size(report.bytes)}, before {size(report.source_bytes)}",
+        "outputs": ", ".join(report.outputs),
         "one row": f"{after:g} µs here, before {before:g} µs",
     }
-    if values["difference"] is not None:
-        largest = f"with outputs up to {values['largest']:.3g}"
-        shown["difference"] = f"at most {values['difference']:.3g}, {largest}"
-    if values["float32_layers"]:
-        shown["not quantised"] = ", ".join(values["float32_layers"])
-    show_pairs(values["file"], shown)
+    if report.difference is not None:
+        largest = f"with outputs up to {report.largest:.3g}"
+        shown["difference"] = f"at most {report.difference:.3g}, {largest}"
+    if report.float32_layers:
+        shown["not quantised"] = ", ".join(report.float32_layers)
+    show_pairs(str(report.file), shown)
 
 
-def show_parameters(bundle: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the table of `edged artifacts params`."""
+def show_parameters(bundle: str, report: ParametersReport) -> None:
+    """Print the result of `edged artifacts params`."""
     table = new_table(bundle, ("parameter", "shape", "min", "mean", "max", "std", ""))
-    for row in rows:
-        figures = (f"{row[what]:.4g}" for what in ("min", "mean", "max", "std"))
-        table.add_row(row["name"], _shape(row), *figures, _trained(row))
+    for row in report.parameters:
+        figures = (f"{value:.4g}" for value in (row.min, row.mean, row.max, row.std))
+        table.add_row(row.name, _shape(row), *figures, _trained(row))
     out.print(table)
+    show_pairs("", report.properties)
 
 
-def _shape(row: Mapping[str, Any]) -> str:
-    return "×".join(map(str, row["shape"])) or "scalar"
+def _shape(row: Parameter) -> str:
+    return "×".join(map(str, row.shape)) or "scalar"
 
 
-def _trained(row: Mapping[str, Any]) -> str:
-    return "trained" if row["trainable"] else "frozen"
+def _trained(row: Parameter) -> str:
+    return "trained" if row.trainable else "frozen"
 
 
 def show_findings(findings: Sequence[CheckResult]) -> None:

@@ -57,7 +57,7 @@ def backup(
 
         result = back_up_streams(configs, file, key).to_json()
     else:
-        result = back_up(loader.load(config, stream=stream), file, key)
+        result = back_up(loader.load(config, stream=stream), file, key).to_json()
     print_json(result) if as_json else output.show_pairs("backup", result)
 
 
@@ -79,7 +79,8 @@ def restore(
     if stream is None and holds_streams(file):
         result = restore_streams(loader.load_all(config), file, replace=replace, keys=key or ()).to_json()
     else:
-        result = put_back(loader.load(config, stream=stream), file, replace=replace, keys=key or ())
+        report = put_back(loader.load(config, stream=stream), file, replace=replace, keys=key or ())
+        result = report.to_json()
     print_json(result) if as_json else output.show_pairs("restored", result)
 
 

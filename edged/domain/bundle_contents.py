@@ -7,9 +7,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
+from edged.domain.json_fields import JsonObject
 from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.message import Message, SparseMessage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 REBUILD = "build the bundle again with `edged artifacts build`"
 # Where parameters lie that are delivered apart from a nominal checkpoint, or are too many for a whole one.
@@ -66,18 +72,101 @@ class FileEntry:
 
 
 @dataclass(frozen=True)
-class BundleContents:
+class LossOptions(SparseMessage):
+    """What the name of a loss does not tell; None where it is as usual.
+
+    `class_weights` has how much each class counts, `ignore_index` is the class that does not count, and
+    `label_smoothing` the share of a label that is spread over all classes, from 0 to 1.
+    """
+
+    class_weights: tuple[float, ...] | None = None
+    ignore_index: int | None = None
+    label_smoothing: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedLoss(SparseMessage):
+    """One of the losses that are added up: its output and label by name, and how much it counts."""
+
+    label: str
+    loss: str
+    options: LossOptions | None = None
+    output: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Slot(Message):
+    """Where a parameter lies in a model file, and as what.
+
+    `offset` is the first byte of its values, `scale` that of its scales, float32, one for each slice along
+    `axis`; None where it is float32 itself. `zero` is the byte that stands for 0: 0 for signed integers, 128
+    for unsigned ones. `transposed` says that the integers lie there with the axes the other way round.
+    """
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    scale: int | None = None
+    axis: int = 0
+    zero: int = 0
+    transposed: bool = False
+
+    def to_json(self) -> JsonObject:
+        """Return the fields; of float32 only where it lies."""
+        return self.without(*(("scale", "axis", "zero", "transposed") if self.scale is None else ()))
+
+    @property
+    def possible(self) -> bool:
+        """Whether there can be such a parameter."""
+        scaled = self.scale is None or 0 <= self.axis < len(self.shape)
+        return scaled and min(self.shape, default=1) >= 1
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """First byte and number of bytes of all that it occupies."""
+        size = math.prod(self.shape)
+        if self.scale is None:
+            return [(self.offset, 4 * size)]
+        return [(self.offset, size), (self.scale, 4 * self.shape[self.axis])]
+
+    def write(self, content: bytearray, value: NDArray[np.float32]) -> None:
+        """Put another value in its place."""
+        if self.scale is None:
+            _put(content, self.offset, value.astype("<f4").tobytes())
+            return
+        from edged.domain.judging.quantised import quantise
+
+        whole, scale = quantise(value.reshape(self.shape), self.axis)
+        _put(content, self.scale, scale.astype("<f4").tobytes())
+        laid = whole.T if self.transposed else whole
+        _put(content, self.offset, (laid.astype("<i2") + self.zero).astype("u1").tobytes())
+
+
+def _put(content: bytearray, offset: int, data: bytes) -> None:
+    content[offset : offset + len(data)] = data
+
+
+@dataclass(frozen=True)
+class StoredForm(Message):
+    """A further form of the inference model: its file in the bundle, and where parameters lie in it."""
+
+    file: str
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True)
+class BundleContents(Message):
     """What a bundle directory holds, and everything its `bundle.json` says.
 
     `standardise` names the input statistics inside the graphs, `target_standardise` those of the
     target; both None where the graphs take values as they are. Labels are always in raw units.
-    `portable` describes the step graph for the portable engine, `forms` further forms of the inference model
-    (ORT format, int8) and where parameters lie in them; None where there are none. `refused` has, for an
-    engine that was wanted and is not among `engines`, why it cannot train this model. `made_with` has the
-    versions of what built it, by package.
-    A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` says
-    what is added up: `output`, `loss`, `label` and `weight` of each term. `loss_options` are what the name of
-    the loss does not tell, such as its label smoothing. `properties` are a user's own.
+    `portable` describes the step graph for the portable engine, in the words of the version that built it:
+    `Description` reads them. `forms` are further forms of the inference model (ORT format, int8). Both are
+    None where there are none. `refused` has, for an engine that was wanted and is not among `engines`, why it
+    cannot train this model. `made_with` has the versions of what built it, by package.
+    A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` are what
+    is added up. `properties` are a user's own.
     `context` are half-lives of means: its model sees how samples differ from them, see `TemporalContext`.
     `change_of` are columns of the input: the outputs are changes from their values, and `target_standardise`
     has the statistics of those changes.
@@ -99,14 +188,14 @@ class BundleContents:
     engines: tuple[str, ...] = ("native",)
     seed: int | None = None
     files: Mapping[str, FileEntry] = field(default_factory=dict)
-    portable: Mapping[str, Any] | None = None
+    portable: JsonObject | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     made_with: Mapping[str, str] = field(default_factory=dict)
     more_outputs: tuple[Tensor, ...] = ()
     more_labels: tuple[Tensor, ...] = ()
-    losses: tuple[Mapping[str, Any], ...] = ()
-    loss_options: Mapping[str, Any] = field(default_factory=dict)
-    forms: Mapping[str, Any] | None = None
+    losses: tuple[WeightedLoss, ...] = ()
+    loss_options: LossOptions = LossOptions()
+    forms: Mapping[str, StoredForm] | None = None
     properties: Mapping[str, int | float | str] = field(default_factory=dict)
     context: tuple[float, ...] = ()
     change_of: tuple[int, ...] = ()

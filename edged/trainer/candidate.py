@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,8 +28,8 @@ PROBE_ROWS = 16
 class CandidateExporter:
     """Publishes the weights of engines as candidates.
 
-    They wait in `folder` for the gate. With `weights_metadata` the weights are stored beside each model, with
-    this note; with `quantise` its int8 form, too, where the bundle has one.
+    They wait in `folder` for the gate. With `device`, its id, the weights are stored beside each model, with
+    the note that they are of this device; with `quantise` its int8 form, too, where the bundle has one.
     """
 
     def __init__(
@@ -37,14 +37,10 @@ class CandidateExporter:
         folder: Path,
         bundle: Bundle,
         *,
-        weights_metadata: Mapping[str, Any] | None = None,
+        device: str | None = None,
         quantise: bool = False,
     ) -> None:
-        self._folder, self._suffix, self._weights_metadata = (
-            folder,
-            bundle.inference_model.suffix,
-            weights_metadata,
-        )
+        self._folder, self._suffix, self._device = folder, bundle.inference_model.suffix, device
         self._int8 = BaseModel.of_form(bundle, INT8) if quantise else None
 
     def export(
@@ -62,8 +58,8 @@ class CandidateExporter:
         parameters, beside = engine.parameters(), dict[str, bytes]()
         if self._int8 is not None:
             beside[file_name(self._int8.suffix, INT8)] = bytes(self._int8.with_parameters(parameters))
-        if self._weights_metadata is not None and WEIGHTS_FILE not in files:
-            beside[WEIGHTS_FILE] = pack(parameters, dict(self._weights_metadata))
+        if self._device is not None and WEIGHTS_FILE not in files:
+            beside[WEIGHTS_FILE] = pack(parameters, {"device": self._device})
         beside |= files
         staging, model = self._folder / f"{atomic.STAGING}{run}{name}", file_name(self._suffix)
         with atomic.disk_errors("writing the candidate", staging):

@@ -70,7 +70,7 @@ class Trainer:
         exporter = CandidateExporter(
             state / "candidates",
             bundle,
-            weights_metadata={"device": config.device.id} if beside else None,
+            device=config.device.id if beside else None,
             quantise=config.serving.quantise == INT8,
         )
         self._importer = WeightImporter(task, engine, samples, models, exporter, config.weights.max_bytes)

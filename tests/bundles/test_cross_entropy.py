@@ -122,7 +122,7 @@ def test_the_command_smooths_labels(tmp_path: Path) -> None:
     answer = edged(*build_it, "--label-smoothing", "0.2")
     assert (answer.code, "cross_entropy, label smoothing 0.2, adamw" in answer.out) == (0, True)
     assert edged("artifacts", "verify", out).code == 0
-    assert inspect(out).loss_options == {"label_smoothing": 0.2}
+    assert inspect(out).loss_options.to_json() == {"label_smoothing": 0.2}
     plain = build(model, tmp_path / "plain", loss="cross_entropy")
     smooth, hard = (open_engine("auto", bundle) for bundle in (Bundle.open(out), plain))
     # The same weights come to a larger loss where no label is ever quite sure.

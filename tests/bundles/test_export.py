@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from onnx import TensorProto, numpy_helper
 
 from edged import __version__
 from edged.bundles.build import build
-from edged.bundles.export.export import ExportRequest, export
+from edged.bundles.export.export import ExportReport, ExportRequest, export
 from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.templates import cnn1d, mlp
@@ -40,8 +39,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return build(cnn1d((32, 3), 4, (8, 8)), out, loss="cross_entropy", forms=RequestedForms(ort_format=True))
 
 
-def made(source: Path, out: Path, bundle: Path | None = None, **wish: Any) -> Mapping[str, Any]:
+def made(source: Path, out: Path, bundle: Path | None = None, **wish: Any) -> ExportReport:
     return export(source, out, ExportRequest(**wish), unpack=lambda _: {}, bundle=bundle)
+
+
+def compared(report: ExportReport) -> tuple[float, float]:
+    """The largest difference, and the largest value before."""
+    assert report.difference is not None
+    assert report.largest is not None
+    return report.difference, report.largest
 
 
 def run(path: Path, rows: np.ndarray[Any, Any] = ROWS) -> list[np.ndarray[Any, Any]]:
@@ -52,9 +58,9 @@ def run(path: Path, rows: np.ndarray[Any, Any] = ROWS) -> list[np.ndarray[Any, A
 
 def test_without_a_wish_it_is_the_bundles_own_model(bundle: Bundle, tmp_path: Path) -> None:
     told = made(bundle.path, tmp_path / "model.onnx")
-    assert (told["difference"], told["outputs"], told["float32_layers"]) == (0.0, ["logits"], [])
-    assert told["bytes"] == (tmp_path / "model.onnx").stat().st_size
-    assert min(told["us"]) > 0
+    assert (told.difference, told.outputs, told.float32_layers) == (0.0, ("logits",), ())
+    assert told.bytes == (tmp_path / "model.onnx").stat().st_size
+    assert min(told.us) > 0
     np.testing.assert_array_equal(run(tmp_path / "model.onnx")[0], run(bundle.inference_model)[0])
 
 
@@ -86,8 +92,8 @@ def metadata(path: Path) -> dict[str, str]:
 
 def test_chosen_outputs_are_there_and_nothing_else_is_computed(bundle: Bundle, tmp_path: Path) -> None:
     told = made(bundle.path, tmp_path / "inside.onnx", outputs=("layer2.relu", "layer1"))
-    assert told["outputs"] == ["layer2.relu", "layer1"]
-    assert told["difference"] is None
+    assert told.outputs == ("layer2.relu", "layer1")
+    assert told.difference is None
     inside = onnx.load(str(tmp_path / "inside.onnx"))
     onnx.checker.check_model(inside, full_check=True)
     assert not {"layer3.weight", "layer4.weight"} & {tensor.name for tensor in inside.graph.initializer}
@@ -102,7 +108,7 @@ def test_chosen_outputs_are_there_and_nothing_else_is_computed(bundle: Bundle, t
 @pytest.mark.parametrize("level", ["basic", "extended", "all"])
 def test_an_optimised_model_answers_the_same(bundle: Bundle, tmp_path: Path, level: str) -> None:
     told = made(bundle.path, tmp_path / "model.onnx", optimise=level)
-    assert told["difference"] < 1e-5
+    assert compared(told)[0] < 1e-5
     operators = {node.op_type for node in onnx.load(str(tmp_path / "model.onnx")).graph.node}
     assert "Constant" not in operators, "something was done"
     assert ("FusedConv" in operators) == (level != "basic")
@@ -110,15 +116,17 @@ def test_an_optimised_model_answers_the_same(bundle: Bundle, tmp_path: Path, lev
 
 def test_quantised_it_is_smaller_and_near(bundle: Bundle, tmp_path: Path) -> None:
     told = made(bundle.path, tmp_path / "model.onnx", int8=True)
-    assert 0 < told["difference"] < 0.05 * told["largest"]
-    assert told["bytes"] < 0.8 * told["source_bytes"]
+    difference, largest = compared(told)
+    assert 0 < difference < 0.05 * largest
+    assert told.bytes < 0.8 * told.source_bytes
     operators = [node.op_type for node in onnx.load(str(tmp_path / "model.onnx")).graph.node]
     assert (operators.count("ConvInteger"), operators.count("MatMulInteger")) == (2, 2)
 
 
 def test_half_precision_halves_the_weights_and_rounds_them_once(bundle: Bundle, tmp_path: Path) -> None:
     told = made(bundle.path, tmp_path / "model.onnx", fp16=True, optimise="extended")
-    assert 0 < told["difference"] < 1e-2 * told["largest"]
+    difference, largest = compared(told)
+    assert 0 < difference < 1e-2 * largest
     tensors = {t.name: t for t in onnx.load(str(tmp_path / "model.onnx")).graph.initializer}
     kept = tensors["float16/layer3.weight"]
     assert kept.data_type == TensorProto.FLOAT16
@@ -126,14 +134,13 @@ def test_half_precision_halves_the_weights_and_rounds_them_once(bundle: Bundle, 
     (weight,) = [numpy_helper.to_array(t) for t in source if t.name == "layer3.weight"]
     np.testing.assert_array_equal(numpy_helper.to_array(kept), weight.astype(np.float16))
     weights = sum(int(np.prod(t.dims)) for t in source if t.data_type == TensorProto.FLOAT)
-    assert told["bytes"] < told["source_bytes"] - weights, (
-        "two bytes a weight are saved, less what Casts cost"
-    )
+    assert told.bytes < told.source_bytes - weights, "two bytes a weight are saved, less what Casts cost"
 
 
 def test_both_at_once_in_ort_format(bundle: Bundle, tmp_path: Path) -> None:
     told = made(bundle.path, tmp_path / "model.ort", int8=True, fp16=True, outputs=("logits", "layer3.relu"))
-    assert 0 < told["difference"] < 0.05 * told["largest"]
+    difference, largest = compared(told)
+    assert 0 < difference < 0.05 * largest
     assert root((tmp_path / "model.ort").read_bytes(), b"ORTM").text(0) == "6"
     assert len(run(tmp_path / "model.ort")) == 2
 
@@ -176,7 +183,7 @@ def test_a_stored_model_in_ort_format_becomes_onnx_again_with_its_bundle(
     folder.mkdir()
     engine.export(folder / "model.ort")
     told = made(folder, tmp_path / "model.onnx", bundle=bundle.path)
-    assert told["difference"] == 0.0
+    assert told.difference == 0.0
     np.testing.assert_allclose(
         run(tmp_path / "model.onnx")[0], run(folder / "model.ort")[0], rtol=1e-5, atol=1e-5
     )
@@ -203,7 +210,7 @@ def test_what_upstream_made_and_the_registry_keeps_is_exported_too(bundle: Bundl
     stored.mkdir()
     plain = build(mlp(4, 2, (3,)), tmp_path / "plain", loss="cross_entropy")
     UsualEngine(plain).export(stored / "model.onnx")
-    assert made(stored, tmp_path / "stored.onnx", int8=True)["difference"] > 0
+    assert compared(made(stored, tmp_path / "stored.onnx", int8=True))[0] > 0
 
 
 def test_the_command_compares_on_recorded_data(bundle: Bundle, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,14 @@ from edged.bundles.graph.ort_format import initializers
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.inspect import inspect, verify
 from edged.bundles.source.standardise import Statistics
+from edged.domain.bundle_contents import Slot, StoredForm
 from edged.domain.protocols import LearningRate
 from edged.engines import model_parameters, open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.flatbuffer import root
 from edged.errors import BundleError, CorruptError, ModelError, UnavailableError
+from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.bundles import Bundle
 from tests.bundles.models import chain, model
 from tests.commands import edged
@@ -200,20 +203,24 @@ def test_a_file_of_another_format_version_is_refused_with_what_to_do(bundle: Bun
         initializers(b"no model at all, whatever its name")
 
 
-def test_a_description_that_is_not_whole_is_refused(bundle: Bundle) -> None:
-    from dataclasses import replace
-
+def test_a_description_that_is_not_whole_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     assert bundle.forms is not None
-    broken: list[Any] = [
-        {"file": "elsewhere.onnx", "slots": []},
-        {"file": "inference_int8.ort"},
-        {"slots": []},
-        7,
-    ]
+    assert seal(bundle.to_json()) == (bundle.path / "bundle.json").read_bytes()
+    file, values = tmp_path / "bundle.json", dict(read_sealed(bundle.path / "bundle.json"))
+    broken: list[Any] = [{"file": "inference_int8.ort"}, {"slots": []}, {"file": 7, "slots": []}, 7]
     for wrong in broken:
+        file.write_bytes(seal({**values, "forms": {"int8": wrong}}))
+        with pytest.raises(CorruptError, match=r"StoredForm\S* is missing or wrong"):
+            Bundle.open(tmp_path, verify=False)
+    slot = Slot("layer1.weight", 0, (32, 4), scale=9, axis=1)
+    for impossible in (
+        StoredForm("elsewhere.onnx", ()),
+        replace(bundle.forms["int8"], slots=(replace(slot, shape=(0,), scale=None),)),
+        replace(bundle.forms["int8"], slots=(replace(slot, axis=2),)),
+    ):
         with pytest.raises(CorruptError, match="not whole"):
-            BaseModel.of_form(replace(bundle, forms={"int8": wrong}), "int8")
-    outside = {**bundle.forms["int8"], "slots": [{"name": "layer1.bias", "offset": 10**9, "shape": [32]}]}
+            BaseModel.of_form(replace(bundle, forms={"int8": impossible}), "int8")
+    outside = replace(bundle.forms["int8"], slots=(Slot("layer1.bias", 10**9, (32,)),))
     base = BaseModel.of_form(replace(bundle, forms={"int8": outside}), "int8")
     assert base is not None
     with pytest.raises(CorruptError, match="outside of the file"):

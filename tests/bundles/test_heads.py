@@ -26,6 +26,7 @@ from edged.engines import open_engine
 from edged.engines.native import api as training_api
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError, ConfigError, TrainingError
+from edged.storage.files.checksummed_json import seal
 from edged.storage.models.bundles import Bundle
 from tests.commands import edged, write_config
 from tests.installed import ENGINES, needs_native
@@ -88,7 +89,7 @@ def test_the_bundle_tells_outputs_labels_and_losses(bundle: Bundle) -> None:
         ("state", "level"),
     )
     assert [label.name for label in bundle.labels] == ["labels.state", "target.level"]
-    assert [(term["output"], term["weight"]) for term in bundle.losses] == [("state", 1.0), ("level", 0.3)]
+    assert [(term.output, term.weight) for term in bundle.losses] == [("state", 1.0), ("level", 0.3)]
     assert Bundle.open(bundle.path) == bundle
     told = inspect(bundle.path)
     assert [label.dtype for label in told.labels] == ["int64", "float32"]
@@ -249,6 +250,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         ("mse", 0.3),
     ]
     assert answer["losses"][0]["options"] == {"class_weights": [1, 2, 3]}
+    assert seal(Bundle.open(tmp_path / "b").to_json()) == (tmp_path / "b" / "bundle.json").read_bytes()
     says = "1·cross_entropy(state, class weights 1:2:3) + 0.3·mse(level), adamw"
     assert says in edged("artifacts", "inspect", tmp_path / "b").out
 

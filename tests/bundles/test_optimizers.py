@@ -16,6 +16,7 @@ from edged.config import loader
 from edged.config.training import OptimizerConfig
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.training.optimizers import DEFAULTS, OPTIMIZERS, OPTIONS
+from edged.engines.portable.description import Description
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
 from edged.workbench.experiments.config import RecipeConfig
@@ -115,11 +116,5 @@ def test_a_configured_optimizer_is_what_the_standard_network_is_built_with(tmp_p
     config = loader.load(write_config(tmp_path, stream, model={"optimizer": optimizer, "hidden": [4]}))
     built = Bundle.open(with_bundle(config).storage.dir / "bundle")
     assert built.optimizer == "sgd_momentum"
-    assert built.portable is not None
-    told = built.portable["optimizer"]
-    assert {key: told[key] for key in ("momentum", "nesterov", "clip_norm", "weight_decay")} == {
-        "momentum": 0.7,
-        "nesterov": True,
-        "clip_norm": 2.0,
-        "weight_decay": 0.0,
-    }
+    told = Description.of(built).optimizer
+    assert (told.momentum, told.nesterov, told.clip_norm, told.weight_decay) == (0.7, True, 2.0, 0.0)

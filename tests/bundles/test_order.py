@@ -80,7 +80,7 @@ def test_statistics_and_choices_are_taken(tmp_path: Path) -> None:
     assert order(json.dumps(asked)).returncode == 0
     bundle = Bundle.open(tmp_path / "b")
     assert (bundle.loss, bundle.optimizer, bundle.seed) == ("cross_entropy", "sgd", 1)
-    assert bundle.loss_options["label_smoothing"] == 0.1
+    assert bundle.loss_options.label_smoothing == 0.1
     assert get(bundle.path, "input.mean").tolist() == statistics["mean"]
 
 

@@ -47,13 +47,13 @@ def usual(tmp_path: Path) -> Bundle:
 
 
 def test_the_table_tells_shapes_and_values(bundle: Bundle) -> None:
-    rows = {row["name"]: row for row in parameters.describe(bundle.path)["parameters"]}
-    assert rows["layer1.weight"]["shape"] == [3, 4]
-    assert rows["layer1.weight"]["trainable"]
-    assert not rows["input.mean"]["trainable"]
-    assert rows["layer1.bias"]["max"] == 0.0
+    rows = {row.name: row for row in parameters.describe(bundle.path).parameters}
+    assert rows["layer1.weight"].shape == (3, 4)
+    assert rows["layer1.weight"].trainable
+    assert not rows["input.mean"].trainable
+    assert rows["layer1.bias"].max == 0.0
     weight = parameters.get(bundle.path, "layer1.weight")
-    assert rows["layer1.weight"]["mean"] == pytest.approx(weight.mean())
+    assert rows["layer1.weight"].mean == pytest.approx(weight.mean())
 
 
 def test_what_is_put_in_is_where_every_engine_begins(bundle: Bundle, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_properties_are_set_and_read_wherever_they_are_kept(bundle: Bundle) -> N
     changed = Bundle.open(bundle.path)
     assert changed.properties == {"steps": 12, "rate": 0.5, "who": "me"}
     parameters.put(bundle.path, {}, {"steps": 13})
-    assert parameters.describe(bundle.path)["properties"] == {"steps": 13, "rate": 0.5, "who": "me"}
+    assert parameters.describe(bundle.path).properties == {"steps": 13, "rate": 0.5, "who": "me"}
     assert parameters.get_property(bundle.path, "rate") == 0.5
     with pytest.raises(ConfigError, match=r"there is no such property .*rate, steps, who"):
         parameters.get_property(bundle.path, "absent")
@@ -131,8 +131,8 @@ def test_training_keeps_the_properties(tmp_path: Path, engine: str) -> None:
     trained.save(tmp_path / "s")
     (tmp_path / "s" / "state.safetensors").unlink(missing_ok=True)
     found = parameters.describe(tmp_path / "s")
-    assert found["properties"] == {"serial": "x-7", "rate": 0.25}
-    assert (found["optimizer_state"], found["step"]) == (True, 1)
+    assert found.properties == {"serial": "x-7", "rate": 0.25}
+    assert (found.optimizer_state, found.step) == (True, 1)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def trained(folder: Path, engine: str) -> Path:
 @pytest.mark.parametrize("engine", ["native", "portable"])
 def test_a_generation_of_checkpoints_is_read_and_stays_as_it_is(tmp_path: Path, engine: str) -> None:
     path = trained(tmp_path, engine)
-    rows = {row["name"]: row for row in parameters.describe(path)["parameters"]}
-    assert (rows["layer1.weight"]["trainable"], rows["layer1.bias"]["trainable"]) == (True, False)
+    rows = {row.name: row for row in parameters.describe(path).parameters}
+    assert (rows["layer1.weight"].trainable, rows["layer1.bias"].trainable) == (True, False)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     with pytest.raises(ConfigError, match="a generation of checkpoints stays as it is"):
         parameters.put(path, {"layer1.bias": np.ones(3)})
@@ -211,7 +211,7 @@ def test_what_upstream_has_made_is_read_and_changed(tmp_path: Path) -> None:
         frozen_params=["layer1.bias", "layer2.weight", "layer2.bias"],
         optimizer=artifacts.OptimType.AdamW, artifact_directory=str(tmp_path), nominal_checkpoint=True,
     )  # fmt: skip
-    rows = {row["name"]: row["trainable"] for row in parameters.describe(tmp_path)["parameters"]}
+    rows = {row.name: row.trainable for row in parameters.describe(tmp_path).parameters}
     assert rows == {"layer1.weight": True, "layer1.bias": False, "layer2.weight": False, "layer2.bias": False}
     parameters.put(tmp_path, {"layer2.bias": np.array([3.0, 4.0])}, {"n": 1})
     np.testing.assert_array_equal(parameters.get(tmp_path, "layer2.bias"), [3, 4])

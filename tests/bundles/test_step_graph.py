@@ -15,6 +15,7 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.bundles.step_graph.portable import MODELS
 from edged.domain.training.optimizers import OPTIMIZERS
+from edged.engines.portable.description import Description
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -32,8 +33,9 @@ def test_every_graph_is_standard_and_suits_old_runtimes(tmp_path: Path, optimize
         mlp(5, 3, (8,)), tmp_path / "b", loss=loss, optimizer=optimizer, standardise=statistics,
         engine="portable",
     )  # fmt: skip
-    assert bundle.portable is not None
-    assert bundle.portable["models"] == MODELS
+    description = Description.of(bundle)
+    assert description.models == MODELS
+    assert description.to_json() == bundle.portable
     for name in MODELS.values():
         model = onnx.load(str(bundle.path / name))
         assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17)]

@@ -155,15 +155,13 @@ class Workshop:
         *,
         stopping: Callable[[], bool] = lambda: False,
         wanted: Callable[[], bool] = lambda: False,
-        weights_metadata: dict[str, str] | None = None,
+        device: str | None = None,
         base: Base = "checkpoint",
     ) -> TrainingRun:
         """A learner that takes up what the checkpoints hold."""
         engine = engine or UsualEngine(self.bundle)
         task, control, models = self.task, Control(self.reports, stopping, wanted), ChosenChampion(self)
-        exporter = CandidateExporter(
-            self.folder / "candidates", self.bundle, weights_metadata=weights_metadata
-        )
+        exporter = CandidateExporter(self.folder / "candidates", self.bundle, device=device)
         challenges = Challenges(task, EngineFactory(engine.name, self.bundle), self.log, control)
         self.importer = WeightImporter(task, engine, self.log, models, exporter, LIMIT)
         self.sampler = BatchSampler(task, self.log, control)

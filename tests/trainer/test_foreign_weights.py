@@ -47,7 +47,7 @@ class Bench:
         self.adopter = self.shop.importer
 
     def make_trainee(self) -> Any:
-        return self.shop.trainee(self.engine, weights_metadata={} if self.engine.name == "native" else None)
+        return self.shop.trainee(self.engine, device="d" if self.engine.name == "native" else None)
 
     def crowned(self, candidate: Path, source: str) -> int:
         record = self.registry.add(candidate, created=1.0, source=source)

@@ -149,7 +149,7 @@ def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> 
     shop = Workshop(tmp_path, bundle, average=0.0)
     shop.feed(*task(100))
     engine = UsualEngine(bundle)
-    trainee = shop.trainee(engine, weights_metadata={"device": "d"})
+    trainee = shop.trainee(engine, device="d")
     result = trainee.run(shop.request())
     tensors, note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
     assert note["device"] == "d"
@@ -162,7 +162,7 @@ def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
 ) -> None:
     shop, engine = Workshop(tmp_path, bundle), UsualEngine(bundle)
     shop.feed(*task(100))
-    trainee = shop.trainee(engine, weights_metadata={"device": "d"})
+    trainee = shop.trainee(engine, device="d")
     for _ in range(2):
         result = trainee.run(shop.request("command", steps=50))
         served, _note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())

@@ -21,6 +21,7 @@ from edged.bundles.source import foreign
 from edged.bundles.source.normalise import parameter_names, read_model
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, SUFFIXES, model_in
+from edged.domain.training.message import SparseMessage
 from edged.engines import model_parameters, open_engine
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError, CorruptError
@@ -31,8 +32,6 @@ from edged.storage.recordings import read_stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
 
     Unpack = Callable[[bytes], dict[str, NDArray[np.float32]]]
 
@@ -62,6 +61,37 @@ class ExportRequest:
     fp16: bool = False
 
 
+@dataclass(frozen=True)
+class ExportReport(SparseMessage):
+    """What came of an export, and how it compares with the model that it was made of.
+
+    Attributes
+    ----------
+    file
+        The file that was written.
+    bytes, source_bytes
+        Its size, and that of the model before.
+    outputs
+        Names of its outputs.
+    float32_layers
+        Layers that could not be quantised.
+    difference, largest
+        Largest difference of the main output, and its largest value before; None where it is no output any
+        more.
+    us
+        Time of one row here, before and after, in µs.
+    """
+
+    file: Path
+    bytes: int
+    source_bytes: int
+    outputs: tuple[str, ...]
+    float32_layers: tuple[str, ...]
+    difference: float | None
+    us: tuple[float, float]
+    largest: float | None = None
+
+
 def export(
     source: Path,
     out: Path,
@@ -70,8 +100,8 @@ def export(
     unpack: Unpack,
     bundle: Path | None = None,
     data: Path | None = None,
-) -> JsonObject:
-    """Write a model to `out`, as ONNX or in ORT format as its name ends; what came of it, ready for JSON.
+) -> ExportReport:
+    """Write a model to `out`, as ONNX or in ORT format as its name ends.
 
     Parameters
     ----------
@@ -117,14 +147,11 @@ def export(
         halve(model)
     content = _written(model, out.suffix, wish, _metadata(source, bundle))
     publish_file(out, content)
-    return {
-        "file": str(out),
-        "bytes": len(content),
-        "source_bytes": len(before),
-        "outputs": [str(value.name) for value in model.graph.output],
-        "float32_layers": left,
-        **_compared(before, content, main, rows),
-    }
+    outputs = tuple(str(value.name) for value in model.graph.output)
+    old, new = _session(before), _session(content)
+    difference, largest = _compared(old, new, main, rows) if main in outputs else (None, None)
+    us = (_microseconds(old, rows[:1]), _microseconds(new, rows[:1]))
+    return ExportReport(out, len(content), len(before), outputs, tuple(left), difference, us, largest)
 
 
 def _read(source: Path, bundle: Path | None, unpack: Unpack) -> onnx.ModelProto:
@@ -250,15 +277,10 @@ def _rows(model: onnx.ModelProto, data: Path | None) -> NDArray[np.float32]:
     return x.reshape(-1, *shape)
 
 
-def _compared(before: bytes, after: bytes, output: str, rows: NDArray[np.float32]) -> dict[str, Any]:
-    """Largest difference of the main output, where it is still there, and the time of a row, in µs."""
-    sessions = [_session(content) for content in (before, after)]
-    times = [_microseconds(session, rows[:1]) for session in sessions]
-    figures: dict[str, Any] = {"difference": None, "us": times}
-    if output in [value.name for value in sessions[1].get_outputs()]:
-        old, new = (session.run([output], {session.get_inputs()[0].name: rows})[0] for session in sessions)
-        figures |= {"difference": float(np.abs(new - old).max()), "largest": float(np.abs(old).max())}
-    return figures
+def _compared(before: Any, after: Any, output: str, rows: NDArray[np.float32]) -> tuple[float, float]:
+    """Largest difference of an output of two sessions, and its largest value in the first."""
+    old, new = (session.run([output], {session.get_inputs()[0].name: rows})[0] for session in (before, after))
+    return float(np.abs(new - old).max()), float(np.abs(old).max())
 
 
 def _session(content: bytes) -> Any:

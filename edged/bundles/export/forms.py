@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -17,9 +17,10 @@ import onnx
 from edged.bundles.export.int8 import Quantiser, left_in_float32, scale_name, whole_name
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.ort_format import SUFFIX, initializers, write_optimised
+from edged.domain.bundle_contents import Slot, StoredForm
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, INT8, Form
-from edged.engines.onnx.base_model import BaseModel, Slot
+from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import raw_offsets
 from edged.engines.runtime import ort
 from edged.errors import BundleError
@@ -27,7 +28,7 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.json_fields import JsonObject
+    from edged.bundles.export.int8 import QuantisedWeights
 
 BASE: dict[Form, str] = {FLOAT32: "inference_model.onnx", INT8: "inference_int8.onnx"}
 GRAPHS = (onnxruntime_generator.TRAINING, onnxruntime_generator.EVALUATION, onnxruntime_generator.OPTIMIZER)
@@ -55,7 +56,7 @@ def add_forms(
     wanted: RequestedForms,
     files: Sequence[str],
     add_note: Callable[[str], None] | None = None,
-) -> tuple[JsonObject | None, list[str]]:
+) -> tuple[Mapping[str, StoredForm] | None, list[str]]:
     """Write the wanted forms into the bundle being made.
 
     Parameters
@@ -80,24 +81,24 @@ def add_forms(
     BundleError
         When the graph cannot be had in this form.
     """
-    forms: dict[str, Any] = {}
+    forms: dict[str, StoredForm] = {}
     added: list[str] = []
     if wanted.int8:
         layers = _quantise(staged, names, add_note)
         forms[INT8] = _place(staged, INT8, names, layers, ort_format=wanted.ort_format)
-        added.append(forms[INT8]["file"])
+        added.append(forms[INT8].file)
     if wanted.ort_format:
         forms[FLOAT32] = _place(staged, FLOAT32, names, {}, ort_format=True)
         graphs = [name for name in GRAPHS if name in files]
         for name in graphs:
             write_optimised(staged / name, (staged / name).with_suffix(SUFFIX), LEVELS[0])
-        added += [forms[FLOAT32]["file"], *(Path(name).with_suffix(SUFFIX).name for name in graphs)]
+        added += [forms[FLOAT32].file, *(Path(name).with_suffix(SUFFIX).name for name in graphs)]
     return forms or None, added
 
 
 def _quantise(
     staged: Path, names: Sequence[str], add_note: Callable[[str], None] | None
-) -> Mapping[str, Mapping[str, Any]]:
+) -> Mapping[str, QuantisedWeights]:
     quantiser = Quantiser(onnx.load(str(staged / BASE[FLOAT32])), names)
     model = quantiser.run()
     onnx.save(model, str(staged / BASE[INT8]))
@@ -111,10 +112,10 @@ def _place(
     staged: Path,
     form: Form,
     names: Sequence[str],
-    layers: Mapping[str, Mapping[str, Any]],
+    layers: Mapping[str, QuantisedWeights],
     *,
     ort_format: bool,
-) -> dict[str, Any]:
+) -> StoredForm:
     """The description of a form: its file, in ORT format where that is wanted, and the slots in it."""
     source = staged / BASE[form]
     shapes = _shapes(staged / BASE[FLOAT32], names)
@@ -122,7 +123,7 @@ def _place(
     if plain is None:
         raise BundleError("parameters are not stored as raw data", where=str(source))
     if not ort_format:
-        return {"file": source.name, "slots": plain}
+        return StoredForm(source.name, plain)
     out = source.with_suffix(SUFFIX)
     for level in LEVELS:
         write_optimised(source, out, level, weights_change=True)
@@ -131,46 +132,47 @@ def _place(
         if slots is not None and _accepts_weights(source, plain, out, slots, TOLERANCES[form]):
             if form == INT8:
                 source.unlink()
-            return {"file": out.name, "slots": slots}
+            return StoredForm(out.name, slots)
     raise BundleError(
         "weights cannot be replaced in its ORT format", where=str(source), remedy="build without --ort-format"
     )
 
 
-def _shapes(model: Path, names: Sequence[str]) -> dict[str, list[int]]:
-    tensors = {tensor.name: list(tensor.dims) for tensor in onnx.load(str(model)).graph.initializer}
+def _shapes(model: Path, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    tensors = {tensor.name: tuple(tensor.dims) for tensor in onnx.load(str(model)).graph.initializer}
     return {name: tensors[name] for name in names if name in tensors}
 
 
 def _slots(
-    places: Mapping[str, int], shapes: Mapping[str, list[int]], layers: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]] | None:
+    places: Mapping[str, int],
+    shapes: Mapping[str, tuple[int, ...]],
+    layers: Mapping[str, QuantisedWeights],
+) -> tuple[Slot, ...] | None:
     """Where the parameters lie; None where one of them does not."""
-    made: list[dict[str, Any]] = []
+    made: list[Slot] = []
     for name, shape in shapes.items():
         if name in layers:
             whole, scale = places.get(whole_name(name)), places.get(scale_name(name))
             if whole is None or scale is None:
                 return None
-            made.append({"name": name, "offset": whole, "shape": shape, "scale": scale, **layers[name]})
+            made.append(Slot(name, whole, shape, scale, **vars(layers[name])))
         if name in places:
-            made.append({"name": name, "offset": places[name], "shape": shape})
+            made.append(Slot(name, places[name], shape))
         elif name not in layers:
             return None
-    return made
+    return tuple(made)
 
 
 def _accepts_weights(
-    source: Path, plain: list[dict[str, Any]], out: Path, slots: list[dict[str, Any]], tolerance: float
+    source: Path, plain: Sequence[Slot], out: Path, slots: Sequence[Slot], tolerance: float
 ) -> bool:
     """Whether both files answer alike once both have other weights."""
     rng = np.random.default_rng(0)
-    names = {item["name"]: tuple(item["shape"]) for item in plain}
-    values = {name: _like_weights(rng, shape) for name, shape in names.items()}
+    values = {slot.name: _like_weights(rng, slot.shape) for slot in plain}
     answers = []
     with tempfile.TemporaryDirectory() as folder:
         for path, inputs in ((source, plain), (out, slots)):
-            base = BaseModel(path, None, [Slot.of(item) for item in inputs], names)
+            base = BaseModel(path, None, inputs, values)
             changed = Path(folder) / path.name
             changed.write_bytes(base.with_parameters(values))
             answers.append(_answer(changed))

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.graph.edit import consumed, node, reads
 from edged.domain.judging.quantised import quantise
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import BundleError
 
 # Convolutions of onnxruntime's CPU take unsigned weights alone. In products x86 without VNNI adds pairs of
@@ -39,14 +40,17 @@ def _added(name: str, what: str) -> str:
     return _ADDED.format(name, what)
 
 
-class Quantiser:
-    """Rewrites one graph.
+@dataclass(frozen=True)
+class QuantisedWeights:
+    """How the weights of a layer lie in a quantised graph; the fields are those of `Slot`."""
 
-    Attributes
-    ----------
-    layers
-        What became of the weights: a description of each as `Slot` reads it, without offsets.
-    """
+    axis: int
+    transposed: bool
+    zero: int = UNSIGNED
+
+
+class Quantiser:
+    """Rewrites one graph; `layers` are the weights that it has quantised, by parameter."""
 
     def __init__(self, model: onnx.ModelProto, names: Iterable[str]) -> None:
         self.model = onnx.ModelProto()
@@ -60,7 +64,7 @@ class Quantiser:
         }
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: dict[str, list[str]] = {}
-        self.layers: dict[str, dict[str, Any]] = {}
+        self.layers: dict[str, QuantisedWeights] = {}
 
     def run(self) -> onnx.ModelProto:
         """The quantised model; BundleError where it has no layer of a kind that can be."""
@@ -170,7 +174,7 @@ class Quantiser:
         laid = whole.T if transposed else whole
         self._constant(whole_name(name), (laid.astype(np.int16) + UNSIGNED).astype(np.uint8))
         self._constant(scale_name(name), scale.reshape(scale_shape))
-        layer = {"axis": axis, "zero": UNSIGNED, "transposed": transposed}
+        layer = QuantisedWeights(axis, transposed)
         if self.layers.setdefault(name, layer) != layer:
             raise BundleError(
                 "its weights are used in two different ways", where=name, remedy="leave out int8"

@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 
 from edged.bundles.export.forms import BASE
 from edged.bundles.graph.external_data import set_apart
+from edged.bundles.inspect import Parameter
 from edged.bundles.source.contents import ModelContents, held_in
+from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, INT8
+from edged.domain.training.message import Message
 from edged.engines.native import checkpoint as training_checkpoint
+from edged.engines.native.checkpoint import Property
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import raw_offsets
 from edged.errors import ConfigError
@@ -25,19 +29,38 @@ from edged.storage.files.atomic import disk_errors, publish_file, staging_path
 from edged.storage.models.bundles import DESCRIPTION, Bundle, publish, seal
 
 if TYPE_CHECKING:
-    from edged.engines.native.checkpoint import Property, TrainingCheckpoint
+    from edged.engines.native.checkpoint import TrainingCheckpoint
 
 Floats = NDArray[np.float32]
 
 _NUMBER = re.compile(r"[+-]?\d+")
 
 
-def describe(path: Path) -> Mapping[str, Any]:
-    """Describe the parameters of a bundle or checkpoint.
+@dataclass(frozen=True)
+class ParameterFigures(Parameter):
+    """A parameter with the smallest, largest and mean of its values, and their standard deviation."""
 
-    `parameters` is a table: of each `name`, `shape`, `size`, `trainable`, and `min`, `max`, `mean`, `std` of
-    its values. `properties` are by name. `optimizer_state` is whether moments are there, `step` the number
-    of updates that they are from.
+    min: float
+    max: float
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class ParametersReport(Message):
+    """What a bundle or checkpoint holds: parameters, and the properties by name that a user gave it.
+
+    `optimizer_state` is whether moments are there, `step` the number of updates that they are from.
+    """
+
+    parameters: tuple[ParameterFigures, ...]
+    properties: Mapping[str, Property]
+    optimizer_state: bool
+    step: int
+
+
+def describe(path: Path) -> ParametersReport:
+    """Describe the parameters of a bundle or checkpoint.
 
     Parameters
     ----------
@@ -51,22 +74,14 @@ def describe(path: Path) -> Mapping[str, Any]:
         When it cannot be read.
     """
     held = held_in(path)
-    rows = [
-        {
-            "name": name,
-            "shape": list(value.shape),
-            "size": value.size,
-            "trainable": name in held.trainable,
-            **{what: float(getattr(value, what)()) for what in ("min", "max", "mean", "std")},
-        }
+    figures = tuple(
+        ParameterFigures(
+            name, value.shape, value.size, name in held.trainable,
+            float(value.min()), float(value.max()), float(value.mean()), float(value.std()),
+        )
         for name, value in held.values.items()
-    ]
-    return {
-        "parameters": rows,
-        "properties": dict(held.properties),
-        "optimizer_state": bool(held.moments),
-        "step": held.step,
-    }
+    )  # fmt: skip
+    return ParametersReport(figures, held.properties, bool(held.moments), held.step)
 
 
 def get(path: Path, name: str) -> Floats:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.optimizers import COMMON, DEFAULTS, OPTIMIZERS
+from edged.engines.portable.optimizer import OptimizerInputs
 from edged.errors import ConfigError
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 _FLAGS = ("bias_correction", "nesterov")
 _KINDS = {"sgd": ("value",), "sgd_momentum": ("value", "momentum")}
@@ -99,11 +96,12 @@ class Optimizer:
             return "momentum"
         return "SGD with weight decay" if self.name == "sgd" and self.weight_decay else None
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> OptimizerInputs:
         """What `bundle.json` says about it. `scaled`: see `updates.adamw`."""
-        constants = {"alpha": self.alpha, "beta": self.beta, "correct_bias": self.bias_correction}
-        kinds = {"kinds": list(self.kinds), "scaled": self.adaptive}
-        return {**asdict(self), **constants, **kinds}
+        return OptimizerInputs(
+            **vars(self), kinds=self.kinds, alpha=self.alpha, beta=self.beta,
+            correct_bias=self.bias_correction, scaled=self.adaptive,
+        )  # fmt: skip
 
 
 def _check(name: str, option: str, value: float) -> None:

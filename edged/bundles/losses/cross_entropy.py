@@ -10,6 +10,7 @@ from onnx import helper, numpy_helper
 
 from edged.bundles.graph.edit import node
 from edged.bundles.losses.builtin import label_of
+from edged.domain.bundle_contents import LossOptions
 from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.autodiff.tape import Tape
-    from edged.domain.json_fields import JsonObject
     from edged.storage.models.bundles import Tensor
 
 WEIGHTS, TARGETS = "loss.class_weights", "loss.targets"
@@ -75,15 +75,13 @@ class CrossEntropy:
             )
 
     @property
-    def options(self) -> JsonObject:
-        """What makes it differ from the plain one, by the names of the command's options.
+    def options(self) -> LossOptions:
+        """What makes it differ from the plain one.
 
-        >>> CrossEntropy(smoothing=0.1).options
+        >>> CrossEntropy(smoothing=0.1).options.to_json()
         {'label_smoothing': 0.1}
         """
-        options: dict[str, Any] = {} if self.weights is None else {"class_weights": list(self.weights)}
-        options |= {} if self.ignored is None else {"ignore_index": self.ignored}
-        return options | ({"label_smoothing": self.smoothing} if self.smoothing else {})
+        return LossOptions(self.weights, self.ignored, self.smoothing or None)
 
     def label(self, output: Tensor) -> Tensor:
         """The label for a model output.

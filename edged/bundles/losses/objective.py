@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
 
@@ -18,12 +18,12 @@ from edged.bundles.losses.cross_entropy import CrossEntropy
 from edged.bundles.losses.custom import CustomLoss
 from edged.bundles.losses.experts_loss import ExpertsCrossEntropy
 from edged.bundles.losses.function import FunctionLoss
+from edged.domain.bundle_contents import LossOptions, WeightedLoss
 from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
     from edged.bundles.losses.builtin import Loss, Nodes
-    from edged.domain.json_fields import JsonObject
     from edged.storage.models.bundles import Tensor
 
 Given: TypeAlias = "str | Path | onnx.ModelProto | CrossEntropy | FunctionLoss"
@@ -47,7 +47,7 @@ class LossHead:
 class LossTerm:
     """A loss that is ready: `write` makes its nodes, given the tensors that are read for labels.
 
-    `options` are what the name does not tell, for people alone.
+    `options` are for people alone.
     """
 
     name: str
@@ -56,7 +56,7 @@ class LossTerm:
     write: Callable[[Mapping[str, str]], Nodes]
     weight: float = 1.0
     general: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: LossOptions = LossOptions()
 
 
 @dataclass(frozen=True)
@@ -81,27 +81,27 @@ class Objective:
         return tuple(label for term in self.terms for label in term.labels)
 
     @property
-    def options(self) -> Mapping[str, Any]:
+    def options(self) -> LossOptions:
         """Those of the only term; each of several tells its own."""
-        return self.terms[0].options if len(self.terms) == 1 else {}
+        return self.terms[0].options if len(self.terms) == 1 else LossOptions()
 
     @property
     def general(self) -> bool:
         """Whether it is more than one mean over the rows."""
         return len(self.terms) > 1 or self.terms[0].general or self.terms[0].weight != 1
 
-    def describe(self) -> tuple[JsonObject, ...]:
+    def describe(self) -> tuple[WeightedLoss, ...]:
         """The terms as the bundle tells them; nothing where there is only one."""
         if len(self.terms) == 1:
             return ()
         return tuple(
-            {
-                "output": term.outputs[0].name,
-                "loss": term.name,
-                "label": term.labels[0].name,
-                "weight": term.weight,
-                **({"options": term.options} if term.options else {}),
-            }
+            WeightedLoss(
+                output=term.outputs[0].name,
+                loss=term.name,
+                label=term.labels[0].name,
+                weight=term.weight,
+                options=None if term.options == LossOptions() else term.options,
+            )
             for term in self.terms
         )
 
@@ -195,7 +195,7 @@ def _term(given: Given, model: onnx.ModelProto, output: Tensor, compared: str) -
     loss = _named(given)
     label = label_of(loss, output)
     write = partial(_write, loss, replace(output, name=compared), label.name)
-    options = loss.options if isinstance(loss, CrossEntropy) else {}
+    options = loss.options if isinstance(loss, CrossEntropy) else LossOptions()
     return LossTerm(loss if isinstance(loss, str) else loss.name, (output,), (label,), write, options=options)
 
 

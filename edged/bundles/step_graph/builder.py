@@ -12,7 +12,7 @@ is split or copied.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto, helper
@@ -39,14 +39,17 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class StepGraph:
-    """The graphs of the portable engine by name, and what has to be known to run them.
+    """The graphs of the portable engine by name, and inputs and outputs that only some networks need.
 
     `step` updates; `carry` does the same with gradients that earlier steps left, and gives them out;
     `guided` is `carry` with a penalty and a distillation term; `evaluation` computes the loss alone.
+    `noise_width` is how many random numbers a row takes. `remembered` are frozen parameters to which a step
+    gives new values, and the outputs that hold them.
     """
 
     models: dict[str, onnx.ModelProto]
-    description: dict[str, Any]
+    noise_width: int
+    remembered: dict[str, str]
 
 
 def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimizer: Optimizer) -> StepGraph:
@@ -62,7 +65,7 @@ def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimiz
     }
     if source.guidable:
         models["guided"] = StepWriter(source, optimizer, carry=True, guided=True).model()
-    return StepGraph(models, _describe(source, optimizer, step.to))
+    return StepGraph(models, step.to.noise_width, {name: _renewed(name) for name in step.to.remembered})
 
 
 class StepWriter:
@@ -275,26 +278,3 @@ def _named_as_wanted(nodes: list[onnx.NodeProto], wanted: Collection[str]) -> li
         rename_inputs(item, same)
         item.output[:] = [same.get(name, name) for name in item.output]
     return kept
-
-
-def _describe(source: TrainingGraph, optimizer: Optimizer, to: Tape) -> dict[str, Any]:
-    return {
-        "loss": OUTPUT,
-        "squares": SQUARES,
-        "weights": WEIGHTS,
-        "scalars": optimizer_updates.scalars(optimizer),
-        "optimizer": optimizer.describe(),
-        "groups": [
-            {
-                "name": group.name,
-                "shape": list(group.shape),
-                "parameters": [{"name": name, "shape": list(shape)} for name, shape in group.parameters],
-                "parts": [{"name": part.name, "shape": list(part.shape)} for part in group.parts],
-            }
-            for group in source.groups
-        ],
-        "frozen": [{"name": name, "shape": list(shape)} for name, shape in source.frozen.items()],
-        "noise": {"name": NOISE, "width": to.noise_width},
-        "remembered": {name: _renewed(name) for name in to.remembered},
-        "guidance": guidance.describe(source.loss) if source.guidable else None,
-    }

@@ -9,13 +9,13 @@ import onnx
 
 from edged.bundles.autodiff.tape import WEIGHTS
 from edged.bundles.source.standardise import standard_target
+from edged.engines.portable.description import Guidance
 from edged.storage.models.bundles import CLASSIFYING
 
 if TYPE_CHECKING:
     from edged.bundles.autodiff.tape import Tape
     from edged.bundles.graph.parameter_groups import Part
     from edged.bundles.step_graph.training_graph import TrainingGraph
-    from edged.domain.json_fields import JsonObject
     from edged.storage.models.bundles import Standardisation
 
 # Raw outputs of the teacher, a row for every sample.
@@ -25,9 +25,9 @@ PULL, COLD, TERM, SLOPE = "step.pull", "step.cold", "step.term", "step.slope"
 SCALARS = {"pull": PULL, "cold": COLD, "term": TERM, "slope": SLOPE}
 
 
-def describe(loss: str) -> JsonObject:
-    """What `bundle.json` says; `soft` is whether the term has a temperature."""
-    return {"teacher": TEACHER, "scalars": SCALARS, "soft": loss in CLASSIFYING}
+def describe(loss: str) -> Guidance:
+    """The inputs of the guided step with this loss."""
+    return Guidance(TEACHER, SCALARS, soft=loss in CLASSIFYING)
 
 
 def penalty(part: Part, gradient: str, to: Tape) -> tuple[str, str]:

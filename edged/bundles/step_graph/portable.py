@@ -10,20 +10,24 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import numpy_helper
 
+from edged.bundles.autodiff.tape import NOISE, WEIGHTS
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.external_data import is_elsewhere
+from edged.bundles.losses.builtin import OUTPUT
+from edged.bundles.step_graph import guidance, optimizer_updates
+from edged.bundles.step_graph.builder import SQUARES
 from edged.engines.onnx.fields import raw_offsets
+from edged.engines.portable.description import FORMATS, Description, NamedShape, Noise, StateGroup
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
+    from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.step_graph.builder import StepGraph
     from edged.bundles.step_graph.training_graph import TrainingGraph
-    from edged.domain.json_fields import JsonObject
 
     Shapes = Mapping[str, Sequence[int | str]]
 
-FORMAT = 3
 MODELS = {
     "step": "step_model.onnx",
     "carry": "step_carry_model.onnx",
@@ -33,8 +37,8 @@ MODELS = {
 
 
 def add_step_graph(
-    staged: Path, made: StepGraph, source: TrainingGraph, *, base: Path, seed: int
-) -> JsonObject:
+    staged: Path, made: StepGraph, source: TrainingGraph, optimizer: Optimizer, *, base: Path, seed: int
+) -> Description:
     """Write the step graphs into the bundle being made; their description for `bundle.json`.
 
     `base` is the inference model; `seed` is what the engine draws the noise of the steps from.
@@ -44,20 +48,36 @@ def add_step_graph(
     for key, model in made.models.items():
         _check(model, key)
         onnx.save(model, str(staged / MODELS[key]))
-    groups = made.description["groups"]
-    names = [item["name"] for group in groups for item in group["parameters"]]
-    names += [item["name"] for item in made.description["frozen"]]
-    return {
-        "format": FORMAT,
-        "models": {key: MODELS[key] for key in made.models},
-        "data": source.data.name,
-        "label": source.labels[0].name,
-        **({"labels": [label.name for label in source.labels]} if len(source.labels) > 1 else {}),
-        "offsets": _chosen(base.read_bytes(), names),
-        "largest_product": largest_product(onnx.load(str(base))),
-        **made.description,
-        "noise": {**made.description["noise"], "seed": seed},
-    }
+    labels = tuple(label.name for label in source.labels)
+    groups = tuple(
+        StateGroup(
+            group.name,
+            group.shape,
+            tuple(NamedShape(name, shape) for name, shape in group.parameters),
+            tuple(NamedShape(part.name, part.shape) for part in group.parts),
+        )
+        for group in source.groups
+    )
+    names = [*(parameter.name for group in groups for parameter in group.parameters), *source.frozen]
+    return Description(
+        format=FORMATS[-1],
+        models={key: MODELS[key] for key in made.models},
+        data=source.data.name,
+        label=labels[0],
+        labels=labels if len(labels) > 1 else (),
+        loss=OUTPUT,
+        squares=SQUARES,
+        weights=WEIGHTS,
+        scalars=optimizer_updates.scalars(optimizer),
+        optimizer=optimizer.describe(),
+        groups=groups,
+        frozen=tuple(NamedShape(name, shape) for name, shape in source.frozen.items()),
+        offsets=_chosen(base.read_bytes(), names),
+        noise=Noise(NOISE, made.noise_width, seed),
+        remembered=made.remembered,
+        guidance=guidance.describe(source.loss) if source.guidable else None,
+        largest_product=largest_product(onnx.load(str(base))),
+    )
 
 
 def _check(model: onnx.ModelProto, key: str) -> None:

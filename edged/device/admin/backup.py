@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged import __version__
 from edged.clock import SystemClock
 from edged.device.admin.audit import local_entry
 from edged.errors import RefusedError
@@ -21,22 +20,22 @@ from edged.storage.samples.tables import check_stream
 
 if TYPE_CHECKING:
     from edged.config import Config
-    from edged.domain.json_fields import JsonObject
+    from edged.storage.backup.backup import BackupReport, RestoreReport
 
 
-def back_up(config: Config, out: Path, key: Path | None = None) -> JsonObject:
+def back_up(config: Config, out: Path, key: Path | None = None) -> BackupReport:
     """Write the state of the device to the file `out`, also while its daemon runs; sign it with `key`.
 
-    Return what its manifest says. Raises ConfigError when the key cannot be used; StorageError when there is
+    Raises ConfigError when the key cannot be used; StorageError when there is
     no state or it is damaged, or a disk refuses.
     """
-    about = {"edged": __version__, "device": config.device.id, "created": SystemClock().now()}
     signer = None if key is None else lambda message: sign(message, key)
-    manifest = backup.back_up(config.storage.dir, out, about, signer)
-    return {"file": str(out), **{k: v for k, v in manifest.items() if k != "format"}}
+    return backup.back_up(config.storage.dir, out, config.device.id, SystemClock().now(), signer)
 
 
-def restore(config: Config, source: Path, *, replace: bool = False, keys: Sequence[Path] = ()) -> JsonObject:
+def restore(
+    config: Config, source: Path, *, replace: bool = False, keys: Sequence[Path] = ()
+) -> RestoreReport:
     """Replace the state of this device by a backup; if `keys` are given, one of them must have signed it.
 
     Raises RefusedError when a daemon runs, there is a state and `replace` is false, the backup is of another
@@ -68,16 +67,16 @@ def restore(config: Config, source: Path, *, replace: bool = False, keys: Sequen
             _same_stream(config, unpacked)
             audit.append(local_entry("restore", {}, "executing"))  # nothing can refuse it any more
 
-        about = backup.restore(
+        report = backup.restore(
             content,
             state,
             replace=replace,
             trusted=None if trusted is None else lambda text, mark: trusted.signer(text, mark) is not None,
             check=check,
         )
-        done = {name: about.get(name) for name in ("champion", "signed")}
+        done = {"champion": report.about.champion, "signed": report.signed}
         audit.append({**local_entry("restore", {}), "result": done})
-    return {"state": str(state), **{k: v for k, v in about.items() if k not in ("format", "schemas")}}
+    return report
 
 
 def _same_stream(config: Config, unpacked: Path) -> None:

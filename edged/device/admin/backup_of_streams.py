@@ -5,22 +5,39 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.admin.backup import back_up, restore
-from edged.device.admin.results import RestoredStreams, StreamsBackup
+from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.message import Message
 from edged.errors import RefusedError, StorageError
+from edged.storage.backup.backup import BackupReport, RestoreReport
 from edged.storage.files.atomic import disk_errors, fsync_directory, staging_path
 
 if TYPE_CHECKING:
     from edged.config import Config
-    from edged.domain.json_fields import JsonObject
 
 FOLDER = "streams"
 """In the file: one backup a stream, as `edged backup --stream` writes it."""
+
+
+@dataclass(frozen=True)
+class StreamsBackup(Message):
+    """A backup of several streams: the file, its size, and the backup of each stream."""
+
+    file: Path
+    bytes: int
+    streams: Mapping[str, BackupReport]
+
+
+@dataclass(frozen=True)
+class RestoredStreams(Message):
+    """The streams that were restored."""
+
+    streams: Mapping[str, RestoreReport]
 
 
 def back_up_streams(configs: Sequence[Config], out: Path, key: Path | None = None) -> StreamsBackup:
@@ -28,7 +45,7 @@ def back_up_streams(configs: Sequence[Config], out: Path, key: Path | None = Non
 
     Each is as of one moment, not all of the same. Raises as `back_up`.
     """
-    results: dict[str, JsonObject] = {}
+    results: dict[str, BackupReport] = {}
     with _scratch(out) as folder, disk_errors("writing the backup", out):
         unfinished = folder / "whole"
         with open(unfinished, "xb", opener=_for_us_alone) as target:
@@ -62,7 +79,7 @@ def restore_streams(
     goes on where it ended.
     """
     known = {config.name: config for config in configs}
-    results: dict[str, JsonObject] = {}
+    results: dict[str, RestoreReport] = {}
     with _scratch(source) as folder:
         try:
             with tarfile.open(source) as tar:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,22 +139,6 @@ class Pinned(Message):
     """The version that serves until `unpin`; None after that."""
 
     pinned: int | None
-
-
-@dataclass(frozen=True)
-class StreamsBackup(Message):
-    """A backup of several streams: the file, its size, and what the manifest of each stream says."""
-
-    file: Path
-    bytes: int
-    streams: Mapping[str, JsonObject]
-
-
-@dataclass(frozen=True)
-class RestoredStreams(Message):
-    """Streams that were restored, with what the manifest of each says."""
-
-    streams: Mapping[str, JsonObject]
 
 
 @dataclass(frozen=True)

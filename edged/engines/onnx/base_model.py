@@ -10,75 +10,19 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import REBUILD
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import BundleError, CorruptError
 
 if TYPE_CHECKING:
-    from edged.domain.bundle_contents import BundleContents, FileEntry
+    from edged.domain.bundle_contents import BundleContents, FileEntry, Slot
     from edged.domain.model_files import Form
 
 Floats = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Where a parameter lies in the file, and as what.
-
-    `offset` is the first byte of its values, `scale` that of its scales, float32, one for each slice along
-    `axis`; None where it is float32 itself. `zero` is the byte that stands for 0: 0 for signed integers, 128
-    for unsigned ones. `transposed` says that the integers lie there with the axes the other way round.
-    """
-
-    name: str
-    offset: int
-    shape: tuple[int, ...]
-    scale: int | None = None
-    axis: int = 0
-    zero: int = 0
-    transposed: bool = False
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Slot:
-        """Read it from a description; KeyError, TypeError or ValueError where that is not whole."""
-        scale = data.get("scale")
-        slot = cls(
-            str(data["name"]), int(data["offset"]), tuple(int(size) for size in data["shape"]),
-            None if scale is None else int(scale), int(data.get("axis", 0)), int(data.get("zero", 0)),
-            bool(data.get("transposed", False)),
-        )  # fmt: skip
-        if min(slot.shape, default=1) < 1 or (scale is not None and not 0 <= slot.axis < len(slot.shape)):
-            raise ValueError(slot.name)
-        return slot
-
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        """First byte and number of bytes of all that it occupies."""
-        size = math.prod(self.shape)
-        if self.scale is None:
-            return [(self.offset, 4 * size)]
-        return [(self.offset, size), (self.scale, 4 * self.shape[self.axis])]
-
-    def write(self, content: bytearray, value: Floats) -> None:
-        """Put another value in its place."""
-        if self.scale is None:
-            _put(content, self.offset, value.astype("<f4").tobytes())
-            return
-        from edged.domain.judging.quantised import quantise
-
-        whole, scale = quantise(value.reshape(self.shape), self.axis)
-        _put(content, self.scale, scale.astype("<f4").tobytes())
-        laid = whole.T if self.transposed else whole
-        _put(content, self.offset, (laid.astype(np.int16) + self.zero).astype(np.uint8).tobytes())
-
-
-def _put(content: bytearray, offset: int, data: bytes) -> None:
-    content[offset : offset + len(data)] = data
 
 
 class BaseModel:
@@ -112,14 +56,13 @@ class BaseModel:
         described = (bundle.forms or {}).get(form)
         if described is None:
             return None
-        try:
-            name, slots = str(described["file"]), [Slot.of(item) for item in described["slots"]]
-            entry = bundle.files[name]
-        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        entry = bundle.files.get(described.file)
+        if entry is None or not all(slot.possible for slot in described.slots):
             raise CorruptError(
                 f"the description of the form {form} is not whole", where=str(bundle.path), remedy=REBUILD
-            ) from problem
-        return cls(bundle.path / name, entry, slots, (*bundle.trainable, *bundle.frozen))
+            )
+        path = bundle.path / described.file
+        return cls(path, entry, described.slots, (*bundle.trainable, *bundle.frozen))
 
     @property
     def suffix(self) -> str:

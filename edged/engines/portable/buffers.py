@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edged.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from edged.engines.portable.description import Description, Noise
+    from edged.engines.portable.description import Description, Noise, StateGroup
     from edged.engines.portable.guidance import Guide
 
 # Less than this is 0 in a swept moment: no weight moves by it, and more is still normal at the next sweep.
@@ -32,14 +32,14 @@ class StateBuffers:
     def __init__(self, description: Description) -> None:
         self._description = description
         self.side = 0
-        self.states = [{kind: self._groups() for kind in description.rule.kinds} for _ in range(2)]
+        self.states = [{kind: self._groups() for kind in description.optimizer.kinds} for _ in range(2)]
+        frozen = {one.name: one.shape for one in description.frozen}
         self.statistics = [
-            {name: np.zeros(description.frozen[name], np.float32) for name in description.remembered}
-            for _ in range(2)
+            {name: np.zeros(frozen[name], np.float32) for name in description.remembered} for _ in range(2)
         ]
         self.fixed = {
             name: np.zeros(shape, np.float32)
-            for name, shape in description.frozen.items()
+            for name, shape in frozen.items()
             if name not in description.remembered
         }
         self.carry, self._carried = self._groups(), self._groups()
@@ -51,7 +51,7 @@ class StateBuffers:
         self._before: Arrays | None = None
 
     def _groups(self) -> list[Floats]:
-        return [np.zeros(shape, np.float32) for _, shape in self._description.groups]
+        return [np.zeros(group.shape, np.float32) for group in self._description.groups]
 
     def importance(self) -> Arrays:
         """How much the loss depends on each trainable parameter, of mean 1 over all.
@@ -59,7 +59,7 @@ class StateBuffers:
         The diagonal of the Fisher information as AdamW's running mean of squared gradients has it, so it
         costs no step; equal weights before the first one. Raises UnavailableError for another optimizer.
         """
-        rule = self._description.rule
+        rule = self._description.optimizer
         if not rule.adaptive:
             raise UnavailableError(
                 f"{rule.name} keeps no squares of gradients",
@@ -116,7 +116,8 @@ class StateBuffers:
     def _values(self, side: int) -> Arrays:
         """State tensors that the evaluation reads: those that are not read parameter by parameter."""
         named = self._named({"value": self.states[side]["value"]})
-        joined = {f"{name}.value" for i in self._description.joined for name, _ in self._description.parts[i]}
+        groups = self._description.groups
+        joined = {f"{one.name}.value" for i in self._description.joined for one in groups[i].tensors}
         return {name: value for name, value in named.items() if name not in joined}
 
     def _parameters(self, side: int) -> Arrays:
@@ -141,8 +142,8 @@ class StateBuffers:
         return {
             f"{name}.{prefix}{kind}": part
             for kind, arrays in state.items()
-            for parts, array in zip(self._description.parts, arrays, strict=True)
-            for name, part in _in_parts(parts, array)
+            for group, array in zip(self._description.groups, arrays, strict=True)
+            for name, part in _in_parts(group, array)
         }
 
     # ---- what a step leaves ------------------------------------------------------------------
@@ -174,7 +175,7 @@ class StateBuffers:
 
         A moment whose gradient stays 0 would shrink to subnormal numbers: most processors are slow with them.
         """
-        rule, state = self._description.rule, self.states[self.side]
+        rule, state = self._description.optimizer, self.states[self.side]
         factors = rule.renewal(updates)
         for kind, factor in zip(rule.kinds[1:], factors, strict=True) if factors else ():
             for moment in state[kind]:
@@ -200,12 +201,12 @@ class StateBuffers:
         return all(np.isfinite(value).all() for value in values)
 
 
-def _in_parts(parts: Sequence[tuple[str, tuple[int, ...]]], array: Floats) -> Iterator[tuple[str, Floats]]:
+def _in_parts(group: StateGroup, array: Floats) -> Iterator[tuple[str, Floats]]:
     """A group's tensor as the parts that the graphs know, in the same memory."""
     flat, start = array.reshape(-1), 0
-    for name, shape in parts:
-        stop = start + math.prod(shape)
-        yield name, flat[start:stop].reshape(shape)
+    for part in group.tensors:
+        stop = start + math.prod(part.shape)
+        yield part.name, flat[start:stop].reshape(part.shape)
         start = stop
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD
+from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD, Slot
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32
 from edged.domain.training.message import Message
-from edged.engines.onnx.base_model import BaseModel, Slot
+from edged.engines.onnx.base_model import BaseModel
 from edged.engines.portable.optimizer import OptimizerInputs
 from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edged.domain.bundle_contents import BundleContents
+    from edged.domain.json_fields import JsonObject
 
 # In the first one scalars had no axis, and a large parameter had no other tensor than the state's. In the
 # second all state tensors had the shape of their part.
@@ -32,6 +33,30 @@ SHARED_FROM = 1 << 16
 LARGEST = 1 << 31  # elements of a tensor; a file of protobuf holds fewer
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class NamedShape(Message):
+    """A parameter, or a tensor of the graphs: its name and its shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StateGroup(NamedShape):
+    """A tensor of the state, and the parameters that lie in it one behind the other.
+
+    `parts` are the tensors of the graphs that it consists of; empty where it is one of them itself.
+    """
+
+    parameters: tuple[NamedShape, ...]
+    parts: tuple[NamedShape, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[NamedShape, ...]:
+        """The tensors of the graphs that it consists of."""
+        return self.parts or (self,)
 
 
 @dataclass(frozen=True)
@@ -50,7 +75,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Noise(Message):
-    """The input that takes uniform random numbers: its name, how many a row, what they are drawn from."""
+    """The input that takes uniform random numbers: its name, how many a row, what they are drawn from.
+
+    Graphs that take none have no such input: 0 a row.
+    """
 
     name: str
     width: int
@@ -66,34 +94,43 @@ class Guidance(Message):
     soft: bool
 
 
-@dataclass(frozen=True)
-class Description:
+@dataclass(frozen=True, kw_only=True)
+class Description(Message):
     """The step graph: names of its tensors, layout of the state, constants of the optimizer.
 
+    `models` are the files of the graphs: `step`, `carry`, `evaluation`, and `guided` where it can be guided.
+    `data` is the input for the rows, `label` the one for the label, `labels` those for all labels of a model
+    that has several.
     `scalars` are the inputs for what changes from update to update, `remembered` frozen parameters which
     a step gives new values and the outputs that hold them.
-    `direct` says that parameters are inputs of their own besides the state that holds them: none, joined
-    ones, or all.
-    `parts` are, for every group, names and shapes of the tensors in the graph that together are its own.
+    `offsets` are the first bytes of the parameters in the inference model.
+    `direct` is for format 1 alone: whether joined parameters are inputs of their own besides the state that
+    holds them. In later formats all parameters are.
     `largest_product` are the multiply-adds of the largest operator for one row; None where nobody counted.
     """
 
-    models: dict[str, str]
+    format: int
+    models: Mapping[str, str]
+    data: str
+    label: str
+    labels: tuple[str, ...] = ()
     loss: str
     squares: str
     weights: str
-    scalars: dict[str, str]
-    rule: OptimizerInputs
-    groups: tuple[tuple[str, tuple[int, ...]], ...]
-    places: dict[str, Place]
-    frozen: dict[str, tuple[int, ...]]
-    offsets: dict[str, int]
-    noise: Noise | None = None
-    remembered: dict[str, str] = field(default_factory=dict)
-    direct: Literal["none", "joined", "all"] = "none"
+    scalars: Mapping[str, str]
+    optimizer: OptimizerInputs
+    groups: tuple[StateGroup, ...]
+    frozen: tuple[NamedShape, ...]
+    offsets: Mapping[str, int]
+    noise: Noise = Noise("", 0)
+    remembered: Mapping[str, str] = field(default_factory=dict)
+    direct: bool = False
     guidance: Guidance | None = None
-    parts: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...] = ()
     largest_product: int | None = None
+
+    def to_json(self) -> JsonObject:
+        """Return what `bundle.json` says, in the newest format."""
+        return self.without("places", "direct", *(() if self.labels else ("labels",)))
 
     @classmethod
     def of(cls, bundle: BundleContents) -> Description:
@@ -113,13 +150,26 @@ class Description:
             what = f"its step graph has format {data.get('format')!r}, this version reads 1 to {FORMATS[-1]}"
             raise BundleError(what, where=where, remedy=REBUILD)
         try:
-            description = _parse(data)
-            _fits_itself(description, data)
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, TrainingError) as problem:
+            # Descriptions written when the step size was the only scalar name it alone.
+            named = {} if "scalars" in data else {"scalars": {"size": data["step_size"]}}
+            description = cls.from_json({**data, **named})
+            _fits_itself(description)
+        except (KeyError, ValueError, ArithmeticError, TrainingError) as problem:
             raise CorruptError(
                 "the description of the step graph is not whole", where=where, remedy=REBUILD
             ) from problem
         return description
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Where the trainable parameters lie."""
+        places = {}
+        for i, group in enumerate(self.groups):
+            start = 0
+            for parameter in group.parameters:
+                places[parameter.name] = Place(i, start, parameter.shape)
+                start += math.prod(parameter.shape)
+        return places
 
     def threads(self, given: int) -> int:
         """How many of the threads that are `given` a step uses: one where its operators are small.
@@ -137,86 +187,42 @@ class Description:
     @property
     def joined(self) -> set[int]:
         """Groups whose parameters are inputs of their own."""
-        if self.direct == "none":
-            return set()
-        if self.direct == "all":
+        if self.format > 1:
             return set(range(len(self.groups)))
-        counts = Counter(place.group for place in self.places.values())
-        return {group for group, parts in enumerate(self.parts) if counts[group] > 1 or len(parts) > 1}
+        groups = enumerate(self.groups if self.direct else ())
+        return {i for i, group in groups if len(group.parameters) > 1 or len(group.tensors) > 1}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all parameters, trainable and frozen."""
-        return {name: place.shape for name, place in self.places.items()} | self.frozen
+        trained = {name: place.shape for name, place in self.places.items()}
+        return trained | {parameter.name: parameter.shape for parameter in self.frozen}
 
 
-def _fits_itself(description: Description, data: Mapping[str, Any]) -> None:
+def _fits_itself(description: Description) -> None:
     """Raise KeyError where a name is missing, ValueError where a tensor cannot have its shape or place."""
-    known = description.rule.scalars(np.ones(1), np.ones(1))
-    missing = ({"data", "label"} - data.keys()) | (description.scalars.keys() - known.keys())
+    rule = description.optimizer
+    missing = description.scalars.keys() - rule.scalars(np.ones(1), np.ones(1)).keys()
     missing |= {"step", "carry", "evaluation"} - description.models.keys()
-    missing |= description.remembered.keys() - description.frozen.keys()
+    missing |= description.remembered.keys() - {parameter.name for parameter in description.frozen}
     if missing:
         raise KeyError(min(missing))
-    kinds = description.rule.kinds
-    if kinds[:1] != ("value",) or len(kinds) != 1 + len(description.rule.factors(1)):
-        raise ValueError(f"{kinds} are not the tensors of {description.rule.name}")
-    sizes = [_size(shape) for _, shape in description.groups]
+    if rule.kinds[:1] != ("value",) or len(rule.kinds) != 1 + len(rule.factors(1)):
+        raise ValueError(f"{rule.kinds} are not the tensors of {rule.name}")
+    sizes = [_size(group.shape) for group in description.groups]
     ends = [(place.group, place.start + _size(place.shape)) for place in description.places.values()]
-    ends += [(i, sum(_size(shape) for _, shape in parts)) for i, parts in enumerate(description.parts)]
+    ends += [(i, sum(_size(t.shape) for t in group.tensors)) for i, group in enumerate(description.groups)]
     if any(end > sizes[group] for group, end in ends):
         raise ValueError("a parameter does not lie in its group")
-    for shape in description.frozen.values():
-        _size(shape)
+    for parameter in description.frozen:
+        _size(parameter.shape)
 
 
 def _size(shape: tuple[int, ...]) -> int:
     size = math.prod(shape)
-    if size >= LARGEST or not all(type(length) is int and length >= 0 for length in shape):
+    if size >= LARGEST or min(shape, default=0) < 0:
         raise ValueError(f"{shape} is no shape")
     return size
-
-
-def _parse(data: Mapping[str, Any]) -> Description:
-    places: dict[str, Place] = {}
-    for i, group in enumerate(data["groups"]):
-        start = 0
-        for item in group["parameters"]:
-            places[str(item["name"])] = Place(i, start, tuple(item["shape"]))
-            start += math.prod(item["shape"])
-    return Description(
-        models={str(key): str(name) for key, name in data["models"].items()},
-        **{key: str(data[key]) for key in ("loss", "squares", "weights")},
-        scalars=_scalars(data),
-        rule=OptimizerInputs.from_json(data["optimizer"]),
-        groups=tuple((str(group["name"]), tuple(group["shape"])) for group in data["groups"]),
-        places=places,
-        frozen={str(item["name"]): tuple(item["shape"]) for item in data["frozen"]},
-        offsets={str(name): int(offset) for name, offset in data["offsets"].items()},
-        noise=_noise(data.get("noise")),
-        remembered={str(name): str(output) for name, output in data.get("remembered", {}).items()},
-        direct="all" if data["format"] > 1 else "joined" if data.get("direct", False) else "none",
-        guidance=None if data.get("guidance") is None else Guidance.from_json(data["guidance"]),
-        parts=tuple(_parts(group) for group in data["groups"]),
-        largest_product=None if data.get("largest_product") is None else int(data["largest_product"]),
-    )
-
-
-def _parts(group: Mapping[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    # In descriptions written before there were parts a group is one.
-    parts = group.get("parts", [group])
-    return tuple((str(part["name"]), tuple(part["shape"])) for part in parts)
-
-
-def _scalars(data: Mapping[str, Any]) -> dict[str, str]:
-    # Descriptions written when the step size was the only one have no such entry.
-    named = data["scalars"] if "scalars" in data else {"size": data["step_size"]}
-    return {str(what): str(name) for what, name in named.items()}
-
-
-def _noise(data: Mapping[str, Any] | None) -> Noise | None:
-    # Descriptions written before there was noise have no such entry.
-    return Noise.from_json(data) if data is not None and data["width"] else None
 
 
 def base_model(bundle: BundleContents, description: Description) -> BaseModel:

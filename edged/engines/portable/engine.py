@@ -69,10 +69,10 @@ class PortableEngine:
         self._base = base_model(bundle, self._description)
         self._schedule = Schedule(LearningRate(1e-3))
         self._memory = StateBuffers(self._description)
-        self._ahead = Prefetch(self._description.rule, list(self._description.scalars))
-        self._noise = self._description.noise
+        self._ahead = Prefetch(self._description.optimizer, list(self._description.scalars))
+        self._noise = self._description.noise if self._description.noise.width else None
         self._updates = self._parts = 0
-        self._tended = self._description.rule.tended_after(0)
+        self._tended = self._description.optimizer.tended_after(0)
         self._guide: Guide | None = None
         self._plain = self._flat and self._noise is None
         self._put_all(self._base.parameters())
@@ -134,7 +134,7 @@ class PortableEngine:
         self._updates = updates = self._updates + 1
         if updates == self._tended:
             memory.tend(updates)
-            self._tended = self._description.rule.tended_after(updates)
+            self._tended = self._description.optimizer.tended_after(updates)
         if self._parts:
             self._forget_gradients()
         return StepResult(loss, True)
@@ -264,7 +264,7 @@ class PortableEngine:
         that it can go on from here. Call it between updates: gradients that were only accumulated are
         not saved.
         """
-        moments = self._description.rule.kinds[1:]
+        moments = self._description.optimizer.kinds[1:]
         saved = SavedState(
             self.parameters(),
             {
@@ -291,7 +291,7 @@ class PortableEngine:
         saved = state.read(directory, self._description, updates)
         # Only now is anything changed.
         self._schedule, self._updates = schedule, saved.updates
-        self._tended = self._description.rule.tended_after(self._updates)
+        self._tended = self._description.optimizer.tended_after(self._updates)
         self._ahead.forget()
         self._forget_gradients()
         self._put_all(saved.parameters)

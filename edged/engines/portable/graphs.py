@@ -43,12 +43,8 @@ class Graphs:
         self._folder, self._description, self._memory = bundle.path, description, memory
         self._threads = description.threads(threads)
         self._providers = providers
-        portable = bundle.portable or {}
-        labels = portable.get("labels", [portable["label"]])
-        self._rows = (str(portable["data"]), *map(str, labels))
-        self._inputs = (
-            [*self._rows, description.noise.name] if description.noise is not None else [*self._rows]
-        )
+        self._rows = (description.data, *(description.labels or (description.label,)))
+        self._inputs = [*self._rows, *([description.noise.name] if description.noise.width else [])]
         self.step = self._program("step", memory.step_sides(), self._inputs, description.weights)
 
     def path(self, model: str) -> Path:

@@ -34,7 +34,7 @@ class Guide:
         self._description, self._soft = description, description.guidance.soft
         self.teacher = description.guidance.teacher
         self.anchor, self.strength = (
-            [np.zeros(shape, np.float32) for _, shape in description.groups] for _ in range(2)
+            [np.zeros(group.shape, np.float32) for group in description.groups] for _ in range(2)
         )
         self._scalars = {what: np.zeros((), np.float32) for what in description.guidance.scalars}
         self.named = {name: self._scalars[what] for what, name in description.guidance.scalars.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,17 +45,22 @@ class OptimizerInputs(Message):
     clip_norm: float = 0.0
     dampening: float = 0.0
     scaled: bool = False
+    momentum: float = 0.0
+    nesterov: bool = False
+    beta1: float = 0.0
+    beta2: float = 0.0
+    bias_correction: bool = True
 
-    @cached_property
+    @property
     def adaptive(self) -> bool:
         """Whether it is a form of AdamW."""
         return self.name.startswith("adamw")
 
-    @cached_property
+    @property
     def _root(self) -> float:
         return math.sqrt(1 - self.beta)
 
-    @cached_property
+    @property
     def period(self) -> int:
         """Updates after which the moments are brought back to their true scale."""
         if not self.scaled:

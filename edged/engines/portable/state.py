@@ -62,7 +62,7 @@ def _own(path: Path, description: Description, updates: int) -> SavedState:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError, ValueError, KeyError) as problem:
         raise CorruptError("is missing or damaged", where=str(path)) from problem
-    by_kind: dict[str, dict[str, Floats]] = {kind: {} for kind in description.rule.kinds}
+    by_kind: dict[str, dict[str, Floats]] = {kind: {} for kind in description.optimizer.kinds}
     for name, value in tensors.items():
         kind, _, parameter = name.partition("/")
         by_kind.setdefault(kind, {})[parameter] = value
@@ -78,7 +78,7 @@ def _from_native(path: Path, description: Description) -> SavedState:
         raise CorruptError(f"is damaged: {problem}", where=str(path)) from problem
     moments: dict[str, dict[str, Floats]] = {}
     for i, (kind, factor) in enumerate(
-        zip(description.rule.kinds[1:], description.rule.factors(found.step), strict=True)
+        zip(description.optimizer.kinds[1:], description.optimizer.factors(found.step), strict=True)
     ):
         moments[kind] = {
             name: (kept[i] / factor).astype(np.float32)
@@ -96,7 +96,7 @@ def _from_native(path: Path, description: Description) -> SavedState:
 def _fitting(saved: SavedState, description: Description, where: Path) -> SavedState:
     _check(saved.parameters, description.shapes, where)
     places = {name: place.shape for name, place in description.places.items()}
-    for kind in description.rule.kinds[1:]:
+    for kind in description.optimizer.kinds[1:]:
         _check(saved.moments.get(kind, {}), places, where)
     return saved
 
@@ -107,10 +107,10 @@ def _check(values: Mapping[str, Floats], shapes: Mapping[str, tuple[int, ...]], 
 
 
 def _to_native(saved: SavedState, description: Description) -> TrainingCheckpoint:
-    kept = list(zip(saved.moments.values(), description.rule.factors(saved.updates), strict=True))
+    kept = list(zip(saved.moments.values(), description.optimizer.factors(saved.updates), strict=True))
     return TrainingCheckpoint(
         trainable={name: saved.parameters[name] for name in description.places},
-        frozen={name: saved.parameters[name] for name in description.frozen},
+        frozen={one.name: saved.parameters[one.name] for one in description.frozen},
         moments={
             name: [np.asarray(values[name] * np.float32(factor)) for values, factor in kept]
             or [np.zeros(place.shape, np.float32)]  # SGD has one moment there, which it does not use

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 from edged.domain.bundle_contents import FileEntry
 from edged.domain.lean_dataclasses import dataclass
-from edged.errors import CorruptError, RefusedError, StorageError
+from edged.domain.training.message import Message
+from edged.errors import CorruptError, RefusedError, StorageError, TrainingError
 from edged.storage.files.atomic import disk_errors
 from edged.storage.files.checksummed_json import seal, unseal
 from edged.storage.models.zip_archive import ArchiveMember, ArchiveReader, ArchiveWriter, blocks_of
@@ -36,6 +37,24 @@ class Entry:
     sha256: str
 
 
+@dataclass(frozen=True)
+class BackupManifest(Message):
+    """What the manifest of a backup says beside its files.
+
+    `edged` is the version that made it, `device` the id of the device, `created` in Unix seconds. `schemas`
+    has the version of each database, `champion` that of the model that served, None where none did, and
+    `samples` the number of samples.
+    """
+
+    edged: str
+    device: str
+    created: float
+    format: int
+    schemas: Mapping[str, int]
+    champion: int | None
+    samples: int
+
+
 def entry_of(name: str, path: Path) -> Entry:
     """What the manifest will say of a file."""
     with disk_errors("reading", path):
@@ -45,19 +64,18 @@ def entry_of(name: str, path: Path) -> Entry:
 
 def write(
     target: BinaryIO,
-    about: Mapping[str, Any],
+    about: BackupManifest,
     files: Mapping[Entry, Path],
     sign: Callable[[bytes], bytes] | None,
 ) -> None:
     """Write an archive.
 
-    `about` is what the manifest says beside `files`, whose content must still be what the entries say; `sign`
-    makes the signature of the manifest, None for none.
+    `files` must still be what their entries say; `sign` makes the signature of the manifest, None for none.
 
     Raises CorruptError when a file has changed since its entry was made.
     """
     listed = [[entry.name, entry.size, entry.sha256] for entry in files]
-    manifest = seal({**about, "files": listed})
+    manifest = seal({**about.to_json(), "files": listed})
     archive = ArchiveWriter(target)
     archive.add(MANIFEST, len(manifest), [manifest])
     if sign is not None:
@@ -83,8 +101,8 @@ class Archive:
     """An archive that is read once, from its beginning to its end; made on an open file.
 
     `manifest` and `signature` are as they were written, the signature empty where there is none: check it
-    before reading on. `about` is what the manifest holds, verified against its own seal; `entries` are the
-    files that follow.
+    before reading on. `format` is what the manifest, verified against its own seal, says of the form it has;
+    `entries` are the files that follow.
 
     Raises CorruptError when it is no such archive or any byte of its beginning is not as it was written;
     RefusedError when it names files as no backup does.
@@ -104,14 +122,21 @@ class Archive:
         if first is None or first.name != MANIFEST or first.size > LONGEST_MANIFEST:
             raise self._archive.damaged("its beginning is damaged")
         self.manifest = b"".join(self._archive.blocks(first))
-        whole = unseal(self.manifest, where)
-        self.about = {name: value for name, value in whole.items() if name != "files"}
-        self.entries = self._listed(whole.get("files"))
+        self._whole = unseal(self.manifest, where)
+        self.format = self._whole.get("format")
+        self.entries = self._listed(self._whole.get("files"))
         self._ahead: ArchiveMember | None = self._archive.next()
         self.signature = b""
         if self._ahead is not None and (self._ahead.name, self._ahead.size) == (SIGNATURE, 64):
             self.signature = b"".join(self._archive.blocks(self._ahead))
             self._ahead = self._archive.next()
+
+    def about(self) -> BackupManifest:
+        """Read the manifest; raises CorruptError when it is not whole."""
+        try:
+            return BackupManifest.from_json(self._whole)
+        except TrainingError as problem:
+            raise CorruptError(f"the manifest is not whole: {problem.line()}", where=self._where) from problem
 
     def _listed(self, listed: Any) -> list[Entry]:
         try:

@@ -15,13 +15,17 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
+from edged import __version__
+from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.message import Message
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.backup import archive
+from edged.storage.backup.archive import BackupManifest
 from edged.storage.backup.restore import RESTORED, RESTORING, finish, state_files
 from edged.storage.files import atomic
 from edged.storage.files.damaged_database import damage
@@ -52,13 +56,44 @@ _ATTEMPTS = 5
 _CHECK_SECONDS = 60.0
 
 
+@dataclass(frozen=True)
+class BackupReport(Message):
+    """A backup that was written: its file, what its manifest says, how many files and bytes it has."""
+
+    file: Path
+    about: BackupManifest
+    files: int
+    bytes: int
+    signed: bool
+
+    def to_json(self) -> JsonObject:
+        """Return all on one level, without the format."""
+        last = self.without("file", "about")
+        return {"file": str(self.file), **self.about.without("format"), **last}
+
+
+@dataclass(frozen=True)
+class RestoreReport(Message):
+    """A backup that was put in the place of the directory `state`: what its manifest says."""
+
+    state: Path
+    about: BackupManifest
+    signed: bool
+
+    def to_json(self) -> JsonObject:
+        """Return all on one level, without format and schemas, in the order of the manifest."""
+        about = sorted(self.about.without("format", "schemas").items())
+        return {"state": str(self.state), **dict(about), "signed": self.signed}
+
+
 def back_up(
-    state: Path, out: Path, about: Mapping[str, Any], sign: Callable[[bytes], bytes] | None
-) -> JsonObject:
-    """Write a backup of `state` as the file `out`, durably; what its manifest says.
+    state: Path, out: Path, device: str, created: float, sign: Callable[[bytes], bytes] | None
+) -> BackupReport:
+    """Write a backup of `state` as the file `out`, durably.
 
     A daemon may run on `state`. `out` is replaced only when the backup is whole, and its owner alone may read
-    it. `about` are further fields of the manifest; `sign` makes the signature of `HEADER` and the manifest.
+    it. `device` is its id, `created` the time in Unix seconds. `sign` makes the signature of `HEADER` and the
+    manifest.
 
     Raises StorageError when there is nothing to back up, it cannot be read or the disk refuses; CorruptError
     when a database or the champion is damaged.
@@ -75,11 +110,13 @@ def back_up(
             picture.mkdir(mode=0o700)
             _copy_state(state, picture)
             files = {archive.entry_of(name, picture / name): picture / name for name in _names(picture)}
-            header = {**about, "format": FORMAT, "schemas": _schemas(picture), **_counts(picture)}
+            schemas, reign, samples = _schemas(picture), present_reign(picture), _samples(picture)
+            champion = None if reign is None else reign.version
+            about = BackupManifest(__version__, device, created, FORMAT, schemas, champion, samples)
         with atomic.disk_errors("writing the backup", out):
             signer = None if sign is None else lambda manifest: sign(HEADER + manifest)
             with open(unfinished, "xb", opener=_for_us_alone) as target:
-                archive.write(target, header, files, signer)
+                archive.write(target, about, files, signer)
                 target.flush()
                 os.fsync(target.fileno())
             size = unfinished.stat().st_size
@@ -88,7 +125,7 @@ def back_up(
     finally:
         shutil.rmtree(picture, ignore_errors=True)
         unfinished.unlink(missing_ok=True)
-    return {**header, "files": len(files), "bytes": size, "signed": sign is not None}
+    return BackupReport(out, about, len(files), size, sign is not None)
 
 
 def _for_us_alone(path: str, flags: int) -> int:
@@ -197,14 +234,12 @@ def _schemas(picture: Path) -> dict[str, int]:
     return found
 
 
-def _counts(picture: Path) -> JsonObject:
-    """What people want to know of a backup."""
-    reign = present_reign(picture)
-    samples = 0
-    if (path := picture / SAMPLES).exists():
-        with closing(connect(path, readonly=True)) as db, translated(path):
-            samples = int(db.execute("SELECT samples FROM tally").fetchone()[0])
-    return {"champion": None if reign is None else reign.version, "samples": samples}
+def _samples(picture: Path) -> int:
+    """How many samples there are."""
+    if not (path := picture / SAMPLES).exists():
+        return 0
+    with closing(connect(path, readonly=True)) as db, translated(path):
+        return int(db.execute("SELECT samples FROM tally").fetchone()[0])
 
 
 # ---- putting it back -----------------------------------------------------------------------------
@@ -217,8 +252,8 @@ def restore(
     replace: bool,
     trusted: Callable[[bytes, bytes], bool] | None,
     check: Callable[[Path], None],
-) -> JsonObject:
-    """Put a backup in the place of a state directory, whole or not at all; what its manifest says.
+) -> RestoreReport:
+    """Put a backup in the place of a state directory, whole or not at all.
 
     To be called under the directory's lock and as its owner (`as_owner_of`): whoever owns a directory decides
     where names in it lead.
@@ -244,9 +279,9 @@ def restore(
     _refuse_folders_of_others(there)
     unpacked = state / RESTORING
     try:
-        about = _unpack(source, unpacked, trusted)
+        about, signed = _unpack(source, unpacked, trusted)
         _schemas(unpacked)
-        if present_reign(unpacked) is None and about.get("champion") is not None:
+        if present_reign(unpacked) is None and about.champion is not None:
             raise CorruptError("the model that served is not in the backup", where=str(source.name))
         check(unpacked)
         _go_on_behind(unpacked)
@@ -259,7 +294,7 @@ def restore(
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
     finish(state)
-    return about
+    return RestoreReport(state, about, signed)
 
 
 def _refuse_folders_of_others(there: list[Path]) -> None:
@@ -278,7 +313,10 @@ def _refuse_folders_of_others(there: list[Path]) -> None:
                 )
 
 
-def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bool] | None) -> JsonObject:
+def _unpack(
+    source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bool] | None
+) -> tuple[BackupManifest, bool]:
+    """Write its files into a new folder; what the manifest says, and whether it is signed."""
     with atomic.disk_errors("reading the backup", Path(source.name)):
         packed = archive.Archive(source, str(source.name))
         if trusted is not None and not (
@@ -289,12 +327,13 @@ def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bo
                 where=str(source.name),
                 remedy="name its public key with --key, or leave --key out",
             )
-        if packed.about.get("format") != FORMAT:
+        if packed.format != FORMAT:
             raise StorageError(
-                f"a backup of format {packed.about.get('format')!r}, this edged knows {FORMAT}",
+                f"a backup of format {packed.format!r}, this edged knows {FORMAT}",
                 where=str(source.name),
                 remedy="install the edged that made it, or a newer one",
             )
+        about = packed.about()
         for entry in packed.entries:
             if entry.name.split("/")[0] not in {*FOLDERS, *FILES, *SCHEMAS, BY_KEY}:
                 raise RefusedError("no backup holds this", where=repr(entry.name[:120]))
@@ -302,7 +341,7 @@ def _unpack(source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bo
             folder.mkdir()
             for entry, pieces in packed.contents():
                 _write(folder / entry.name, pieces)
-    return {**packed.about, "signed": bool(packed.signature)}
+    return about, bool(packed.signature)
 
 
 def _write(path: Path, pieces: Iterator[bytes]) -> None:

@@ -7,21 +7,24 @@ the tensors and parameters and holds the SHA-256 of every file. Only the standar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.domain.bundle_contents import (
     PARAMETERS,
     REBUILD,
     BundleContents,
     FileEntry,
+    LossOptions,
     Standardisation,
+    StoredForm,
     Tensor,
+    WeightedLoss,
 )
-from edged.errors import BundleError, CorruptError, StorageError
-from edged.storage.files import checksummed_json as sealed
+from edged.errors import BundleError, CorruptError, StorageError, TrainingError
+from edged.storage.files import checksummed_json
 from edged.storage.files.atomic import DISK, STAGING, disk_errors, fsync_directory, staging_path
 from edged.storage.models.external_data import external_places
 from edged.storage.models.manifest import (
@@ -36,7 +39,11 @@ from edged.storage.models.manifest import (
 )
 
 if TYPE_CHECKING:
+    from edged.domain.json_fields import JsonObject
     from edged.domain.stream.schema import Schema
+    from edged.domain.training.message import Message
+
+    M = TypeVar("M", bound=Message)
 
 __all__ = [
     "CLASSIFYING",
@@ -181,21 +188,19 @@ class Bundle(BundleContents):
             f"the bundle {what}", where=str(self.path), remedy="build a bundle for this stream"
         )
 
-    def to_json(self) -> str:
-        """The text of `bundle.json`: sorted keys, so that equal bundles have equal text, and its own hash."""
+    def to_json(self) -> JsonObject:
+        """Return what `bundle.json` says, without its hash."""
         several = bool(self.more_outputs or self.more_labels)
         written = {
             "path": False,
             **dict.fromkeys(("more_outputs", "more_labels", "losses"), several),
-            "loss_options": bool(self.loss_options),
-            "forms": self.forms is not None,
+            "loss_options": self.loss_options != LossOptions(),
             "properties": bool(self.properties),
             "context": bool(self.context),
             "change_of": bool(self.change_of),
-            **{name: getattr(self, name) is not None for name in ("version", "expires")},
+            **{name: getattr(self, name) is not None for name in ("forms", "version", "expires")},
         }
-        values = {name: value for name, value in asdict(self).items() if written.get(name, True)}
-        return sealed.seal({"format": FORMAT, **values}).decode()
+        return {"format": FORMAT, **self.without(*(name for name in written if not written[name]))}
 
 
 def seal(bundle: Bundle, names: Iterable[str]) -> Bundle:
@@ -205,7 +210,7 @@ def seal(bundle: Bundle, names: Iterable[str]) -> Bundle:
     """
     with disk_errors("sealing the bundle", bundle.path):
         sealed = replace(bundle, files={name: FileEntry.of(bundle.path / name) for name in sorted(names)})
-        DISK.write(bundle.path / DESCRIPTION, sealed.to_json().encode())
+        DISK.write(bundle.path / DESCRIPTION, checksummed_json.seal(sealed.to_json()))
         for name in (*sealed.files, DESCRIPTION):
             DISK.sync(bundle.path / name)
         DISK.sync(bundle.path)
@@ -277,6 +282,13 @@ def _parse(data: Mapping[str, Any], path: Path) -> Bundle:
     def values(key: str) -> dict[str, Any]:
         return fields.get(key, dict)
 
+    def read(kind: type[M], found: object) -> M:
+        try:
+            return kind.from_json(found)
+        except TrainingError as problem:
+            what = f"{problem.where} is missing or wrong: {problem.what}"
+            raise CorruptError(what, where=str(path / DESCRIPTION), remedy=REBUILD) from problem
+
     return Bundle(
         path=path,
         edged=fields.get("edged", str),
@@ -298,9 +310,13 @@ def _parse(data: Mapping[str, Any], path: Path) -> Bundle:
         made_with=fields.optional("made_with", texts, {}),
         more_outputs=fields.optional("more_outputs", tensors, ()),
         more_labels=fields.optional("more_labels", tensors, ()),
-        losses=tuple(item.values for item in fields.optional("losses", fields.each, ())),
-        loss_options=fields.optional("loss_options", values, {}),
-        forms=fields.optional("forms", values),
+        losses=tuple(read(WeightedLoss, item.values) for item in fields.optional("losses", fields.each, ())),
+        loss_options=fields.optional(
+            "loss_options", lambda key: read(LossOptions, values(key)), LossOptions()
+        ),
+        forms=fields.optional(
+            "forms", lambda key: {name: read(StoredForm, form) for name, form in values(key).items()}
+        ),
         properties=fields.optional("properties", values, {}),
         context=fields.optional("context", lambda key: tuple(map(float, fields.get(key, list))), ()),
         change_of=fields.optional("change_of", lambda key: tuple(map(int, fields.get(key, list))), ()),

@@ -16,6 +16,7 @@ from edged.domain.commands.rules import CLOCK_SET
 from edged.errors import BundleError, ConfigError, RefusedError, StorageError
 from edged.signing import BYTES, Keys, sign
 from edged.storage.files.atomic import disk_errors, publish_file
+from edged.storage.files.checksummed_json import seal
 from edged.storage.models.bundles import DESCRIPTION, Bundle
 from edged.storage.models.manifest import SIGNATURE
 
@@ -35,7 +36,7 @@ def sign_bundle(path: Path, key: Path, version: int | None = None, expires: floa
     version = int(time.time()) if version is None else version
     until = None if expires is None else int(expires)
     described = replace(bundle, version=version, expires=until)
-    publish_file(path / DESCRIPTION, described.to_json().encode())
+    publish_file(path / DESCRIPTION, seal(described.to_json()))
     publish_file(path / SIGNATURE, sign(HEADER + _manifest(path), key))
     return version
 

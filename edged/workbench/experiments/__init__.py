@@ -62,8 +62,9 @@ def run(path: Path, data: Path, options: ExperimentOptions, progress: TrialProgr
         ranked, failed = ranking(loaded.recipes, outcomes, loaded.file.judged_by)
         written = None
         if options.write is not None and ranked:
-            names = {"file": path.name, "data": data.name}
-            written = _write_winner(options.write, loaded, outcomes, ranked[0], names)
+            order = _winner(outcomes, ranked[0], loaded.file.judged_by)
+            deploy(options.write, loaded, order, file=path.name, data=data.name)
+            written = WrittenWinner(str(options.write), str(bundle_path(options.write)), order.seed)
     report = RecipeReport(
         name=loaded.file.name,
         data=data.name,
@@ -114,15 +115,8 @@ def _orders(loaded: LoadedRecipes, work: Path) -> list[TrialOrder]:
     ]
 
 
-def _write_winner(
-    config: Path,
-    loaded: LoadedRecipes,
-    outcomes: Sequence[TrialOutcome],
-    first: RankedRecipe,
-    names: dict[str, str],
-) -> WrittenWinner:
-    seed = best_seed(first, loaded.file.judged_by)
+def _winner(outcomes: Sequence[TrialOutcome], first: RankedRecipe, metric: str) -> TrialOrder:
+    """The training with which the first recipe was best."""
+    seed = best_seed(first, metric)
     orders = [outcome.order for outcome in outcomes if outcome.order.recipe is first.recipe]
-    order = next(order for order in orders if order.seed == seed)
-    deploy(config, loaded.file, loaded.stream, order, names)
-    return WrittenWinner(str(config), str(bundle_path(config)), seed)
+    return next(order for order in orders if order.seed == seed)

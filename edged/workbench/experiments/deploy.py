@@ -18,10 +18,10 @@ from edged.storage.models.bundles import Bundle, publish, refuse_foreign
 from edged.workbench.experiments.job import MODEL, WEIGHTS, load_data
 
 if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
-    from edged.workbench.experiments.config import DeployConfig, RecipeFile
+    from edged.workbench.experiments.config import DeployConfig
     from edged.workbench.experiments.grid import Recipe
     from edged.workbench.experiments.job import TrialOrder
+    from edged.workbench.experiments.loading import LoadedRecipes
 
 BUILD_SECONDS = 300.0
 ROWS = 256
@@ -58,20 +58,17 @@ def refuse_taken(config: Path, *, force: bool) -> None:
         )
 
 
-def deploy(
-    config: Path, file: RecipeFile, stream: JsonObject, order: TrialOrder, names: dict[str, str]
-) -> None:
+def deploy(config: Path, loaded: LoadedRecipes, order: TrialOrder, *, file: str, data: str) -> None:
     """Write the bundle and the configuration of the training that `order` ordered, whose folder has weights.
 
-    `stream` is the section of the recipe file as it was written, `names` has the names of `file` and `data`
-    for the configuration's head. Raises BundleError when the bundle cannot be built, or does not answer as
-    the trained model does.
+    `file` and `data` are the names of the recipe file and of the recording, for the configuration's head.
+    Raises BundleError when the bundle cannot be built, or does not answer as the trained model does.
     """
     bundle = bundle_path(config)
-    recipe = _on_the_device(order.recipe, file.deploy)
+    recipe = _on_the_device(order.recipe, loaded.file.deploy)
     made = staging_path(bundle.resolve().parent, bundle.name)
     ordered = replace(order, recipe=recipe, bundle=made, weights=order.folder / WEIGHTS)
-    answer = run_module("edged.workbench.experiments.build_bundle", ordered.as_dict(), BUILD_SECONDS)
+    answer = run_module("edged.workbench.experiments.build_bundle", ordered.to_json(), BUILD_SECONDS)
     if answer is None or answer.code != 0:
         problem = "it took too long" if answer is None else answer.problem
         raise BundleError(f"the winner's bundle cannot be built: {problem}", where=str(bundle))
@@ -80,8 +77,8 @@ def deploy(
         publish(made, bundle)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    text = yaml.safe_dump(_sections(file, stream, order.recipe, bundle), sort_keys=False)
-    head = HEAD.format(recipe=order.recipe.name, seed=order.seed, **names)
+    text = yaml.safe_dump(_sections(loaded, order.recipe, bundle), sort_keys=False)
+    head = HEAD.format(recipe=order.recipe.name, seed=order.seed, file=file, data=data)
     publish_file(config, (head + text).encode())
 
 
@@ -101,7 +98,8 @@ def _answers_alike(order: TrialOrder, bundle: Path) -> None:
         raise BundleError("the bundle does not answer as the trained model does", where="the winner's bundle")
 
 
-def _sections(file: RecipeFile, stream: JsonObject, recipe: Recipe, bundle: Path) -> dict[str, Any]:
+def _sections(loaded: LoadedRecipes, recipe: Recipe, bundle: Path) -> dict[str, Any]:
+    file = loaded.file
     training: dict[str, Any] = {
         "engine": file.engine,
         "batch": recipe.batch,
@@ -113,7 +111,7 @@ def _sections(file: RecipeFile, stream: JsonObject, recipe: Recipe, bundle: Path
         training["threads"] = file.threads
     return {
         "device": {"id": file.name},
-        "stream": stream,
+        "stream": loaded.stream,
         "model": {"bundle": f"./{bundle.name}"},
         "training": training,
     }

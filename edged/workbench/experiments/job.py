@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -48,10 +48,14 @@ class TrialOrder:
     bundle: Path
     weights: Path | None = None
 
-    def as_dict(self) -> JsonObject:
-        """The order as JSON takes it, with the process that gives it."""
-        values: dict[str, Any] = TypeAdapter(TrialOrder).dump_python(self, mode="json")
-        return values | {"parent": os.getpid()}
+    def to_json(self) -> JsonObject:
+        """Return the order as JSON values, with the process that gives it."""
+        return {**TypeAdapter(TrialOrder).dump_python(self, mode="json"), "parent": os.getpid()}
+
+    @classmethod
+    def from_json(cls, values: object) -> TrialOrder:
+        """Read the order from what `to_json` returned."""
+        return TypeAdapter(TrialOrder).validate_python(values)
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,8 @@ def carry_out(work: Callable[[TrialOrder], Message]) -> int:
     """Do the work that is ordered on stdin, report its result; the exit code. It ends with who ordered it."""
     try:
         values = json.loads(sys.stdin.read())
-        die_with_parent(values.pop("parent"))
-        report(work(TypeAdapter(TrialOrder).validate_python(values)))
+        die_with_parent(values["parent"])
+        report(work(TrialOrder.from_json(values)))
     except EdgedError as problem:
         sys.stderr.write(problem.line() + "\n")
         return problem.exit_code

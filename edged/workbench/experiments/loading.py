@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import ValidationError
@@ -21,6 +21,7 @@ from edged.workbench.recordings.stream import LabelOptions, Stream, shape_stream
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.json_fields import JsonObject
     from edged.workbench.experiments.config import SplitConfig
     from edged.workbench.recordings.stream import Stream
 
@@ -33,7 +34,7 @@ class LoadedRecipes:
     """A recipe file, its section `stream` as it was written, and the recipes that come of it."""
 
     file: RecipeFile
-    stream: dict[str, Any]
+    stream: JsonObject
     recipes: list[Recipe]
 
 

@@ -124,7 +124,7 @@ class Runner:
             if process.stdin is None or process.stdout is None:
                 raise RuntimeError("the child has no pipes")
             try:
-                process.stdin.write(json.dumps(order.as_dict()).encode())
+                process.stdin.write(json.dumps(order.to_json()).encode())
                 process.stdin.close()
             except BrokenPipeError:
                 return None

@@ -102,7 +102,7 @@ def test_refusals_and_their_exit_codes(tmp_path: Path) -> None:
 
     refused(1, "there is no state here", lambda: back_up(config, file))
     fill(state)
-    assert back_up(config, file)["champion"] == 1
+    assert back_up(config, file).about.champion == 1
     refused(3, "--replace", lambda: restore(config, file))
     with DirectoryLock(state):
         refused(3, "stop it first", lambda: restore(config, file, replace=True))

@@ -19,6 +19,7 @@ import yaml
 from edged.bundles.build import build
 from edged.mqtt import weight_encoding
 from edged.signing import key_id, new_pair, sign, sign_command
+from edged.storage.files.checksummed_json import seal
 from edged.storage.models.bundle_archive import pack_bundle
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.signatures import HEADER, sign_bundle
@@ -105,7 +106,7 @@ def test_rollback_attack(broker: Mosquitto, tmp_path: Path) -> None:
 def unversioned(site: Site) -> Path:
     """A bundle as it was signed before there were versions."""
     path = site.bundle("unversioned", 0)
-    text = replace(Bundle.open(path), version=None).to_json().encode()
+    text = seal(replace(Bundle.open(path), version=None).to_json())
     (path / "bundle.json").write_bytes(text)
     (path / "bundle.sig").write_bytes(sign(HEADER + text, site.key))
     assert "version" not in json.loads(text)

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edged.bundles.build import build
 from edged.domain import protobuf
 from edged.engines.onnx.fields import raw_offsets
+from edged.engines.portable.description import Description
 from edged.storage.models.bundle_archive import pack_bundle
 from edged.storage.models.bundles import Bundle, seal
 from tests.device.linear import GOOD, write
@@ -130,9 +131,9 @@ def hostile(folder: Path, name: str, extra: Callable[[], Nodes], sparse: int = 0
 
 def sealed(bundle: Bundle, offsets: dict[str, int]) -> None:
     """Describe it anew with fitting hashes, as an enemy does; `offsets` are those of its parameters."""
-    portable = dict(bundle.portable or {})
-    portable["offsets"] = {name: offsets[name] for name in portable["offsets"]}
-    seal(replace(bundle, portable=portable), bundle.files)
+    description = Description.of(bundle)
+    known = {name: offsets[name] for name in description.offsets}
+    seal(replace(bundle, portable=replace(description, offsets=known).to_json()), bundle.files)
 
 
 def memory(device: Device, field: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edged.engines.onnx.base_model import Slot
+from edged.domain.bundle_contents import Slot
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,8 @@ def test_integers_stand_for_the_values_whatever_their_zero(
     told: dict[str, int], kind: type, transposed: bool
 ) -> None:
     value = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
-    slot = Slot.of({"name": "w", "offset": 3, "shape": [4, 6], "scale": 30, "axis": 1, **told,
-                    "transposed": transposed})  # fmt: skip
+    slot = Slot.from_json({"name": "w", "offset": 3, "shape": [4, 6], "scale": 30, "axis": 1, **told,
+                           "transposed": transposed})  # fmt: skip
     content = bytearray(range(60))
     slot.write(content, value)
     scale = np.frombuffer(content, "<f4", 6, 30)

@@ -19,6 +19,7 @@ from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import Anchor, LearningRate
 from edged.engines import open_engine, reason_for
 from edged.engines.inference import InferenceModel
+from edged.engines.portable.description import Description
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError, ConfigError, CorruptError, EdgedError, TrainingError, UnavailableError
 from edged.storage.models.bundles import Bundle, seal
@@ -108,16 +109,14 @@ def test_some_parameters_frozen(tmp_path: Path, train: list[str], freeze: list[s
 @needs_native
 def test_large_parameters_are_kept_apart_from_small_ones(tmp_path: Path) -> None:
     bundle = build(mlp(5, 3, (64, 300)), tmp_path / "b", loss="cross_entropy")
-    assert bundle.portable is not None
-    assert [len(group["parameters"]) for group in bundle.portable["groups"]] == [5, 1]
+    assert [len(group.parameters) for group in Description.of(bundle).groups] == [5, 1]
     assert train_alike(bundle, 200, rate=0.002)[200] < 1e-4
 
 
 @needs_native
 def test_very_large_parameters_are_updated_in_parts(tmp_path: Path) -> None:
     bundle = build(mlp(5, 3, (260, 256)), tmp_path / "b", loss="cross_entropy")
-    assert bundle.portable is not None
-    assert [len(group["parts"]) for group in bundle.portable["groups"]] == [1, 3]
+    assert [len(group.parts) for group in Description.of(bundle).groups] == [1, 3]
     assert train_alike(bundle, 20, rate=0.001)[10] < 1e-4
     native, portable = (open_engine(name, bundle) for name in ("native", "portable"))
     batch = labelled("cross_entropy", 16)
@@ -329,8 +328,7 @@ def test_a_description_that_does_not_fit_is_one_clear_line(
 
 def test_offsets_that_lead_out_of_the_base_model_are_refused(tmp_path: Path) -> None:
     bundle = classifier(tmp_path / "b")
-    assert bundle.portable is not None
-    offsets = {**bundle.portable["offsets"], "layer1.weight": 10**6}
+    offsets = {**Description.of(bundle).offsets, "layer1.weight": 10**6}
     with pytest.raises(CorruptError, match=r"layer1\.weight lies outside"):
         PortableEngine(altered(bundle, offsets=offsets))
 

@@ -7,7 +7,7 @@ import shutil
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.signing import Keys, new_pair, sign
 from edged.storage.backup import archive, restore
 from edged.storage.backup import backup as backups
-from edged.storage.backup.archive import Entry
+from edged.storage.backup.archive import BackupManifest, Entry
 from edged.storage.files.database import connect
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
@@ -33,7 +33,7 @@ from tests.storage.disks import PowerCutError, TestedDisk
 from tests.storage.stream import stored_inputs
 
 SCHEMA = Schema((), 2, "classify", ("ok", "worn"))
-ABOUT = {"device": "press-7"}
+ABOUT = ("press-7", 1.7e9)  # device and time
 WEIGHTS = b"a model's weights"
 
 
@@ -63,7 +63,7 @@ def fill(state: Path, *, model: bytes = WEIGHTS, rows: int = 50) -> Path:
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
     """A backup of a state with everything."""
-    backups.back_up(fill(tmp_path / "from"), tmp_path / "b.zip", ABOUT, None)
+    backups.back_up(fill(tmp_path / "from"), tmp_path / "b.zip", *ABOUT, None)
     return tmp_path / "b.zip"
 
 
@@ -74,7 +74,7 @@ def restored(
     replace: bool = False,
     trusted: Callable[[bytes, bytes], bool] | None = None,
     check: Callable[[Path], None] = anything,
-) -> Mapping[str, Any]:
+) -> backups.RestoreReport:
     with source.open("rb") as content:
         return backups.restore(content, state, replace=replace, trusted=trusted, check=check)
 
@@ -98,8 +98,8 @@ def contents(state: Path) -> dict[str, Any]:
 
 
 def test_what_was_backed_up_comes_back(backup: Path, tmp_path: Path) -> None:
-    about = restored(backup, tmp_path / "to")
-    assert (about["device"], about["champion"], about["samples"], about["signed"]) == (
+    report = restored(backup, tmp_path / "to")
+    assert (report.about.device, report.about.champion, report.about.samples, report.signed) == (
         "press-7",
         1,
         50,
@@ -123,7 +123,7 @@ def test_any_program_can_list_a_backup(backup: Path) -> None:
 def test_a_backup_leaves_nothing_behind_and_changes_nothing(tmp_path: Path) -> None:
     state = fill(tmp_path / "from")
     before = {path: path.stat().st_size for path in state.rglob("*")}
-    backups.back_up(state, tmp_path / "b.zip", ABOUT, None)
+    backups.back_up(state, tmp_path / "b.zip", *ABOUT, None)
     assert {path: path.stat().st_size for path in state.rglob("*") if path.suffix[:4] != ".db-"} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.zip", "from"]
 
@@ -132,9 +132,9 @@ def test_a_backup_beside_a_writer_is_of_one_moment(tmp_path: Path) -> None:
     state = fill(tmp_path / "from")
     with SampleLog.open(state / "samples.db", SCHEMA) as log:
         log.commit(samples(51, np.ones((25, 2), np.float32)))  # in the write-ahead log alone
-        backups.back_up(state, tmp_path / "b.zip", ABOUT, None)
+        backups.back_up(state, tmp_path / "b.zip", *ABOUT, None)
         log.commit(samples(76, np.ones((25, 2), np.float32)))
-    assert restored(tmp_path / "b.zip", tmp_path / "to")["samples"] == 75
+    assert restored(tmp_path / "b.zip", tmp_path / "to").about.samples == 75
 
 
 # ---- damage and tricks ---------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def packed(path: Path, names: list[str], content: bytes = b"x") -> Path:
     file.write_bytes(content)
     digest = archive.entry_of("n", file).sha256
     with path.open("wb") as target:
-        about = {**ABOUT, "format": backups.FORMAT}
+        about = BackupManifest("1.0", *ABOUT, backups.FORMAT, {}, None, 0)
         entries = [Entry(name, len(content), digest) for name in names]
         archive.write(target, about, dict.fromkeys(entries, file), None)
     return path
@@ -257,7 +257,7 @@ def test_a_backup_of_a_newer_edged(backup: Path, tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
         db.execute("PRAGMA application_id = 0")  # as an edged has it that writes the version once
     with pytest.raises(StorageError, match="newer"):
-        backups.back_up(tmp_path / "from", tmp_path / "n.zip", ABOUT, None)
+        backups.back_up(tmp_path / "from", tmp_path / "n.zip", *ABOUT, None)
     source = packed(tmp_path / "f.zip", ["state.db"])
     with pytest.raises(EdgedError):
         restored(source, tmp_path / "to")
@@ -269,7 +269,7 @@ def test_a_damaged_database_is_not_backed_up(tmp_path: Path) -> None:
     content[20_000:60_000] = bytes(40_000)
     (state / "samples.db").write_bytes(content)
     with pytest.raises(CorruptError, match=r"samples\.db"):
-        backups.back_up(state, tmp_path / "b.zip", ABOUT, None)
+        backups.back_up(state, tmp_path / "b.zip", *ABOUT, None)
     assert not (tmp_path / "b.zip").exists()
 
 
@@ -282,9 +282,9 @@ def test_a_damaged_checkpoint_stays_behind(tmp_path: Path) -> None:
         (staging / "engine").write_bytes(content)
         checkpoints.publish(staging, {"a": 1}, {})
     (folder / "1" / "engine").write_bytes(b"f")
-    told = backups.back_up(state, tmp_path / "b.zip", ABOUT, None)
+    told = backups.back_up(state, tmp_path / "b.zip", *ABOUT, None)
     restored(tmp_path / "b.zip", tmp_path / "to")
-    assert told["champion"] == 1
+    assert told.about.champion == 1
     assert [path.name for path in (tmp_path / "to" / "checkpoints").iterdir()] == ["2"]
 
 
@@ -294,8 +294,8 @@ def test_a_damaged_checkpoint_stays_behind(tmp_path: Path) -> None:
 def test_a_backup_counts_when_it_is_signed_by_the_right_key(tmp_path: Path) -> None:
     pairs = [(tmp_path / name, new_pair(tmp_path / name)) for name in ("k1", "k2")]
     state = fill(tmp_path / "from")
-    backups.back_up(state, tmp_path / "b.zip", ABOUT, lambda text: sign(text, pairs[0][0]))
-    backups.back_up(state, tmp_path / "plain.zip", ABOUT, None)
+    backups.back_up(state, tmp_path / "b.zip", *ABOUT, lambda text: sign(text, pairs[0][0]))
+    backups.back_up(state, tmp_path / "plain.zip", *ABOUT, None)
 
     def by(public: Path) -> Callable[[bytes, bytes], bool]:
         return lambda text, mark: Keys([public]).signer(text, mark) is not None
@@ -304,8 +304,8 @@ def test_a_backup_counts_when_it_is_signed_by_the_right_key(tmp_path: Path) -> N
         with pytest.raises(RefusedError, match="signed"):
             restored(tmp_path / source, tmp_path / "to", trusted=by(public))
         assert list((tmp_path / "to").iterdir()) == []
-    assert restored(tmp_path / "b.zip", tmp_path / "to", trusted=by(pairs[0][1]))["signed"]
-    assert restored(tmp_path / "b.zip", tmp_path / "unasked")["signed"]
+    assert restored(tmp_path / "b.zip", tmp_path / "to", trusted=by(pairs[0][1])).signed
+    assert restored(tmp_path / "b.zip", tmp_path / "unasked").signed
 
 
 # ---- over what is there, and power cuts ----------------------------------------------------------

@@ -26,7 +26,7 @@ SERVICE = (4242, 4243)  # user and group
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
     """A backup of a state with everything."""
-    backups.back_up(fill(tmp_path / "from"), tmp_path / "b.zip", ABOUT, None)
+    backups.back_up(fill(tmp_path / "from"), tmp_path / "b.zip", *ABOUT, None)
     return tmp_path / "b.zip"
 
 

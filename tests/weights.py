@@ -15,6 +15,7 @@ from edged.config import Config
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.weight_updates import WeightUpdates
 from edged.domain.training.training_run import ModelData
+from edged.domain.training.update_manifest import TransferManifest
 from edged.domain.training.weight_deltas import fingerprint
 from edged.engines.portable.description import Description, base_model
 from edged.errors import CorruptError
@@ -125,7 +126,7 @@ class Follower:
         self._sender = sender
         self._lock = threading.Lock()
         self._chunks: dict[str, bytes] = {}
-        self._manifests: dict[int, dict[str, Any]] = {}
+        self._manifests: dict[int, TransferManifest] = {}
         self._known: dict[str, Weights] = {}
         self._asked: dict[int, float] = {}
         self.order: list[int] = []
@@ -147,7 +148,7 @@ class Follower:
         version, _, part = delivery.topic.removeprefix(PREFIX).partition("/")
         with self._lock:
             if part == "manifest":
-                self._manifests[int(version)] = json.loads(delivery.payload)
+                self._manifests[int(version)] = TransferManifest.from_json(json.loads(delivery.payload))
             else:
                 self._chunks[f"{version}/{part}"] = delivery.payload
         self.session.ack([delivery])
@@ -171,12 +172,12 @@ class Follower:
 
     def _take(self, version: int) -> None:
         manifest = self._manifests[version]
-        base = manifest["base"]
-        if base is not None and base["sha256"] not in self._known:
-            if base["version"] not in self._manifests:
-                self._ask(base["version"])
+        base = manifest.base
+        if base is not None and base.sha256 not in self._known:
+            if base.version not in self._manifests:
+                self._ask(int(base.version or 0))
             return
-        names = [f"{version}/{n}" for n in range(len(manifest["chunks"]))]
+        names = [f"{version}/{n}" for n in range(len(manifest.chunks))]
         with self._lock:
             chunks = [self._chunks.get(name, b"") for name in names]
         missing = [n for n, chunk in enumerate(chunks) if not chunk]
@@ -198,7 +199,7 @@ class Follower:
     def state(self) -> str:
         """For a test that waits in vain."""
         with self._lock:
-            waiting = {v: len(m["chunks"]) for v, m in self._manifests.items() if v not in self.order}
+            waiting = {v: len(m.chunks) for v, m in self._manifests.items() if v not in self.order}
             return f"order {self.order[-3:]}, manifests {waiting}, chunks {sorted(self._chunks)}"
 
     def stop(self) -> None:

@@ -56,10 +56,10 @@ class Standardisation(TypedDict):
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What a file must be: SHA-256 in hexadecimal and size in bytes."""
+    """What a file, or a chunk of one, must be: size in bytes and SHA-256 in hexadecimal."""
 
-    sha256: str
     bytes: int
+    sha256: str
 
     @classmethod
     def of(cls, path: Path) -> FileEntry:
@@ -68,7 +68,12 @@ class FileEntry:
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-        return cls(digest.hexdigest(), path.stat().st_size)
+        return cls(path.stat().st_size, digest.hexdigest())
+
+
+def entry_of(data: bytes) -> FileEntry:
+    """What a file with this content must be."""
+    return FileEntry(len(data), hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True)

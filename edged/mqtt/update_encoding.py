@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edged.domain.training.update_manifest import TransferManifest, UpdateBase
+
 # As numpy codes its types: their names are made anew each time that one asks for them.
 _KINDS = {"values": ("<f4", "<f2", "|i1"), "scale": ("<f4",), "gaps": ("|u1", "<u2", "<u4")}
 
@@ -105,7 +107,7 @@ def _shape(sizes: Any) -> tuple[int, ...]:
 
 
 def received(
-    manifest: Mapping[str, Any],
+    manifest: TransferManifest,
     blob: bytes,
     known: Callable[[str], Mapping[str, NDArray[np.float32]] | None],
     limit: int = weight_encoding.MAX_BYTES,
@@ -118,14 +120,13 @@ def received(
     Raises CorruptError when the update is damaged, or does not lead to the parameters that its manifest
     names; RefusedError when it is a difference to parameters that are not known here.
     """
-    if manifest.get("encoding") == weight_encoding.ENCODING:
+    if manifest.encoding == weight_encoding.ENCODING:
         parameters, _ = weight_encoding.unpack(blob, limit)
-    elif manifest.get("encoding") == weight_encoding.CODED:
-        parameters = _decoded(manifest, unpack(blob, limit), known)
+    elif manifest.encoding == weight_encoding.CODED:
+        parameters = _decoded(manifest.base, unpack(blob, limit), known)
     else:
-        raise weight_encoding.damaged(f"encoding {manifest.get('encoding')!r} is not known here")
-    result = manifest.get("parameters")
-    if result is not None and fingerprint(parameters) != result:
+        raise weight_encoding.damaged(f"encoding {manifest.encoding!r} is not known here")
+    if manifest.parameters is not None and fingerprint(parameters) != manifest.parameters:
         raise weight_encoding.damaged("the update does not lead to the parameters that its manifest names")
     return parameters
 
@@ -147,20 +148,20 @@ def fleet_model(path: Path, expected: str, limit: int) -> dict[str, NDArray[np.f
 
 
 def _decoded(
-    manifest: Mapping[str, Any],
+    base: UpdateBase | None,
     coded: Mapping[str, Coded],
     known: Callable[[str], Mapping[str, NDArray[np.float32]] | None],
 ) -> dict[str, NDArray[np.float32]]:
-    values, base = decode(coded), manifest.get("base")
+    values = decode(coded)
     if base is None:
         return values
-    if not isinstance(base, dict) or not isinstance(base.get("sha256"), str):
+    if not base.sha256:
         raise weight_encoding.damaged("the manifest does not name the base of the difference")
-    start = known(base["sha256"])
+    start = known(base.sha256)
     if start is None:
         raise RefusedError(
-            f"it is a difference to weights that are not known here: version {base.get('version')},"
-            f" {base['sha256'][:12]}…",
+            f"it is a difference to weights that are not known here: version {base.version},"
+            f" {base.sha256[:12]}…",
             where="weights",
             remedy="send the difference to another base, or whole weights",
         )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.bundle_contents import FileEntry, entry_of
+from edged.domain.training.update_manifest import TransferManifest
 from edged.errors import ConfigError, CorruptError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from edged.domain.json_fields import JsonObject
 
 FILE = "weights.safetensors.zst"
 ENCODING = "safetensors+zstd"
@@ -91,43 +90,28 @@ def split(blob: bytes, chunk_bytes: int) -> list[bytes]:
     return [blob[at : at + chunk_bytes] for at in range(0, len(blob), chunk_bytes)]
 
 
-def manifest(version: int | str, blob: bytes, chunks: Sequence[bytes], **more: Any) -> JsonObject:
-    """What a receiver needs to know and check; `more` is added as it is."""
-    return {
-        "encoding": ENCODING,
-        **more,
-        "version": version,
-        "bytes": len(blob),
-        "sha256": _sha256(blob),
-        "chunks": [{"bytes": len(chunk), "sha256": _sha256(chunk)} for chunk in chunks],
-    }
+def manifest(blob: bytes, chunks: Sequence[bytes]) -> TransferManifest:
+    """What a receiver needs to check the chunks of a file."""
+    whole = entry_of(blob)
+    return TransferManifest(whole.bytes, whole.sha256, tuple(entry_of(chunk) for chunk in chunks))
 
 
-def join(manifest: Mapping[str, Any], chunks: Sequence[bytes]) -> bytes:
+def join(manifest: TransferManifest, chunks: Sequence[bytes]) -> bytes:
     """The blob from its chunks, each and the whole checked against the manifest.
 
     Raises CorruptError naming what does not fit.
     """
-    try:
-        expected = [(int(entry["bytes"]), str(entry["sha256"])) for entry in manifest["chunks"]]
-        size, whole, encoding = int(manifest["bytes"]), manifest["sha256"], manifest["encoding"]
-    except (KeyError, TypeError, ValueError) as problem:
-        raise damaged(f"the manifest is not complete: {problem!r}") from None
-    if encoding not in (ENCODING, CODED):
-        raise damaged(f"encoding {encoding!r} is not known here")
-    if len(chunks) != len(expected):
-        raise damaged(f"{len(chunks)} of {len(expected)} chunks")
-    for number, (chunk, (length, digest)) in enumerate(zip(chunks, expected, strict=True)):
-        if len(chunk) != length or _sha256(chunk) != digest:
+    if manifest.encoding not in (ENCODING, CODED):
+        raise damaged(f"encoding {manifest.encoding!r} is not known here")
+    if len(chunks) != len(manifest.chunks):
+        raise damaged(f"{len(chunks)} of {len(manifest.chunks)} chunks")
+    for number, (chunk, expected) in enumerate(zip(chunks, manifest.chunks, strict=True)):
+        if entry_of(chunk) != expected:
             raise damaged(f"chunk {number} is not what the manifest says")
     blob = b"".join(chunks)
-    if len(blob) != size or _sha256(blob) != whole:
+    if entry_of(blob) != FileEntry(manifest.bytes, manifest.sha256):
         raise damaged("the chunks together are not what the manifest says")
     return blob
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def damaged(what: str) -> CorruptError:

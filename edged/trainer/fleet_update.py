@@ -83,7 +83,7 @@ class FleetUpdateTrainer:
         seed: int | None = None,
     ) -> None:
         self._device, self._trainer, self._data, self._max_bytes = device, trainer, data, max_bytes
-        self._kept = SentUpdates(state, ROUNDS)
+        self._kept = SentUpdates(state, KeptUpdate, ROUNDS)
         self._seed = seed
 
     def contribute(self, order: TrainRound) -> RoundResult:
@@ -108,7 +108,7 @@ class FleetUpdateTrainer:
         if not made.coded:
             raise RefusedError("training has changed nothing: there is nothing to send", where="round")
         about = self._about(announced, made, upto)
-        kept = self._kept.add(about.to_json(), update_encoding.pack(made.coded), _flat(made.carried))
+        kept = self._kept.add(about, update_encoding.pack(made.coded), _flat(made.carried))
         return RoundResult(
             run=order.run,
             number=kept.number,
@@ -134,9 +134,7 @@ class FleetUpdateTrainer:
         found = self._trainer.head_statistics(base, announced.config)
         nothing = RoundContribution({}, self._carried(), int(found.rows), 0, 0.0, 0.0, None, None)
         about = replace(self._about(announced, nothing, upto), noise=0.0)
-        kept = self._kept.add(
-            about.to_json(), update_encoding.pack_sums(found.vector()), _flat(nothing.carried)
-        )
+        kept = self._kept.add(about, update_encoding.pack_sums(found.vector()), _flat(nothing.carried))
         return RoundResult(
             order.run, kept.number, about, nothing.samples, 0, 0.0, 0.0, None, None,
             bytes=len(kept.blob), seconds=time.monotonic() - started,

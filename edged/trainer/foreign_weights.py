@@ -80,7 +80,7 @@ class WeightImporter:
         chosen = other if share is None or own is None else mixed(own, other, share)
         received = Received(
             order.folder.name,
-            manifest["sha256"],
+            manifest.sha256,
             share=1.0 if share is None else share,
             losses={f"{tried:g}": loss for tried, loss in losses.items()},
         )
@@ -95,7 +95,7 @@ class WeightImporter:
         manifest, chunks = read_transfer(order.folder)
         names = (*self._task.bundle.trainable, *self._task.bundle.frozen)
         other = self._checked(parameters_within(b"".join(chunks), names))
-        return self._candidate(order.run, Received(order.folder.name, manifest["sha256"]), other)
+        return self._candidate(order.run, Received(order.folder.name, manifest.sha256), other)
 
     def import_initial(self, order: AdoptInitial) -> Candidate:
         """Make a candidate of the bundle's own model, which shows that the bundle trains here."""

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.personal_layers import only
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.model_files import model_in
+from edged.domain.training.update_manifest import UpdateDescription
 from edged.domain.training.weight_deltas import fingerprint
 from edged.engines.model_parameters import initial_parameters, parameters_of
 from edged.engines.onnx import exported
@@ -63,7 +65,7 @@ class LocalModels:
 
     def personal_layers(self, patterns: Sequence[str]) -> Weights:
         """Return the personal layers that the device's last round has trained."""
-        last = SentUpdates(self._state, ROUNDS).newest()
+        last = SentUpdates(self._state, KeptUpdate, ROUNDS).newest()
         return {} if last is None else only(last.held(PERSONAL), patterns)
 
     def find(self, wanted: str) -> Weights | None:
@@ -81,7 +83,7 @@ class LocalModels:
             return None
         folder = self._state / MODELS / str(reign.version)
         try:
-            source = read_manifest(folder)["model"]["source"]
+            source = read_manifest(folder).extra["model"]["source"]
         except (StorageError, CorruptError, KeyError, TypeError):
             return None
         # Below 0 stands for a learner that starts again, though another bundle was learned from before.
@@ -97,7 +99,7 @@ class LocalModels:
         for folder in folders:
             if folder.name.isdigit() and (found := self._readable(folder)) is not None:
                 yield found
-        for sent in SentUpdates(self._state).all():
+        for sent in SentUpdates(self._state, UpdateDescription).all():
             yield sent.held()
         if self._bundle.portable is not None:
             yield initial_parameters(self._bundle)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edged.workbench.demo.broker import Mosquitto as Broker
 
 from edged.domain.stream.schema import Schema
+from edged.domain.training.update_manifest import TransferManifest
 from edged.mqtt import weight_encoding
 from edged.storage.samples.log import SampleLog
 from tests.running_device import Device, Listener, running, wait_until
@@ -175,8 +176,8 @@ def answered(listener: Listener, count: int) -> Callable[[], bool]:
 
 def check_weights(listener: Listener, version: int) -> None:
     listener.wait(lambda: listener.raw[f"weights/{version}/manifest"], 30)
-    manifest = json.loads(listener.raw[f"weights/{version}/manifest"][0])
-    chunks = [listener.raw[f"weights/{version}/{n}"][0] for n in range(len(manifest["chunks"]))]
+    manifest = TransferManifest.from_json(json.loads(listener.raw[f"weights/{version}/manifest"][0]))
+    chunks = [listener.raw[f"weights/{version}/{n}"][0] for n in range(len(manifest.chunks))]
     parameters, _ = weight_encoding.unpack(weight_encoding.join(manifest, chunks))
     assert parameters["input.mean"].shape == (12,)  # the features, and three differences of each
     assert all(np.isfinite(p).all() for p in parameters.values())

@@ -272,7 +272,7 @@ def test_announcements_to_home_assistant_begin_as_configured(
 
 def test_a_bundle_may_be_as_large_as_configured(sites: tuple[Site, Site]) -> None:
     content = b"x" * 100_000
-    manifest = weight_encoding.manifest("bundle", content, weight_encoding.split(content, 20_000))
+    manifest = weight_encoding.manifest(content, weight_encoding.split(content, 20_000)).to_json()
     tight, loose = (
         ask(site.listener, "bundle.install", transfer="t", manifest=manifest)["status"] for site in sites
     )

@@ -3,8 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
+from edged.domain.training.update_manifest import TransferManifest
 from edged.errors import ConfigError, CorruptError
 from edged.mqtt import weight_encoding
 
@@ -22,6 +22,10 @@ PARAMETERS = {
     "scale": np.array(2.0, np.float32),
     "empty": np.empty((0, 3), np.float32),
 }
+
+
+def manifest_of(blob: bytes, chunks: list[bytes]) -> TransferManifest:
+    return replace(weight_encoding.manifest(blob, chunks), encoding=weight_encoding.ENCODING)
 
 
 def test_what_was_packed_comes_back_bit_by_bit() -> None:
@@ -44,19 +48,15 @@ def test_views_that_are_not_contiguous_are_packed_in_their_logical_order() -> No
 def test_split_and_join(blob: bytes, size: int) -> None:
     chunks = weight_encoding.split(blob, size)
     assert all(0 < len(chunk) <= size for chunk in chunks)
-    manifest = json.loads(json.dumps(weight_encoding.manifest(3, blob, chunks)))
+    manifest = TransferManifest.from_json(json.loads(json.dumps(manifest_of(blob, chunks).to_json())))
     assert weight_encoding.join(manifest, chunks) == blob
 
 
-def test_the_manifest_says_what_it_is_about() -> None:
+def test_the_manifest_says_the_sizes() -> None:
     blob = b"x" * 250
-    manifest: Mapping[str, Any] = weight_encoding.manifest(
-        3, blob, weight_encoding.split(blob, 100), device="press-7"
-    )
-    assert manifest["version"] == 3
-    assert manifest["device"] == "press-7"
-    assert manifest["bytes"] == 250
-    assert [chunk["bytes"] for chunk in manifest["chunks"]] == [100, 100, 50]
+    manifest = weight_encoding.manifest(blob, weight_encoding.split(blob, 100))
+    assert manifest.bytes == 250
+    assert [chunk.bytes for chunk in manifest.chunks] == [100, 100, 50]
 
 
 def test_a_chunk_needs_bytes() -> None:
@@ -67,7 +67,7 @@ def test_a_chunk_needs_bytes() -> None:
 def test_damage_in_any_place_is_noticed() -> None:
     blob = weight_encoding.pack(PARAMETERS)
     chunks = weight_encoding.split(blob, 64)
-    manifest = weight_encoding.manifest(1, blob, chunks)
+    manifest = manifest_of(blob, chunks)
     for number, chunk in enumerate(chunks):
         damaged = [*chunks[:number], bytes([chunk[0] ^ 1]) + chunk[1:], *chunks[number + 1 :]]
         with pytest.raises(CorruptError, match=f"chunk {number} "):
@@ -75,18 +75,14 @@ def test_damage_in_any_place_is_noticed() -> None:
     with pytest.raises(CorruptError, match="chunks"):
         weight_encoding.join(manifest, chunks[:-1])
     with pytest.raises(CorruptError, match="together"):
-        weight_encoding.join({**manifest, "sha256": "0" * 64}, chunks)
-
-
-@pytest.mark.parametrize("manifest", [{}, {"chunks": 5}, {"chunks": [{}]}, {"chunks": [], "bytes": "x"}])
-def test_a_manifest_that_is_none(manifest: dict[str, object]) -> None:
-    with pytest.raises(CorruptError, match="manifest"):
-        weight_encoding.join(manifest, [])
+        weight_encoding.join(replace(manifest, sha256="0" * 64), chunks)
 
 
 def test_an_unknown_encoding() -> None:
-    with pytest.raises(CorruptError, match="encoding"):
-        weight_encoding.join({**weight_encoding.manifest(1, b"", []), "encoding": "pickle"}, [])
+    with pytest.raises(CorruptError, match="encoding 'pickle' is not known"):
+        weight_encoding.join(replace(manifest_of(b"", []), encoding="pickle"), [])
+    with pytest.raises(CorruptError, match="encoding None is not known"):
+        weight_encoding.join(weight_encoding.manifest(b"", []), [])
 
 
 @given(st.binary(max_size=200))

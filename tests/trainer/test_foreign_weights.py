@@ -61,7 +61,8 @@ class Bench:
     def arrived(self, manifest: dict[str, Any], blob: bytes, name: str = "t") -> Path:
         """The transfer as it lies in the state directory."""
         chunks = weight_encoding.split(blob, 500)
-        whole = weight_encoding.manifest("fleet", blob, chunks, **manifest)
+        sizes = weight_encoding.manifest(blob, chunks).to_json()
+        whole = {"encoding": weight_encoding.ENCODING, **manifest, "version": "fleet", **sizes}
         staging = TransferStaging(self.state, max_bytes=LIMIT, expire=60.0, clock=VirtualClock(0.0))
         if staging.transfer is not None:
             staging.discard(staging.transfer)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from edged.domain.training.update_manifest import TransferManifest
 from edged.domain.training.weight_deltas import fingerprint
 from edged.engines.model_parameters import initial_parameters
 from edged.engines.portable.description import Description, base_model
@@ -34,7 +35,7 @@ def unpacked(source: Path, bases: Sequence[Path] = ()) -> Weights:
     if source.is_file():
         return _file(source)
     manifest = _manifest(source)
-    chunks = [_read(source / str(number)) for number in range(len(manifest.get("chunks", ())))]
+    chunks = [_read(source / str(number)) for number in range(len(manifest.chunks))]
     known = {fingerprint(values): values for values in (_base(base) for base in bases)}
     return update_encoding.received(manifest, weight_encoding.join(manifest, chunks), known.get)
 
@@ -87,7 +88,7 @@ def _file(path: Path) -> Weights:
     return weight_encoding.unpack(_read(path))[0]
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path) -> TransferManifest:
     found = [folder / name for name in MANIFESTS if (folder / name).is_file()]
     if not found:
         raise StorageError(
@@ -99,7 +100,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = None
     if not isinstance(manifest, dict):
         raise StorageError("is not a JSON object", where=str(found[0]))
-    return manifest
+    return TransferManifest.from_json(manifest)
 
 
 def _read(path: Path) -> bytes:

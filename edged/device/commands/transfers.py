@@ -53,10 +53,10 @@ class TransferCommands:
         chunks = _chunks(request.get("chunks"), len(update.chunks))
         self._publishing.update(update, chunks)
         return {
-            "version": update.version,
+            "version": update.about.version,
             "chunks": len(update.chunks),
             "sent": len(update.chunks) if chunks is None else len(chunks),
-            "manifest": {name: value for name, value in update.manifest.items() if name != "chunks"},
+            "manifest": {name: value for name, value in update.manifest().items() if name != "chunks"},
         }
 
     def apply_weights(self, request: Request) -> Answer:
@@ -68,7 +68,8 @@ class TransferCommands:
         under way.
         """
         purpose, limit = TransferPurpose(mix=request.get("mix", True)), self._config.weights.max_bytes
-        return self._transfers.announce(request["transfer"], request["manifest"], purpose, limit)
+        told = self._transfers.announce(request["transfer"], request["manifest"], purpose, limit)
+        return told.to_json()
 
     def install_bundle(self, request: Request) -> Answer:
         """Announce a bundle file, or ask how it stands.
@@ -104,9 +105,8 @@ class TransferCommands:
             whole = {"bytes": request.get("bytes"), "sha256": request.get("sha256")}
             manifest = {**whole, "chunks": [whole]}
         purpose = TransferPurpose(kind, url=url, downgrade=request.get("allow_downgrade", False))
-        return self._transfers.announce(
-            request["transfer"], manifest, purpose, self._config.install.max_bytes
-        )
+        limit = self._config.install.max_bytes
+        return self._transfers.announce(request["transfer"], manifest, purpose, limit).to_json()
 
 
 def _base(value: Any) -> str | int | None:

@@ -37,7 +37,6 @@ from edged.domain.federated.masking import (
     to_ring,
 )
 from edged.domain.federated.participation import pause_before
-from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.weight_deltas import decode
 from edged.errors import RefusedError, RejectedUpdateError
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from edged.config import FleetConfig
     from edged.device.fleet_member.protocols import FleetTransport
     from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
+    from edged.domain.federated.round_orders import KeptUpdate
     from edged.domain.federated.settings import RoundSettings
     from edged.storage.models.fleet_models import FleetModels
     from edged.storage.models.sent_updates import SentUpdates
@@ -224,13 +224,13 @@ class MaskedRounds:
         if self._round is not None and (announced.id != self._round.id or announced.state != "open"):
             self.drop()
 
-    def join(self, announced: RoundAnnouncement, now: float, updates: SentUpdates) -> None:
+    def join(self, announced: RoundAnnouncement, now: float, updates: SentUpdates[KeptUpdate]) -> None:
         """Tell the coordinator the device's keys, while it trains; once."""
         if self._round is None or self._round.id != announced.id:
             self.drop()
             self._round, self._masks = announced, RoundMasks(self._device, announced.id)
             sums = announced.config.statistics is not None
-            rounds = [str(sent.about["id"]) for sent in updates.all()] if sums else []
+            rounds = [sent.about.id for sent in updates.all()] if sums else []
             self._say(JOIN, self._masks.join(rounds[:KEPT_SUMS]), now)
 
     def trained(self, number: int, about: KeptUpdate) -> None:
@@ -257,7 +257,9 @@ class MaskedRounds:
         elif step == UNMASK:
             self._publish(self._topic(announced, UNMASK), masks.unmask(payload))
 
-    def advance(self, now: float, updates: SentUpdates, models: FleetModels) -> MaskedUpdate | None:
+    def advance(
+        self, now: float, updates: SentUpdates[KeptUpdate], models: FleetModels
+    ) -> MaskedUpdate | None:
         """Say again what has not been heard; the update under masks once it can be made.
 
         Raises RefusedError when its numbers do not fit.
@@ -283,13 +285,16 @@ class MaskedRounds:
         return MaskedUpdate(*kept, update_encoding.pack_masked(masks.masked(vector)))
 
     def _counted(
-        self, announced: RoundAnnouncement, token: str, updates: SentUpdates, base: Mapping[str, Floats]
+        self,
+        announced: RoundAnnouncement,
+        token: str,
+        updates: SentUpdates[KeptUpdate],
+        base: Mapping[str, Floats],
     ) -> Doubles:
         """What the device has added to the sum before, in the round with this id."""
         for sent in updates.all():
-            about = KeptUpdate.from_json(sent.about)
-            if about.id == token and announced.config.statistics is not None:
-                return vector_of(announced.config, sent.blob, about.samples, base)
+            if sent.about.id == token and announced.config.statistics is not None:
+                return vector_of(announced.config, sent.blob, sent.about.samples, base)
         raise RefusedError("what this device has added to the sum before is kept no longer", where="masks")
 
     def _say(self, step: str, payload: bytes, now: float) -> None:

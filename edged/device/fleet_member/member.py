@@ -36,6 +36,7 @@ from edged.domain.federated.messages import (
     joined,
 )
 from edged.domain.federated.participation import DeviceRules, disagreement, stranger, terms
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.federated.settings import RoundSettings
 from edged.errors import CorruptError, EdgedError, RefusedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
@@ -94,7 +95,7 @@ class Member:
         )
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._round: RoundAnnouncement | None = None
-        self._updates = SentUpdates(state, ROUNDS)
+        self._updates = SentUpdates(state, KeptUpdate, ROUNDS)
         self._sender = UpdateSender(device, config, topics, transport, self._updates)
         self._masks = MaskedRounds(device, config, topics, transport)
         self._fetcher = ModelFetcher(topics, transport)

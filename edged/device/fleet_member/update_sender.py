@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import FleetTopics, Receipts, UpdateHeader
 from edged.domain.federated.participation import pause_before
-from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.config import FleetConfig
     from edged.device.fleet_member.protocols import FleetTransport
+    from edged.domain.federated.round_orders import KeptUpdate
     from edged.storage.models.sent_updates import SentUpdates
 
 
@@ -37,7 +37,7 @@ class UpdateSender:
         config: FleetConfig,
         topics: FleetTopics,
         transport: FleetTransport,
-        updates: SentUpdates,
+        updates: SentUpdates[KeptUpdate],
     ) -> None:
         self._device, self._config, self._topics = device, config, topics
         self._transport, self._updates = transport, updates
@@ -47,10 +47,9 @@ class UpdateSender:
         """Resume sending what an earlier process has left: the newest of each round, oldest round first."""
         newest: dict[str, PendingUpdate] = {}
         for sent in self._updates.all():  # newest first
-            about = KeptUpdate.from_json(sent.about)
-            if sent.number not in settled and not about.masked:  # its masks are gone
+            if sent.number not in settled and not sent.about.masked:  # its masks are gone
                 at = now + self._config.resend * random.random()
-                newest.setdefault(about.id, PendingUpdate(sent.number, about, at))
+                newest.setdefault(sent.about.id, PendingUpdate(sent.number, sent.about, at))
         self._waiting = {waiting.number: waiting for waiting in newest.values()}
         return [self._waiting[number] for number in sorted(self._waiting)]
 

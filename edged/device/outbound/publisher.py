@@ -175,7 +175,7 @@ class OutboundRouter(Listener):
 
     def _hand_over(self, update: WeightUpdate) -> None:
         self.update(update)
-        self._registry.set_value(PUBLISHED, update.version)
+        self._registry.set_value(PUBLISHED, update.about.version)
         if update.number is not None:
             self._registry.set_value(HANDED_OVER, update.number)
 
@@ -183,9 +183,9 @@ class OutboundRouter(Listener):
         """All chunks of an update, or those of these numbers, and its manifest after them."""
         numbers = range(len(update.chunks)) if chunks is None else chunks
         parts = [(str(number), update.chunks[number]) for number in numbers]
-        parts.append(("manifest", json.dumps(update.manifest).encode()))
+        parts.append(("manifest", json.dumps(update.manifest()).encode()))
         parcels = [
-            OutboxMessage(MessageKind.WEIGHTS, self._topics.weights(update.version, name), part)
+            OutboxMessage(MessageKind.WEIGHTS, self._topics.weights(update.about.version, name), part)
             for name, part in parts
         ]
         if self._forwarder is not None:

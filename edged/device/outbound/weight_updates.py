@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.update_manifest import UpdateBase, UpdateDescription, UpdateSamples
 from edged.domain.training.weight_deltas import Coding, changes, code, decode, fingerprint
 from edged.errors import RefusedError
 from edged.mqtt import update_encoding, weight_encoding
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
-    from edged.domain.training.weight_deltas import Coded
+    from edged.domain.json_fields import JsonObject
+    from edged.domain.training.update_manifest import TransferManifest
+    from edged.domain.training.weight_deltas import Coded, Dtype
     from edged.storage.models.active_bundle import ActiveBundle
     from edged.storage.models.registry import Registry
 
@@ -26,20 +28,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """One update of a model version, ready to be sent; `number` is its number among the stored ones."""
+    """One update of a model version, ready to be sent in `chunks`, whose checksums `content` has.
 
-    version: int
-    blob: bytes
+    `number` is its number among the stored ones; None where it is not stored.
+    """
+
+    about: UpdateDescription
+    content: TransferManifest
     chunks: list[bytes]
-    manifest: Mapping[str, Any]
     number: int | None = None
+
+    def manifest(self) -> JsonObject:
+        """Return the manifest that is published after the chunks."""
+        return {**self.about.to_json(), **self.content.to_json()}
 
 
 @dataclass(frozen=True)
 class UpdateRequest:
     """Kind of update that is requested; `base` is `last`, `bundle` or a model version."""
 
-    mode: str
+    mode: Literal["full", "delta"]
     coding: Coding
     base: str | int
 
@@ -54,14 +62,19 @@ class WeightUpdates:
         self._config = config
         self._bundles = bundles
         self._registry = registry
-        self._sent = SentUpdates(config.storage.dir)
+        self._sent = SentUpdates(config.storage.dir, UpdateDescription)
 
-    def wish(self, **other: Any) -> UpdateRequest:
+    def wish(
+        self,
+        mode: Literal["full", "delta"] | None = None,
+        dtype: Dtype | None = None,
+        base: str | int | None = None,
+    ) -> UpdateRequest:
         """Return the configured kind of update, changed by the values that are given."""
-        config, given = self._config.weights, {k: v for k, v in other.items() if v is not None}
-        mode, dtype = given.get("mode", config.mode), given.get("dtype", config.dtype)
+        config = self._config.weights
+        mode, dtype = mode or config.mode, dtype or config.dtype
         step = config.step if mode == "delta" and dtype == "int8" else 0.0
-        return UpdateRequest(mode, Coding(dtype, step), given.get("base", config.base))
+        return UpdateRequest(mode, Coding(dtype, step), config.base if base is None else base)
 
     def next(self, version: int) -> WeightUpdate:
         """Make the update for a new champion, and store it durably if others follow on it.
@@ -75,20 +88,20 @@ class WeightUpdates:
         held = before.held() if before is not None else {}
         base = None
         if before is not None and _alike(held, current):
-            base = {"version": before.about["version"], "sha256": fingerprint(held)}
+            base = UpdateBase(before.about.version, fingerprint(held))
             coded, held = changes(current, held, wish.coding, self._bundles.open().frozen)
         else:
             coded, held = code(current, Coding()), current
         about = self._about(version, wish, base, held)
-        sent = self._sent.add({"version": version, **about}, update_encoding.pack(coded), held)
-        return self._cut(version, sent.blob, about, sent.number)
+        sent = self._sent.add(about, update_encoding.pack(coded), held)
+        return self._cut(about, sent.blob, sent.number)
 
     def again(self, after: int) -> WeightUpdate | None:
         """Return the newest stored update if its number is larger than `after`."""
         sent = self._sent.newest()
         if sent is None or sent.number <= after:
             return None
-        return self._cut(sent.about["version"], sent.blob, sent.about, sent.number)
+        return self._cut(sent.about, sent.blob, sent.number)
 
     def requested(self, version: int, wish: UpdateRequest) -> WeightUpdate:
         """Make the update of one version as requested; the same request gives the same bytes.
@@ -97,14 +110,14 @@ class WeightUpdates:
         EdgedError when a model cannot be read.
         """
         if wish.mode == "delta" and wish.base == "last":
-            sent = self._sent.of_version(version)
+            sent = next((sent for sent in self._sent.all() if sent.about.version == version), None)
             if sent is None:
                 raise RefusedError(
                     "no update of it that follows on another is kept",
                     where=f"version {version}",
                     remedy='ask for "mode": "full", or for another base: "bundle" or a version',
                 )
-            return self._cut(version, sent.blob, sent.about)
+            return self._cut(sent.about, sent.blob)
         current = self._parameters(version)
         if wish.mode == "full":
             return self._whole(version, current, wish)
@@ -112,8 +125,8 @@ class WeightUpdates:
         if not _alike(base, current):
             raise RefusedError("has other parameters than its base", where=f"version {version}")
         coded, held = changes(current, base, wish.coding, self._bundles.open().frozen)
-        named = {"version": wish.base, "sha256": fingerprint(base)}
-        return self._cut(version, update_encoding.pack(coded), self._about(version, wish, named, held))
+        named = UpdateBase(wish.base, fingerprint(base))
+        return self._cut(self._about(version, wish, named, held), update_encoding.pack(coded))
 
     def _whole(self, version: int, current: Weights, wish: UpdateRequest) -> WeightUpdate:
         dtype = wish.coding.dtype
@@ -121,49 +134,37 @@ class WeightUpdates:
             kept = self._folder(version) / weight_encoding.FILE
             device = {"device": self._config.device.id}
             blob = kept.read_bytes() if kept.exists() else weight_encoding.pack(current, device)
-            return self._cut(
-                version, blob, self._about(version, wish, None, current, weight_encoding.ENCODING)
-            )
+            return self._cut(self._about(version, wish, None, current, weight_encoding.ENCODING), blob)
         coded: dict[str, Coded] = code(current, Coding(dtype), self._bundles.open().frozen)
-        return self._cut(
-            version, update_encoding.pack(coded), self._about(version, wish, None, decode(coded))
-        )
+        return self._cut(self._about(version, wish, None, decode(coded)), update_encoding.pack(coded))
 
-    def _cut(
-        self, version: int, blob: bytes, about: dict[str, Any], number: int | None = None
-    ) -> WeightUpdate:
+    def _cut(self, about: UpdateDescription, blob: bytes, number: int | None = None) -> WeightUpdate:
         chunks = weight_encoding.split(blob, self._config.report.chunk)
-        more = {key: value for key, value in about.items() if key != "version"}
-        return WeightUpdate(
-            version, blob, chunks, weight_encoding.manifest(version, blob, chunks, **more), number
-        )
+        return WeightUpdate(about, weight_encoding.manifest(blob, chunks), chunks, number)
 
     def _about(
         self,
         version: int,
         wish: UpdateRequest,
-        base: dict[str, Any] | None,
+        base: UpdateBase | None,
         held: Weights,
         encoding: str = weight_encoding.CODED,
-    ) -> dict[str, Any]:
+    ) -> UpdateDescription:
         record = self._registry.get(version)
         origin = record.data
-        return {
-            "encoding": encoding,
-            "device": self._config.device.id,
-            "bundle": self._bundles.open().fingerprint,
-            "mode": "full" if base is None else "delta",
-            "dtype": wish.coding.dtype if base is not None or wish.mode == "full" else "float32",
-            "base": base,
-            "parameters": fingerprint(held),
-            "created": record.created,
-            "data": {
-                "samples": origin.samples,
-                "first_offset": origin.first_offset,
-                "last_offset": origin.last_offset,
-            },
-            "metrics": record.metrics.reported(),
-        }
+        return UpdateDescription(
+            encoding=encoding,
+            device=self._config.device.id,
+            bundle=self._bundles.open().fingerprint,
+            mode="full" if base is None else "delta",
+            dtype=wish.coding.dtype if base is not None or wish.mode == "full" else "float32",
+            base=base,
+            parameters=fingerprint(held),
+            created=record.created,
+            data=UpdateSamples(origin.samples, origin.first_offset, origin.last_offset),
+            metrics=record.metrics.reported(),
+            version=version,
+        )
 
     def _base(self, base: str | int) -> Weights:
         if base != "bundle":

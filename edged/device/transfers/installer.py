@@ -137,7 +137,7 @@ class TransferInstaller:
             return
         from edged.host.download import fetch  # memory that few devices need
 
-        data = fetch(url, transfer.pieces[0].size, self._config.install.timeout)
+        data = fetch(url, transfer.manifest.bytes, self._config.install.timeout)
         if not self._staging.put(transfer.name, 0, data):
             raise RefusedError("the fetched file differs from the announced one", where=transfer.name)
 
@@ -156,7 +156,7 @@ class TransferInstaller:
 
     @staticmethod
     def _chunks(transfer: Transfer, folder: Path) -> list[Path]:
-        return [folder / chunk_file(n) for n in range(len(transfer.pieces))]
+        return [folder / chunk_file(n) for n in range(len(transfer.manifest.chunks))]
 
     # ---- outcomes --------------------------------------------------------------------------
 

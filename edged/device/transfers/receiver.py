@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from edged.device.events import Extension
+from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.message import SparseMessage
 from edged.errors import EdgedError
 from edged.logs import get_logger
 from edged.storage.journal.transfer_staging import ChunkResult
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.learning.worker import TrainingWorker
     from edged.device.transfers.installer import TransferInstaller
-    from edged.domain.json_fields import JsonObject
+    from edged.domain.events import TransferOutcome
     from edged.mqtt.client.message import ReceivedMessage
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
@@ -29,6 +31,19 @@ MOST_DIGITS = 5
 MISSING_LISTED = 1000
 
 log = get_logger("edged.receiving")
+
+
+@dataclass(frozen=True)
+class TransferProgress(SparseMessage):
+    """How a transfer stands that has not ended: the numbers of missing chunks, and the topic they go to.
+
+    Without a topic the device fetches the file itself. At most `MISSING_LISTED` numbers are given.
+    """
+
+    state: Literal["receiving", "executing"]
+    transfer: str
+    topic: str | None = None
+    missing: tuple[int, ...] | None = None
 
 
 class TransferReceiver(Extension):
@@ -71,7 +86,9 @@ class TransferReceiver(Extension):
             self._queue.put(None)
             self._thread.join(timeout)
 
-    def announce(self, name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> JsonObject:
+    def announce(
+        self, name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int
+    ) -> TransferOutcome | TransferProgress:
         """Open a transfer, or report how it stands: which chunks are missing, or how it has ended.
 
         `name` and `manifest`: as the sender gives them. `purpose`: what it is for. `max_bytes`: limit of its
@@ -82,16 +99,16 @@ class TransferReceiver(Extension):
         transfer = announced(name, manifest, purpose, max_bytes)
         outcome = self._installer.outcome(transfer.name, transfer.sha256)
         if outcome is not None:
-            return outcome.to_json()
+            return outcome
         missing = self.open(transfer)
         if purpose.url is not None:  # the device fetches the file itself, and waits for no chunks
-            return {"state": "executing", "transfer": transfer.name}
-        return {
-            "state": "receiving" if missing else "executing",
-            "transfer": transfer.name,
-            "topic": self._topics.incoming(transfer.name),
-            "missing": missing[:MISSING_LISTED],
-        }
+            return TransferProgress("executing", transfer.name)
+        return TransferProgress(
+            "receiving" if missing else "executing",
+            transfer.name,
+            self._topics.incoming(transfer.name),
+            tuple(missing[:MISSING_LISTED]),
+        )
 
     def open(self, transfer: Transfer) -> list[int]:
         """Open or reopen a transfer; return the numbers of missing chunks.

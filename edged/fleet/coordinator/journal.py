@@ -175,7 +175,7 @@ class CoordinatorJournal:
 
     def about(self, digest: str) -> ModelOrigin:
         """Read what was noted of a model when it was made."""
-        return ModelOrigin.from_json(atomic.verify_directory(self.path / "models" / digest))
+        return ModelOrigin.from_json(atomic.verify_directory(self.path / "models" / digest).extra)
 
     def memory(self, digest: str) -> dict[str, NDArray[Any]]:
         """What the reducer that made a model has left for the next."""

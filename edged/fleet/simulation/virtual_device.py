@@ -16,6 +16,7 @@ from edged.device.fleet_member.round_executor import RoundExecutor
 from edged.device.pipeline import Host, Pipeline
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.federated.personal_layers import fitting, only
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.trainer_messages import Setup
 from edged.domain.training.training_run import RunOptions
@@ -90,7 +91,7 @@ class VirtualDevice(RoundExecutor):
         attack: Attack | None = None,
     ) -> None:
         self.name, self.log, self.attack = name, DeviceLog(), attack
-        self.folder, self._bench, self._sent = folder, bench, SentUpdates(folder, ROUNDS)
+        self.folder, self._bench, self._sent = folder, bench, SentUpdates(folder, KeptUpdate, ROUNDS)
         config, fleet = bench.configuration(name, folder, seed)
         with ExitStack() as stack:
             registry = Registry.open(folder)

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.bundle_contents import FileEntry
+from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, EdgedError, StorageError
 from edged.storage.files.checksummed_json import read_sealed, seal
 
@@ -28,6 +29,19 @@ if TYPE_CHECKING:
 STAGING = ".staging-"
 MANIFEST = "manifest.json"
 _LOCK_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class DirectoryManifest:
+    """What a published directory holds: its files by name, and `extra`, which its publisher has added."""
+
+    files: Mapping[str, FileEntry]
+    extra: Mapping[str, Any]
+
+    def sealed(self) -> bytes:
+        """Return the content of `manifest.json`."""
+        return seal({**self.extra, "files": {name: vars(entry) for name, entry in self.files.items()}})
+
 
 _REMEDIES = {
     errno.ENOSPC: "free some disk space",
@@ -180,7 +194,7 @@ def publish_file(path: Path, data: bytes, *, disk: Disk = DISK) -> None:
 
 def publish_directory(
     staging: Path, final: Path, *, extra: Mapping[str, Any] | None = None, disk: Disk = DISK
-) -> Mapping[str, Any]:
+) -> DirectoryManifest:
     """Give a finished directory its final name, atomically and durably, with a manifest inside.
 
     `manifest.json` holds `{"files": {name: {"sha256", "bytes"}}}` and `extra`, and is sealed with
@@ -194,8 +208,8 @@ def publish_directory(
                            remedy="choose another name or remove it")  # fmt: skip
     with disk_errors("publishing", final):
         names = _files_below(staging)
-        manifest = {**(extra or {}), "files": {name: vars(FileEntry.of(staging / name)) for name in names}}
-        disk.write(staging / MANIFEST, seal(manifest))
+        manifest = DirectoryManifest({name: FileEntry.of(staging / name) for name in names}, extra or {})
+        disk.write(staging / MANIFEST, manifest.sealed())
         for name in [*names, MANIFEST]:
             disk.sync(staging / name)
         for directory in _directories_within(staging):
@@ -217,18 +231,20 @@ def _directories_within(directory: Path) -> list[Path]:
     return [*sorted(inner, key=lambda path: -len(path.parts)), directory]
 
 
-def read_manifest(directory: Path) -> Mapping[str, Any]:
+def read_manifest(directory: Path) -> DirectoryManifest:
     """The manifest of a published directory, its own seal checked, the files not.
 
     Raises CorruptError when it is missing or is not what was written.
     """
-    manifest = read_sealed(directory / MANIFEST)
-    if not isinstance(manifest.get("files"), dict):
-        raise CorruptError("the manifest names no files", where=str(directory / MANIFEST))
-    return manifest
+    extra = dict(read_sealed(directory / MANIFEST))
+    try:
+        files = {name: FileEntry(file["bytes"], file["sha256"]) for name, file in extra.pop("files").items()}
+    except (KeyError, TypeError, AttributeError):
+        raise CorruptError("the manifest names no files", where=str(directory / MANIFEST)) from None
+    return DirectoryManifest(files, extra)
 
 
-def verify_directory(directory: Path) -> Mapping[str, Any]:
+def verify_directory(directory: Path) -> DirectoryManifest:
     """Compare every file with the manifest and return the manifest.
 
     Files that the manifest does not name are not looked at.
@@ -236,14 +252,14 @@ def verify_directory(directory: Path) -> Mapping[str, Any]:
     Raises CorruptError naming the first file that is missing or differs.
     """
     manifest = read_manifest(directory)
-    for name, expected in manifest["files"].items():
+    for name, expected in manifest.files.items():
         path = directory / name
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise CorruptError("the manifest names a file outside its directory", where=str(path))
         if not path.is_file():
             raise CorruptError("the file is missing", where=str(path))
         with disk_errors("reading", path):
-            actual = vars(FileEntry.of(path))
+            actual = FileEntry.of(path)
         if actual != expected:
             raise CorruptError("the file is not what its manifest says: it is damaged", where=str(path))
     return manifest

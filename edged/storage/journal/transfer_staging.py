@@ -13,6 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edged.domain.bundle_contents import entry_of
 from edged.errors import ConfigError, RefusedError
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, make_directory, publish_file, remove, staging_path, sweep
@@ -85,7 +86,7 @@ class TransferStaging:
     def _keep(self, transfer: Transfer) -> None:
         folder = self.folder / transfer.name
         purpose = asdict(transfer.purpose)
-        about = {"transfer": transfer.name, "manifest": transfer.manifest, "note": purpose}
+        about = {"transfer": transfer.name, "manifest": transfer.manifest.to_json(), "note": purpose}
         make_directory(folder)
         publish_file(folder / ABOUT, json.dumps(about).encode())
         self.transfer = transfer
@@ -97,9 +98,8 @@ class TransferStaging:
     def missing(self) -> list[int]:
         """Return the numbers of missing chunks."""
         with self._lock:
-            if self.transfer is None:
-                return []
-            return [number for number in range(len(self.transfer.pieces)) if number not in self._present]
+            chunks = () if self.transfer is None else self.transfer.manifest.chunks
+            return [number for number in range(len(chunks)) if number not in self._present]
 
     def put(self, name: str, number: int, data: bytes) -> ChunkResult:
         """Store a chunk, if it is wanted and is what the manifest says; a second time it changes nothing.
@@ -108,11 +108,11 @@ class TransferStaging:
         """
         with self._lock:
             transfer = self.transfer
-            if transfer is None or name != transfer.name or not 0 <= number < len(transfer.pieces):
+            if transfer is None or name != transfer.name or not 0 <= number < len(transfer.manifest.chunks):
                 return ChunkResult.REFUSED
             if number in self._present:
                 return ChunkResult.STORED
-            if not transfer.pieces[number].fits(data):
+            if entry_of(data) != transfer.manifest.chunks[number]:
                 return ChunkResult.REFUSED
             path = self._path(number)
             staging = staging_path(path.parent, path.name)
@@ -156,7 +156,7 @@ class TransferStaging:
             sweep(folder)
             self.transfer = transfer
             names = {path.name for path in folder.iterdir()}
-            self._present = {n for n in range(len(transfer.pieces)) if chunk_file(n) in names}
+            self._present = {n for n in range(len(transfer.manifest.chunks)) if chunk_file(n) in names}
 
     def _read(self, folder: Path) -> Transfer | None:
         try:

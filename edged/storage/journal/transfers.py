@@ -5,30 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from edged.domain.bundle_contents import entry_of
 from edged.domain.json_fields import JsonFields
 from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.update_manifest import TransferManifest
 from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import disk_errors
 
 MOST_CHUNKS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ABOUT = "about.json"
-
-
-@dataclass(frozen=True)
-class ChunkDigest:
-    """Expected size and checksum of one chunk."""
-
-    size: int
-    sha256: str
-
-    def fits(self, data: bytes) -> bool:
-        """Return whether `data` is this chunk."""
-        return len(data) == self.size and hashlib.sha256(data).hexdigest() == self.sha256
 
 
 @dataclass(frozen=True)
@@ -58,12 +47,11 @@ class TransferPurpose:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A transfer as it was announced: its name, manifest, purpose and chunks."""
+    """A transfer as it was announced: its name, manifest and purpose."""
 
     name: str
-    manifest: dict[str, Any]
+    manifest: TransferManifest
     purpose: TransferPurpose
-    pieces: tuple[ChunkDigest, ...]
 
     def torn(self, folder: Path) -> set[int]:
         """Read the chunks in a folder, and return the numbers of those that are missing or damaged.
@@ -77,11 +65,11 @@ class Transfer:
         """
         digest, torn = hashlib.sha256(), set[int]()
         with disk_errors("reading", folder):
-            for number, piece in enumerate(self.pieces):
+            for number, piece in enumerate(self.manifest.chunks):
                 path = folder / chunk_file(number)
                 chunk = path.read_bytes() if path.exists() else b""
                 digest.update(chunk)
-                if not piece.fits(chunk):
+                if entry_of(chunk) != piece:
                     torn.add(number)
         if not torn and digest.hexdigest() != self.sha256:
             raise ConfigError("the chunks together are not what the manifest says", where=self.name)
@@ -90,7 +78,7 @@ class Transfer:
     @property
     def sha256(self) -> str:
         """Checksum of the whole file, in hexadecimal."""
-        return str(self.manifest["sha256"])
+        return self.manifest.sha256
 
 
 def announced(name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int) -> Transfer:
@@ -105,29 +93,19 @@ def announced(name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError("a transfer has 1 to 64 letters, digits, - and _", where="transfer")
-    pieces = _pieces(manifest)
-    if sum(piece.size for piece in pieces) != manifest["bytes"]:
+    found = TransferManifest.read(JsonFields(manifest, "manifest", _malformed))
+    sizes = [chunk.bytes for chunk in found.chunks]
+    if not sizes or not all([found.bytes, *sizes]):
+        raise _malformed()
+    if sum(sizes) != found.bytes:
         raise ConfigError("the chunks together do not have the size of the whole", where="manifest")
-    if manifest["bytes"] > max_bytes or len(pieces) > MOST_CHUNKS:
+    if found.bytes > max_bytes or len(sizes) > MOST_CHUNKS:
         raise RefusedError(
-            f"{manifest['bytes']} bytes in {len(pieces)} chunks, at most {max_bytes} in {MOST_CHUNKS}",
+            f"{found.bytes} bytes in {len(sizes)} chunks, at most {max_bytes} in {MOST_CHUNKS}",
             where=name,
             remedy=f"raise {'weights' if purpose.kind == 'weights' else 'install'}.max_bytes",
         )
-    return Transfer(name, dict(manifest), purpose, pieces)
-
-
-def _pieces(manifest: Any) -> tuple[ChunkDigest, ...]:
-    whole = JsonFields(manifest, "manifest", _malformed)
-    _piece(whole)
-    pieces = tuple(_piece(entry) for entry in whole.each("chunks"))
-    if not pieces:
-        raise _malformed()
-    return pieces
-
-
-def _piece(fields: JsonFields) -> ChunkDigest:
-    return ChunkDigest(fields.count("bytes", least=1), fields.digest("sha256"))
+    return Transfer(name, found, purpose)
 
 
 def _malformed(*_: str) -> ConfigError:
@@ -143,12 +121,13 @@ def chunk_file(number: int) -> str:
     return f"{number}.chunk"
 
 
-def read_transfer(folder: Path) -> tuple[Mapping[str, Any], list[bytes]]:
+def read_transfer(folder: Path) -> tuple[TransferManifest, list[bytes]]:
     """Read manifest and chunks of a complete transfer; for a process that only reads.
 
-    Raises StorageError when they cannot be read.
+    Raises StorageError when they cannot be read; CorruptError when that is no manifest.
     """
     with disk_errors("reading", folder):
-        manifest = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["manifest"]
-        chunks = [(folder / chunk_file(n)).read_bytes() for n in range(len(manifest["chunks"]))]
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        manifest = TransferManifest.from_json(about["manifest"])
+        chunks = [(folder / chunk_file(n)).read_bytes() for n in range(len(manifest.chunks))]
     return manifest, chunks

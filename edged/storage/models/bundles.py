@@ -6,7 +6,7 @@ the tensors and parameters and holds the SHA-256 of every file. Only the standar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -32,14 +32,13 @@ from edged.storage.models.manifest import (
     FORMAT,
     MOST_TEXT,
     SIGNATURE,
-    bundle_fields,
     read_files,
     read_manifest,
     read_tensor,
 )
 
 if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
+    from edged.domain.json_fields import JsonFields, JsonObject
     from edged.domain.stream.schema import Schema
     from edged.domain.training.message import Message
 
@@ -266,9 +265,7 @@ def finish_interrupted(out: Path) -> bool:
     return False
 
 
-def _parse(data: Mapping[str, Any], path: Path) -> Bundle:
-    fields = bundle_fields(data, path / DESCRIPTION)
-
+def _parse(fields: JsonFields, path: Path) -> Bundle:
     def texts(key: str) -> dict[str, str]:
         return {name: str(text) for name, text in fields.inner(key).values.items()}
 

@@ -29,8 +29,8 @@ def is_plain(name: str) -> bool:
     return usual and not name.startswith(".") and not set(name) & set('/\\:*?"<>|')
 
 
-def read_manifest(path: Path) -> Mapping[str, Any]:
-    """The values of the bundle in directory `path`.
+def read_manifest(path: Path) -> JsonFields:
+    """The fields of the bundle in directory `path`; whatever does not fit raises CorruptError.
 
     Raises BundleError or CorruptError when there are none, or they are of another format.
     """
@@ -54,13 +54,11 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
         what = f"has format {data.get('format')!r}, this version reads format {FORMAT}"
         raise BundleError(what, where=str(file), remedy=REBUILD)
     if checksummed_json.SEAL not in data and "made_with" not in data:
-        return data  # the first versions wrote neither
-    return checksummed_json.unseal(text, file)
+        return _fields(data, file)  # the first versions wrote neither
+    return _fields(checksummed_json.unseal(text, file), file)
 
 
-def bundle_fields(data: Mapping[str, Any], file: Path) -> JsonFields:
-    """The fields of the `bundle.json` that is `file`; whatever does not fit raises CorruptError."""
-
+def _fields(data: Mapping[str, Any], file: Path) -> JsonFields:
     def refuse(_: str, what: str, where: str) -> CorruptError:
         field = where.removeprefix(f"{DESCRIPTION}.")
         return CorruptError(f"{field} is missing or wrong: {what}", where=str(file), remedy=REBUILD)
@@ -79,7 +77,7 @@ def read_files(fields: JsonFields, where: Path) -> dict[str, FileEntry]:
         if not is_plain(name) or name == DESCRIPTION:
             raise CorruptError(f"files: {name[:80]!r} is not a plain file name", where=str(where))
     found = ((name, entries.inner(name)) for name in names)
-    return {name: FileEntry(entry.get("sha256", str), entry.get("bytes", int)) for name, entry in found}
+    return {name: FileEntry(entry.get("bytes", int), entry.get("sha256", str)) for name, entry in found}
 
 
 def read_tensor(fields: JsonFields) -> Tensor:

@@ -90,6 +90,6 @@ class ModelMetadata:
 def stored_record(folder: Path) -> ModelRecord | None:
     """The record in the directory of a stored model; None for any other directory."""
     try:
-        return ModelRecord.from_json(read_manifest(folder)["model"])
+        return ModelRecord.from_json(read_manifest(folder).extra["model"])
     except (CorruptError, StorageError, KeyError, TrainingError, TypeError):
         return None

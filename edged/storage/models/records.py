@@ -188,7 +188,7 @@ class StoredModels(Journal):
         """
         directory = self._path_of(version)
         path = model_in(directory, form)
-        if path.name not in atomic.verify_directory(directory)["files"]:
+        if path.name not in atomic.verify_directory(directory).files:
             raise CorruptError(f"the manifest names no {path.name}", where=str(directory))
         return path
 

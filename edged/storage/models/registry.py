@@ -317,7 +317,7 @@ class Registry(StoredModels):
     def _insert_from_manifest(self, version: int) -> None:
         """Add the row of a model that has none: a crash came between the two, or `state.db` was lost."""
         try:
-            record = ModelRecord.from_json(atomic.read_manifest(self._path_of(version))["model"])
+            record = ModelRecord.from_json(atomic.read_manifest(self._path_of(version)).extra["model"])
         except (CorruptError, KeyError, TrainingError, TypeError):
             return  # unreadable: it is never served, and its number is not given again
         if record.status != "rejected":

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from edged.domain.lean_dataclasses import dataclass
-from edged.errors import CorruptError, StorageError
+from edged.domain.training.message import Message
+from edged.errors import CorruptError, StorageError, TrainingError
 from edged.logs import get_logger
 from edged.storage.files import atomic
 from edged.storage.models.checkpoints import pack_arrays, unpack_arrays
@@ -27,15 +28,17 @@ RESIDUAL, PERSONAL, MOVED = "residual/", "personal/", "moved/"
 KEPT = 8
 _UPDATE, _HELD, _ABOUT = "update.bin", "held.npz", "about.json"
 
+About = TypeVar("About", bound=Message)
+
 log = get_logger("edged.sent")
 
 
 @dataclass(frozen=True)
-class SentUpdate:
-    """One update: what its manifest says besides its chunks, and its bytes."""
+class SentUpdate(Generic[About]):
+    """One update: what is kept about it, and its bytes."""
 
     number: int
-    about: dict[str, Any]
+    about: About
     blob: bytes
     folder: Path
 
@@ -48,30 +51,25 @@ class SentUpdate:
         return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
 
 
-class SentUpdates:
+class SentUpdates(Generic[About]):
     """The newest updates of one state directory; one thread adds, any may read.
 
-    They lie in its `folder`: `ROUNDS` has those of a fleet's rounds, which hold what goes into the next one.
+    `kind` is what is kept about each. They lie in its `folder`: `ROUNDS` has those of a fleet's rounds
+    (`KeptUpdate`), which hold what goes into the next one, `FOLDER` the others (`UpdateDescription`).
     """
 
-    def __init__(self, state: Path, folder: str = FOLDER) -> None:
-        self._folder = state / folder
+    def __init__(self, state: Path, kind: type[About], folder: str = FOLDER) -> None:
+        self._folder, self._kind = state / folder, kind
 
-    def newest(self) -> SentUpdate | None:
+    def newest(self) -> SentUpdate[About] | None:
         """The last one; None before the first, and where none is whole."""
         return next(self.all(), None)
 
-    def of_version(self, version: int) -> SentUpdate | None:
-        """The newest one of a model version, while it is kept."""
-        return next((sent for sent in self.all() if sent.about.get("version") == version), None)
-
-    def get(self, number: int) -> SentUpdate | None:
+    def get(self, number: int) -> SentUpdate[About] | None:
         """One of them; None where it is no longer kept, or not whole."""
         return next((sent for sent in self.all() if sent.number == number), None)
 
-    def add(
-        self, about: Mapping[str, Any], blob: bytes, held: Mapping[str, NDArray[np.float32]]
-    ) -> SentUpdate:
+    def add(self, about: About, blob: bytes, held: Mapping[str, NDArray[np.float32]]) -> SentUpdate[About]:
         """Keep an update, durably, and remove the oldest.
 
         Raises StorageError when the disk refuses; then nothing may be sent.
@@ -84,11 +82,11 @@ class SentUpdates:
             staging.mkdir()
             (staging / _UPDATE).write_bytes(blob)
             (staging / _HELD).write_bytes(pack_arrays(held))
-            (staging / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
+            (staging / _ABOUT).write_text(json.dumps(about.to_json()), encoding="utf-8")
         atomic.publish_directory(staging, final)
         for old in self._numbers()[KEPT:]:
             atomic.remove(self._folder / str(old))
-        return SentUpdate(number, dict(about), blob, final)
+        return SentUpdate(number, about, blob, final)
 
     def _numbers(self) -> list[int]:
         if not self._folder.is_dir():
@@ -97,15 +95,15 @@ class SentUpdates:
             (int(path.name) for path in self._folder.iterdir() if path.name.isdigit()), reverse=True
         )
 
-    def all(self) -> Iterator[SentUpdate]:
+    def all(self) -> Iterator[SentUpdate[About]]:
         """Those that are kept and whole, newest first."""
         for number in self._numbers():
             folder = self._folder / str(number)
             try:
                 atomic.verify_directory(folder)
-                about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+                about = self._kind.from_json(json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
                 blob = (folder / _UPDATE).read_bytes()
-            except (CorruptError, StorageError, OSError) as problem:
+            except (CorruptError, StorageError, TrainingError, OSError) as problem:
                 log.warning("update_unreadable", number=number, problem=str(problem))
                 continue
             yield SentUpdate(number, about, blob, folder)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
 from edged.storage.files import atomic, database
-from edged.storage.files.checksummed_json import seal
 from edged.storage.samples import joined_values, label_actions, open_windows
 from edged.storage.samples.checksum import checksum_with
 from edged.storage.samples.rows import WITHDRAWN
@@ -214,9 +213,9 @@ def erase_members(directory: Path, pattern: str) -> int:
         return 0
     manifest = atomic.read_manifest(directory)
     names = {path.name for path in doomed}
-    left = {name: file for name, file in manifest["files"].items() if name not in names}
+    left = {name: file for name, file in manifest.files.items() if name not in names}
     # First the manifest: a file that it does not name is not missed when power fails in between.
-    atomic.publish_file(directory / atomic.MANIFEST, seal({**manifest, "files": left}))
+    atomic.publish_file(directory / atomic.MANIFEST, atomic.DirectoryManifest(left, manifest.extra).sealed())
     return erase_files(doomed)
 
 

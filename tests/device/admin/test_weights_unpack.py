@@ -31,7 +31,7 @@ def sender(tmp_path: Path) -> Iterator[Sender]:
 def saved(update: WeightUpdate, folder: Path) -> Path:
     """As `mosquitto_sub` leaves them: one file a message."""
     folder.mkdir()
-    (folder / "manifest").write_text(json.dumps(update.manifest), encoding="utf-8")
+    (folder / "manifest").write_text(json.dumps(update.manifest()), encoding="utf-8")
     for number, chunk in enumerate(update.chunks):
         (folder / str(number)).write_bytes(chunk)
     return folder
@@ -56,7 +56,7 @@ def test_a_chain_of_updates_becomes_a_model(sender: Sender, tmp_path: Path) -> N
     assert done.code == 0, done.err
     held = sender.updates.again(0)
     assert held is not None
-    assert done.json["fingerprint"] == held.manifest["parameters"]
+    assert done.json["fingerprint"] == held.about.parameters
     engine = PortableEngine(sender.bundle)
     engine.set_parameters(sender.weights)
     engine.export(tmp_path / "own.onnx")
@@ -80,4 +80,4 @@ def test_a_small_int8_difference_is_an_eighth_of_its_weights(sender: Sender) -> 
     sender.updates.next(sender.model(0))
     update = sender.updates.next(sender.model(1))
     plain = 4 * sum(value.size for value in sender.weights.values())
-    assert len(update.blob) < plain / 8 + 1200  # names and scales of six small tensors
+    assert update.content.bytes < plain / 8 + 1200  # names and scales of six small tensors

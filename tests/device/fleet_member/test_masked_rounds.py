@@ -60,7 +60,7 @@ def test_all_messages_of_a_handshake_are_counted(tmp_path: Path) -> None:
     lines = {name: Line() for name in NAMES}
     config = FleetConfig(name="plant", resend=1.0, spread=0.0)
     devices = {name: MaskedRounds(name, config, TOPICS, line) for name, line in lines.items()}
-    kept, models, masks = SentUpdates(tmp_path, ROUNDS), FleetModels(tmp_path), Masks(TOKEN)
+    kept, models, masks = SentUpdates(tmp_path, KeptUpdate, ROUNDS), FleetModels(tmp_path), Masks(TOKEN)
     heard = dict.fromkeys(NAMES, 0)
 
     def say(now: float) -> None:
@@ -99,13 +99,13 @@ def test_all_messages_of_a_handshake_are_counted(tmp_path: Path) -> None:
 
 def kept_sums(
     folder: Path, name: str, digest: str, tokens: tuple[str, ...]
-) -> tuple[SentUpdates, dict[str, np.ndarray]]:
+) -> tuple[SentUpdates[KeptUpdate], dict[str, np.ndarray]]:
     """The statistics that a device has kept of these rounds, and their numbers."""
-    kept, vectors = SentUpdates(folder, ROUNDS), {}
+    kept, vectors = SentUpdates(folder, KeptUpdate, ROUNDS), {}
     for token in tokens:
         vectors[token] = np.random.default_rng([*map(ord, name + token[0])]).normal(size=6)
         about = KeptUpdate(name, 1, token, digest, 200, 0.0, 0.0, None, {}, 9, masked=True)
-        kept.add(about.to_json(), pack_sums(vectors[token]), {})
+        kept.add(about, pack_sums(vectors[token]), {})
     return kept, vectors
 
 
@@ -138,7 +138,7 @@ def test_a_device_that_is_in_the_sum_sends_how_its_statistics_differ(tmp_path: P
 
     for name, device in devices.items():
         device.join(announced, 0.0, kept[name])
-        device.trained(2, KeptUpdate.from_json(next(kept[name].all()).about))
+        device.trained(2, next(kept[name].all()).about)
     assert advance() == {}
     assert masks.kept == dict.fromkeys(NAMES, (new, old))
     masks.make_roster(carried=old, members={"a": old, "b": old})  # c is new

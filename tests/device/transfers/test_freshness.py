@@ -75,7 +75,7 @@ class Site:
         """Send a bundle; why it was refused, if it was, by the device or at last by the gate."""
         content, name = self.file(bundle), os.urandom(8).hex()
         chunks = weight_encoding.split(content, 20_000)
-        manifest = weight_encoding.manifest("bundle", content, chunks)
+        manifest = weight_encoding.manifest(content, chunks).to_json()
         answer = self.command(listener, "bundle.install", transfer=name, manifest=manifest, **fields)
         assert answer["status"] == "ok", answer
         for number in answer["data"]["missing"]:
@@ -244,8 +244,8 @@ class Partial:
     def __init__(self, name: str) -> None:
         content = os.urandom(5000)
         self.name, self._chunks = name, weight_encoding.split(content, 2500)
-        manifest = weight_encoding.manifest(1, content, self._chunks)
-        self.fields = {"transfer": name, "manifest": json.loads(json.dumps(manifest))}
+        sizes = weight_encoding.manifest(content, self._chunks).to_json()
+        self.fields = {"transfer": name, "manifest": {"encoding": weight_encoding.ENCODING, **sizes}}
 
     def send(self, listener: Listener, number: int) -> None:
         listener.publish(f"edged/rig/weights/in/{self.name}/{number}", self._chunks[number])

@@ -85,7 +85,7 @@ def outcome(listener: Listener, transfer: str, kind: str = "bundle") -> dict[str
 def send(listener: Listener, transfer: str, content: bytes, kind: str = "bundle") -> None:
     """Announce a file and send its chunks."""
     chunks = weight_encoding.split(content, 20_000)
-    manifest = weight_encoding.manifest(kind, content, chunks)
+    manifest = weight_encoding.manifest(content, chunks).to_json()
     answer = listener.request(f"{kind}.install", transfer=transfer, manifest=manifest)
     assert answer["status"] == "ok", answer
     for number in answer["data"]["missing"]:

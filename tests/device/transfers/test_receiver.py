@@ -80,8 +80,8 @@ class Dock:
 
 
 def transfer(name: str = "t1", blob: bytes = BLOB, size: int = 300) -> Transfer:
-    manifest = weight_encoding.manifest(1, blob, weight_encoding.split(blob, size))
-    return announced(name, json.loads(json.dumps(manifest)), TransferPurpose(mix=False), LIMIT)
+    manifest = weight_encoding.manifest(blob, weight_encoding.split(blob, size)).to_json()
+    return announced(name, manifest, TransferPurpose(mix=False), LIMIT)
 
 
 def chunk(topic: str, payload: bytes, *, retain: bool = False) -> ReceivedMessage:
@@ -198,7 +198,7 @@ def test_one_at_a_time_until_it_has_expired(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_a_transfer_is_refused(name: Any, change: Any, problem: type[EdgedError]) -> None:
     with pytest.raises(problem):
-        announced(name, {**transfer().manifest, **change}, TransferPurpose(), LIMIT)
+        announced(name, {**transfer().manifest.to_json(), **change}, TransferPurpose(), LIMIT)
 
 
 JSON = st.recursive(
@@ -220,7 +220,7 @@ def test_any_json_is_refused_with_a_clear_error(name: Any, manifest: Any) -> Non
 
 def test_a_whole_that_is_not_the_sum_of_its_chunks_is_told(tmp_path: Path) -> None:
     dock = Dock(tmp_path)
-    wrong = announced("t1", {**transfer().manifest, "sha256": "0" * 64}, TransferPurpose(), LIMIT)
+    wrong = announced("t1", {**transfer().manifest.to_json(), "sha256": "0" * 64}, TransferPurpose(), LIMIT)
     dock.incoming.open(wrong)
     dock.send(*chunks())
     with pytest.raises(ConfigError, match="together"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edged.domain.training.update_manifest import TransferManifest
 from edged.domain.training.weight_deltas import fingerprint
 from edged.mqtt import update_encoding, weight_encoding
 from tests.running_device import Device, Listener, running, wait_until
@@ -54,7 +55,8 @@ def fetched(listener: Listener, **wish: Any) -> tuple[Mapping[str, Any], list[by
 
 def decoded(manifest: Mapping[str, Any], chunks: list[bytes], *bases: Weights) -> Weights:
     known = {fingerprint(base): base for base in bases}
-    return update_encoding.received(manifest, weight_encoding.join(manifest, chunks), known.get)
+    read = TransferManifest.from_json(manifest)
+    return update_encoding.received(read, weight_encoding.join(read, chunks), known.get)
 
 
 def sent(
@@ -80,7 +82,8 @@ def announced(values: Weights, chunk: int = 4096) -> tuple[Mapping[str, Any], li
     """Whole weights as a server would send them."""
     blob = weight_encoding.pack(values)
     chunks = weight_encoding.split(blob, chunk)
-    return weight_encoding.manifest("fleet", blob, chunks), chunks
+    sizes = weight_encoding.manifest(blob, chunks).to_json()
+    return {"encoding": weight_encoding.ENCODING, "version": "fleet", **sizes}, chunks
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import yaml
 
+from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.training.weight_deltas import added, decode
 from edged.fleet.coordinator.journal import RoundRecord, read_lineage
 from edged.mqtt import update_encoding, weight_encoding
@@ -105,12 +106,12 @@ def check_mean(state: Path, devices: dict[str, Device], entry: RoundRecord) -> N
     total, sums = 0, {name: np.zeros(value.shape, np.float64) for name, value in base.items()}
     count = 0
     for one in devices.values():
-        for sent in SentUpdates(one.state, ROUNDS).all():
-            if sent.about["round"] == entry.round:
+        for sent in SentUpdates(one.state, KeptUpdate, ROUNDS).all():
+            if sent.about.round == entry.round:
                 change = decode(update_encoding.unpack(sent.blob))
                 for name, value in change.items():
-                    sums[name] += sent.about["samples"] * value.astype(np.float64)
-                total, count = total + sent.about["samples"], count + 1
+                    sums[name] += sent.about.samples * value.astype(np.float64)
+                total, count = total + sent.about.samples, count + 1
     expected = added(base, {name: (value / total).astype(np.float32) for name, value in sums.items()})
     found = model(state, entry.model)
     assert count == len(devices)
@@ -161,7 +162,7 @@ def test_three_supernodes_learn_and_a_dead_one_holds_up_one_round_alone(
         assert fourth.seconds >= ROUND_SECONDS
         assert fifth.seconds < ROUND_SECONDS
         assert [e.version for e in (fourth, fifth)] == [4, 5]
-        about = verify_directory(state / "models" / fourth.model)
+        about = verify_directory(state / "models" / fourth.model).extra
         assert about["refused"].keys() == {"identity"}
         assert (fourth.model != fifth.model, about["devices"]) == (True, 2)
     assert flower.strangers() == []

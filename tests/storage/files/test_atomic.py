@@ -94,8 +94,8 @@ def test_a_full_disk_is_told_with_the_path_and_a_remedy(tmp_path: Path) -> None:
 def test_a_directory_is_published_with_its_manifest(tmp_path: Path) -> None:
     manifest = publish_directory(staged(tmp_path), tmp_path / "7", extra={"run": 3})
     assert manifest == verify_directory(tmp_path / "7") == read_manifest(tmp_path / "7")
-    assert manifest["run"] == 3
-    assert {name: entry["bytes"] for name, entry in manifest["files"].items()} == {
+    assert manifest.extra["run"] == 3
+    assert {name: entry.bytes for name, entry in manifest.files.items()} == {
         "inner/moments": 100,
         "weights": 200,
     }

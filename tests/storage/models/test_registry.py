@@ -67,12 +67,12 @@ def test_a_model_is_recorded_with_all_that_is_known(tmp_path: Path) -> None:
         assert registry.records() == [record]
         assert registry.verify(1).read_bytes() == b"model"
         manifest = verify_directory(tmp_path / "models" / "1")
-        assert manifest["model"]["data"] == {"first_offset": 1, "last_offset": 90, "samples": 80}
+        assert manifest.extra["model"]["data"] == {"first_offset": 1, "last_offset": 90, "samples": 80}
         figures = {"loss_last": 0.5, "gain": 0.25, "losses": 2.0, "scale": [1.0, 3.0]}
-        assert manifest["model"]["metrics"] == figures
+        assert manifest.extra["model"]["metrics"] == figures
         assert record.metrics.reported() == {"loss_last": 0.5, "gain": 0.25, "losses": 2.0}
-        assert ModelRecord.from_json(manifest["model"]) == record
-        assert set(manifest["files"]) == {"model.onnx", "probe.npz"}
+        assert ModelRecord.from_json(manifest.extra["model"]) == record
+        assert set(manifest.files) == {"model.onnx", "probe.npz"}
 
 
 def test_versions_rise_and_are_never_given_again(tmp_path: Path) -> None:

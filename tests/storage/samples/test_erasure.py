@@ -204,7 +204,7 @@ def test_members_of_a_published_directory_go_and_it_is_whole_without_them(tmp_pa
     publish_directory(staging, final, extra={"run": 1})
     assert erasure.erase_members(final, "probe_*.npy") == 2
     assert sorted(path.name for path in final.iterdir()) == [MANIFEST, "model.onnx"]
-    assert verify_directory(final)["run"] == 1
+    assert verify_directory(final).extra["run"] == 1
     assert erasure.erase_members(final, "probe_*.npy") == 0
 
 

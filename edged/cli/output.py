@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edged.bundles.inspect import BundleReport, Parameter
     from edged.cli.doctor import CheckResult
     from edged.device.admin.results import ImportReport, JudgedRun, ListedModel
+    from edged.domain.audit_chain import LoggedEntry
     from edged.domain.bundle_contents import LossOptions
     from edged.workbench.evaluation.figures import DetectionFigures, EvaluationComparison, EvaluationReport
     from edged.workbench.experiments.report import RecipeReport
@@ -135,16 +136,15 @@ def show_training(judged: JudgedRun) -> None:
     show_pairs("training run", shown)
 
 
-def show_audit(entries: Sequence[Mapping[str, Any]]) -> None:
+def show_audit(entries: Sequence[LoggedEntry]) -> None:
     """Print the entries of the audit log, one a line."""
     table = new_table("audit log", ("entry", "time", "what", "by", "about"))
-    for entry in entries:
-        who = entry.get("who") or {}
-        by = who.get("key") or who.get("via") or entry.get("trigger") or ""
-        what = entry.get("command") or entry["what"]
-        about = {name: value for name, value in entry.items() if name not in _AUDIT_COLUMNS and value}
-        text = ", ".join(f"{name} {value}" for name, value in about.items())
-        table.add_row(str(entry["seq"]), _when(entry["ts"]), what, Text(str(by)), Text(text))
+    for logged in entries:
+        entry, number = logged.entry, logged.previous.seq + 1
+        by = entry.trigger if entry.who is None else entry.who.key or entry.who.via
+        about = {name: value for name, value in logged.to_json().items() if name not in _AUDIT_COLUMNS}
+        text = ", ".join(f"{name} {value}" for name, value in about.items() if value)
+        table.add_row(str(number), _when(entry.ts), entry.command or entry.what, Text(by or ""), Text(text))
     out.print(table)
 
 

@@ -31,7 +31,8 @@ def audit(
 
     entries, last = entries_of(loader.load(config, stream=stream).storage.dir, head)
     if as_json:
-        print_json({"entries": len(entries), "head": last} | ({} if verify else {"log": entries}))
+        listed = {} if verify else {"log": [entry.to_json() for entry in entries]}
+        print_json({"entries": len(entries), "head": last, **listed})
     elif verify:
         sys.stdout.write(f"{len(entries)} entries, complete and unchanged; the last is {last}\n")
     else:

@@ -1,16 +1,71 @@
-"""The audit log as a chain: each line holds the SHA-256 of the line before it."""
+"""The audit log: its entries, and their chain, in which each line holds the SHA-256 of the line before it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
+from edged.domain.json_fields import JsonObject
+from edged.domain.judging.verdict import Verdict
 from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.message import Message, SparseMessage
+from edged.domain.training.training_run import ModelData
 from edged.errors import CorruptError
 
 BEGINNING = "0" * 64  # `previous` of the first line
+_OF_CHAMPIONS = ("before", "trigger", "run", "data", "verdict")  # fields that can be null
+
+
+@dataclass(frozen=True)
+class AuditedSender(SparseMessage):
+    """Who sent a command, and how it came: `mqtt`, `http`, `local` or `command line`.
+
+    `uid` is the user on the command line, `key` the name of the key that signed the command.
+    """
+
+    via: str
+    uid: int | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class AuditEntry(Message):
+    """What was changed at `ts` (Unix seconds); `what` is the kind of entry, which says what fields it has.
+
+    A `command` has a hash of its transaction as `id`, and of its request and result what the log may hold;
+    `before` and `after` are the settings that it changed. In a `configuration` they are what differs from the
+    start before, in a `champion` or `rollback` the versions of the models; there `trigger` is what began the
+    `run`, and `source`, `data` and `verdict` are those of the model's record. `key` has a model of its own.
+    """
+
+    ts: float
+    what: str
+    command: str | None = None
+    id: str | None = None
+    who: AuditedSender | None = None
+    state: str | None = None
+    request: JsonObject | None = None
+    result: JsonObject | None = None
+    before: JsonObject | int | None = None
+    after: JsonObject | int | None = None
+    reason: str | None = None
+    trigger: str | None = None
+    source: str | None = None
+    run: int | None = None
+    data: ModelData | None = None
+    verdict: Verdict | None = None
+    key: str | None = None
+
+    def to_json(self) -> JsonObject:
+        """Return the fields of this kind of entry; only some of them can be null."""
+        nullable: tuple[str, ...] = ()
+        if self.what == "command" and (self.who is None or self.who.uid is None):
+            nullable = ("id",)
+        elif self.what in ("champion", "rollback"):
+            nullable = ("before", "trigger") if self.source is None else _OF_CHAMPIONS
+        fields = super().to_json().items()
+        return {name: value for name, value in fields if value is not None or name in nullable}
 
 
 @dataclass(frozen=True)
@@ -20,15 +75,32 @@ class Link:
     seq: int = 0
     hash: str = BEGINNING
 
-    def then(self, entry: Mapping[str, Any]) -> tuple[Link, bytes]:
+    def then(self, entry: AuditEntry) -> tuple[Link, bytes]:
         r"""Return the next link and its line, which holds the fields of `entry`.
 
-        >>> Link().then({"ts": 1.0, "what": "command"})[1][:30]
+        >>> Link().then(AuditEntry(1.0, "head_lost"))[1][:30]
         b'{"seq":1,"previous":"000000000'
         """
-        fields = {"seq": self.seq + 1, "previous": self.hash, **entry}
+        fields = {"seq": self.seq + 1, "previous": self.hash, **entry.to_json()}
         line = json.dumps(fields, separators=(",", ":")).encode()
         return Link(self.seq + 1, hash_of(line)), line + b"\n"
+
+
+@dataclass(frozen=True)
+class LoggedEntry:
+    """An entry in the log: its line, and the link of the entry before it."""
+
+    previous: Link
+    line: bytes
+
+    @property
+    def entry(self) -> AuditEntry:
+        """What it says."""
+        return AuditEntry.from_json(self.to_json())
+
+    def to_json(self) -> JsonObject:
+        """Return all fields of the line, also those that only another version of edged knows."""
+        return cast("JsonObject", json.loads(self.line))
 
 
 def hash_of(line: bytes) -> str:
@@ -36,17 +108,18 @@ def hash_of(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def verify(data: bytes, before: Link, head: Link) -> list[Mapping[str, Any]]:
+def verify(data: bytes, before: Link, head: Link) -> list[LoggedEntry]:
     """Return the entries of a log that follow the link `before` and end with `head`.
 
     Raises CorruptError with the number of the first line that does not follow from the one before it, or if
     the log does not end at `head`: lines were changed, moved, removed or added.
     """
-    entries: list[Mapping[str, Any]] = []
+    entries: list[LoggedEntry] = []
     link = before
     lines = data.split(b"\n")
     for number, line in enumerate(lines[:-1], 1):
-        entries.append(_entry(line, number, link))
+        _check(line, number, link)
+        entries.append(LoggedEntry(link, line))
         link = Link(link.seq + 1, hash_of(line))
         if link.seq == head.seq and link != head:
             raise CorruptError("the line was changed", where=f"line {number}")
@@ -60,7 +133,8 @@ def verify(data: bytes, before: Link, head: Link) -> list[Mapping[str, Any]]:
     return entries
 
 
-def _entry(line: bytes, number: int, before: Link) -> Mapping[str, Any]:
+def _check(line: bytes, number: int, before: Link) -> None:
+    """Raises CorruptError where a line does not follow from the one before it."""
     try:
         entry = json.loads(line)
         found = entry["seq"], entry["previous"]
@@ -70,4 +144,3 @@ def _entry(line: bytes, number: int, before: Link) -> Mapping[str, Any]:
         raise CorruptError(f"expected entry {before.seq + 1}, found {found[0]!r:.40}", where=f"line {number}")
     if found[1] != before.hash:
         raise CorruptError("this line or the one before it was changed", where=f"line {number}")
-    return dict(entry)

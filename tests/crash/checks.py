@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.config import GateConfig
+from edged.domain.audit_chain import AuditEntry
 from edged.domain.stream.sample import LabelReading
 from edged.errors import CorruptError
 from edged.storage.files.atomic import verify_directory
@@ -294,7 +295,8 @@ def check_train(root: Path, bundle: Path, promises: Promises) -> None:
         assert desk.state.registry.champion() == max(r.version for r in desk.state.registry.records())
         left = [path for path in desk.folder.rglob(".staging-*") if path.parent.name != "candidates"]
         assert left == []
-        ids = [entry["id"] for entry in read_audit(desk.folder, running=False)[0] if "command" in entry]
+        entries = [logged.entry for logged in read_audit(desk.folder, running=False)[0]]
+        ids = [entry.id for entry in entries if entry.command is not None]
         assert len(ids) == len(set(ids)), "a command is in the audit log twice"
     finally:
         desk.state.close()
@@ -314,14 +316,14 @@ def check_audit(root: Path, _bundle: Path, promises: Promises) -> None:
     with Registry.open(folder) as registry:
         last = registry.get_value("change", -1)
         assert last >= max(map(int, promised(promises, "changed")), default=-1)
-        in_file = [entry["n"] for entry in read_audit(folder, running=True)[0]]
+        in_file = [logged.entry.ts for logged in read_audit(folder, running=True)[0]]
         assert max(in_file, default=-1) >= max(map(int, promised(promises, "drained")), default=-1)
-        registry.record_audit({"n": last + 1})
+        registry.record_audit(AuditEntry(last + 1, "configuration"))
         log.drain(registry)
     entries = read_audit(folder, running=False)[0]
-    numbers = [entry["n"] for entry in entries]
+    numbers = [int(logged.entry.ts) for logged in entries]
     assert numbers == list(range(numbers[0], last + 2)), "a gap or a duplicate"
-    assert [entry["seq"] for entry in entries] == [number + 1 for number in numbers]
+    assert [logged.to_json()["seq"] for logged in entries] == [number + 1 for number in numbers]
 
 
 # ---- the outbox ---------------------------------------------------------------------------------

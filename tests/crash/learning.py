@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from edged.device.learning.trainer_client import TrainerClient
     from edged.device.startup.open_state import OpenState
     from edged.domain.commands.rules import Answer
-    from edged.domain.commands.tasks import Sender, Task
+    from edged.domain.commands.tasks import CommandProgress, Sender, Task
     from edged.domain.training.trainer_messages import RunRequest
     from edged.domain.training.turns import RunGain
 
@@ -105,7 +105,7 @@ class ToldAnswers(CommandAnswers):
             told = {"state": answer["state"], "steps": data.get("steps"), "run": data.get("run")}
             tell("answered", answer["transaction"], json.dumps(told, separators=(",", ":")))
 
-    def progress(self, transaction: str, fields: Mapping[str, object]) -> None:
+    def progress(self, progress: CommandProgress) -> None:
         """Nobody relies on it."""
 
     def acknowledge(self, delivery: Any) -> None:

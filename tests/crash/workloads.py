@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from edged.clock import VirtualClock
+from edged.domain.audit_chain import AuditEntry
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.commits.commit_group import JoinChanges
 from edged.domain.labels.held_labels import HeldChange, HeldLabel
@@ -367,7 +368,7 @@ def audit(root: Path, _bundle: Path, mistake: str) -> None:
         log = AuditLog(folder, max_bytes=700, disk=disk)
         with persistently(partial(Registry.open, folder)) as registry:
             for n in range(first, first + 9):
-                persistently(partial(registry.record_audit, {"n": n}, change=n))
+                persistently(partial(registry.record_audit, AuditEntry(n, "configuration"), change=n))
                 tell("changed", n)
                 if n % 3:
                     persistently(partial(log.drain, registry))

@@ -22,6 +22,7 @@ from tests.device.partners import Supervisor, watchdog
 from tests.storage.stream import stored_inputs
 
 if TYPE_CHECKING:
+    from edged.domain.audit_chain import AuditEntry
     from edged.domain.events import Event
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.mqtt.client.session import Session
@@ -105,7 +106,7 @@ class Dock(Supervisor):
         self.problems: list[str | None] = []
         self.order: list[str] = []
         self.notices: list[tuple[str, Mapping[str, Any]]] = []
-        self.audited: list[dict[str, Any]] = []
+        self.audited: list[AuditEntry] = []
         self.clock, self.rules = VirtualClock(1000.0), AdmissionRules()
         self.max_age: float | None = None
         self.in_flight = MqttConfig().receive_maximum
@@ -153,8 +154,8 @@ class Dock(Supervisor):
         """One turn of the ingest thread."""
         self.ingestor._turn(woken=True)  # noqa: SLF001  how much it does at a time is what is tested
 
-    def record_audit(self, entry: Mapping[str, Any]) -> None:
-        self.audited.append(dict(entry))
+    def record_audit(self, entry: AuditEntry) -> None:
+        self.audited.append(entry)
 
     def work(self, deliveries: Sequence[Any]) -> None:
         """Take in messages as the ingest thread does, and commit them without delay."""

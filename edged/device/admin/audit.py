@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
+from edged.domain.audit_chain import AuditedSender, AuditEntry
 from edged.errors import ConfigError, CorruptError
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal.audit_log import Head, read_audit
 
 if TYPE_CHECKING:
-    from edged.domain.audit_chain import Link
+    from edged.domain.audit_chain import Link, LoggedEntry
+    from edged.domain.commands.rules import State
     from edged.domain.json_fields import JsonObject
 
 
-def local_entry(command: str, request: JsonObject, state: str = "successful") -> JsonObject:
+def local_entry(
+    command: str, request: JsonObject, state: State = "successful", result: JsonObject | None = None
+) -> AuditEntry:
     """Return an entry about a command on the command line."""
-    about = {"command": command, "who": {"via": "command line", "uid": os.getuid()}, "state": state}
-    return {"ts": SystemClock().now(), "what": "command", **about, "request": request}
+    who, now = AuditedSender("command line", os.getuid()), SystemClock().now()
+    return AuditEntry(now, "command", command, who=who, state=state, request=request, result=result)
 
 
 def head_of(state: Path) -> Link | None:
@@ -32,7 +35,7 @@ def head_of(state: Path) -> Link | None:
     return None if head is None else head.last
 
 
-def entries_of(state: Path, anchor: str | None = None) -> tuple[list[Mapping[str, Any]], str]:
+def entries_of(state: Path, anchor: str | None = None) -> tuple[list[LoggedEntry], str]:
     """Verify the audit log of a state directory; return its entries, oldest first, and `SEQ:HASH` of its end.
 
     `anchor` is such a `SEQ:HASH` that was published earlier, which the log must contain. Raises CorruptError
@@ -43,7 +46,7 @@ def entries_of(state: Path, anchor: str | None = None) -> tuple[list[Mapping[str
         seq, _, digest = anchor.partition(":")
         if not seq.isdigit() or not digest:
             raise ConfigError(f"got {anchor!r}", where="--head", remedy="give it as SEQ:HASH, as in metrics")
-        hashes = {entry["seq"] - 1: entry["previous"] for entry in entries} | {last.seq: last.hash}
+        hashes = {entry.previous.seq: entry.previous.hash for entry in entries} | {last.seq: last.hash}
         if hashes.get(int(seq)) != digest:
             known = f"the log has entries {min(hashes)} to {max(hashes)}"
             raise CorruptError(f"entry {seq} with this hash is not in it ({known})", where=str(state))

@@ -75,7 +75,7 @@ def restore(
             check=check,
         )
         done = {"champion": report.about.champion, "signed": report.signed}
-        audit.append({**local_entry("restore", {}), "result": done})
+        audit.append(local_entry("restore", {}, result=done))
     return report
 
 

@@ -28,7 +28,7 @@ from edged.storage.samples.import_chunks import ImportChunks
 
 if TYPE_CHECKING:
     from edged.config import Config
-    from edged.domain.json_fields import JsonObject
+    from edged.domain.audit_chain import AuditEntry
     from edged.domain.stream.sample import Batch
     from edged.storage.samples.log import SampleLog
 
@@ -137,9 +137,9 @@ def _batches(file: ImportFile, history: FileReader, stored: int) -> Iterator[Bat
             yield batch.part(skipped, len(batch))
 
 
-def _entry(file: ImportFile, samples: int) -> JsonObject:
-    about = local_entry("import", {"file": file.progress.file, "name": file.progress.name})
-    return {**about, "result": {"samples": samples}}
+def _entry(file: ImportFile, samples: int) -> AuditEntry:
+    request = {"file": file.progress.file, "name": file.progress.name}
+    return local_entry("import", request, result={"samples": samples})
 
 
 # ---- without a daemon ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,8 +55,8 @@ def on_models(
             before = {"pinned": registry.pinned()}
             done = _change_models(config, registry, action, version)
             request, after = {} if version is None else {"version": version}, {"pinned": registry.pinned()}
-            changed = {} if after == before else {"before": before, "after": after}
-            registry.record_audit({**local_entry(f"models {action}", request), **changed})
+            entry = local_entry(f"models {action}", request)
+            registry.record_audit(entry if after == before else replace(entry, before=before, after=after))
         finally:
             AuditLog(state).drain(registry)
         return done

@@ -54,9 +54,8 @@ def wipe(config: Config, what: Sequence[str]) -> Erased:
         audit = AuditLog(state)
         audit.append(local_entry("wipe", {"what": list(what)}, "executing"))
         gone = _erase(config, state, what)
-        audit.append(
-            {**local_entry("wipe", {"what": list(what)}), "result": replace(gone, kept=None).to_json()}
-        )
+        result = replace(gone, kept=None).to_json()
+        audit.append(local_entry("wipe", {"what": list(what)}, result=result))
     return gone
 
 

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.domain.commands.rules import answer_of, parse
-from edged.domain.commands.tasks import Sender
+from edged.domain.commands.tasks import CommandProgress, Sender
 from edged.domain.messages.encoding import json_ready
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.logs import get_logger
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from edged.domain.commands.rules import Answer, Request, State
     from edged.domain.commands.running import RunningCommands
-    from edged.domain.json_fields import JsonObject
     from edged.mqtt.client.session import Session
     from edged.mqtt.client.side_connection import SideConnection
     from edged.mqtt.topics import Topics
@@ -124,9 +123,11 @@ class CommandAnswers:
         own = topic.startswith(self._topics.response(""))
         return is_topic(topic) and (own or any(matches(pattern, topic) for pattern in self._answer_to))
 
-    def progress(self, transaction: str, fields: JsonObject) -> None:
+    def progress(self, progress: CommandProgress) -> None:
         """Publish how far a command has come."""
-        self._session.publish(self._topics.progress(transaction), encoded(fields), qos=0)
+        named = progress.transaction
+        topic = self._topics.progress(named if isinstance(named, str) else json.dumps(named))
+        self._session.publish(topic, encoded(progress.to_json()), qos=0)
 
     def acknowledge(self, delivery: Any) -> None:
         """Acknowledge a command to the broker, which then does not redeliver it."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.device.commands.of_key import addressed
+from edged.domain.commands.tasks import TaskProgress
 from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.metrics import score
 from edged.domain.judging.outputs import answers, errors
@@ -107,7 +108,7 @@ class ModelCommands:
             if task.cancelled:
                 raise EdgedError("cancelled", where="evaluate")
             raw.append(served.model.predict(window.x[start : start + PIECE]))
-            task.progress({"rows": min(start + PIECE, len(window)), "of": len(window)})
+            task.progress(TaskProgress(min(start + PIECE, len(window)), len(window)))
             time.sleep(BREATH)
         return {
             "version": served.version,
@@ -164,7 +165,7 @@ class ModelCommands:
             content = ModelMetadata.of_stream(pipeline.schema, record).stamp(content, Path(name).suffix)
         if request.get("key") is not None:
             name = f"{folder_name(request['key'])}-{name}"
-        task.progress({"bytes": len(content)})
+        task.progress(TaskProgress(bytes=len(content)))
         publish_file(folder / name, content)
         _prune(folder, EXPORTS_KEPT)
         return {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from edged.domain.commands.audit import ABOUT_LABELS, CHANGES, command_entry
 from edged.domain.commands.rules import Answer, Request, answer_of
-from edged.domain.commands.tasks import Kind, Sender, Task
+from edged.domain.commands.tasks import CommandProgress, Kind, Sender, Task, TaskProgress
 from edged.domain.messages.requests import READS
 from edged.errors import EdgedError, StorageError
 from edged.logs import get_logger
@@ -15,9 +15,10 @@ from edged.logs import get_logger
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.device.commands.answers import CommandAnswers
+    from edged.domain.audit_chain import AuditEntry
     from edged.domain.commands.rules import State
     from edged.domain.commands.running import RunningCommands
-    from edged.domain.json_fields import JsonObject
+    from edged.domain.training.trainer_messages import RunProgress
     from edged.storage.journal.journal import Journal
 
 log = get_logger("edged.control")
@@ -64,20 +65,18 @@ class TaskReporter:
     def mark_executing(self, task: Task) -> None:
         """Record and publish that a task is executing."""
         self._store(task, "executing", None)
-        self.progress(task, {})
+        self.progress(task, TaskProgress())
 
-    def progress(self, task: Task, fields: JsonObject) -> None:
+    def progress(self, task: Task, done: TaskProgress | RunProgress) -> None:
         """Publish how far a task has come, if it has a transaction."""
-        named = task.transaction
-        if named is None:
-            return
-        about = {"transaction": named, "command": task.name, "state": "executing", "ts": self._clock.now()}
-        self._answers.progress(named if isinstance(named, str) else json.dumps(named), {**about, **fields})
+        if task.transaction is not None:
+            now = self._clock.now()
+            self._answers.progress(CommandProgress(task.transaction, task.name, "executing", now, done))
 
     def finish(self, task: Task, outcome: Answer | EdgedError) -> None:
         """Record how a task ended, and publish it if the answer can be distinguished from the first one."""
         self._running.remove(task)
-        change: JsonObject = {}
+        change: dict[str, Any] = {}
         if not isinstance(outcome, EdgedError) and task.name not in ABOUT_LABELS:
             change = {name: outcome[name] for name in CHANGES if name in outcome}
             outcome = {name: value for name, value in outcome.items() if name not in CHANGES}
@@ -86,7 +85,7 @@ class TaskReporter:
         via, entry = getattr(task.sender, "via", "mqtt"), None
         if state != "refused" and task.name not in READS:
             entry = command_entry(task.name, task.request, task.key, answer, via, ended)
-            entry = {**entry, **change}
+            entry = replace(entry, **change)
         self._store(task, state, answer, ended=ended, audit=entry)
         # Events report the result of a `train` without an id: its answers could not be distinguished.
         if not task.accepted or task.key is not None or task.kind == "aside":
@@ -98,7 +97,7 @@ class TaskReporter:
         state: State,
         answer: Answer | None,
         ended: float | None = None,
-        audit: JsonObject | None = None,
+        audit: AuditEntry | None = None,
     ) -> None:
         try:
             if task.key is not None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from edged.storage.samples.import_chunks import FOLDER, ImportChunks
 
 if TYPE_CHECKING:
     from edged.clock import Clock
+    from edged.domain.audit_chain import AuditEntry
     from edged.domain.commits.imported import ImportProgress
     from edged.domain.protocols import ModelSupervisor, SampleStore
     from edged.domain.stream.sample import Batch
@@ -30,7 +30,7 @@ RETRY_SECONDS, LOOK_SECONDS = 5.0, 1.0
 class AuditJournal(Protocol):
     """Where an entry waits for the audit log."""
 
-    def record_audit(self, entry: Mapping[str, Any]) -> None:
+    def record_audit(self, entry: AuditEntry) -> None:
         """Queue an entry for the audit log, durably."""
 
 
@@ -50,10 +50,10 @@ def store_part(
 
 
 def finish(
-    store: SampleStore, progress: ImportProgress, journal: AuditJournal, entry: Mapping[str, Any], now: float
+    store: SampleStore, progress: ImportProgress, journal: AuditJournal, entry: AuditEntry, now: float
 ) -> None:
     """Note that all samples of a file are stored, with `entry` for the audit log."""
-    journal.record_audit({**entry, "ts": now})
+    journal.record_audit(replace(entry, ts=now))
     store.commit(None, imported=replace(progress, finished=now))
 
 

@@ -204,7 +204,7 @@ class KeyPipeline(Pipeline):
         registry = self.registry
         if registry.audit_waits and (waiting := registry.waiting_audit()):
             for entry in waiting.values():
-                self._common.registry.record_audit({**entry, "key": self.key})
+                self._common.registry.record_audit(replace(entry, key=self.key))
             registry.remove_audit(list(waiting), None)
         if isinstance(registry, ReopeningRegistry):
             registry.close_until_used()

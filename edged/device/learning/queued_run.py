@@ -34,7 +34,7 @@ class QueuedRun:
     def progress(self, message: RunProgress) -> None:
         """Report the progress of the run to those who asked for it."""
         for task in self.tasks:
-            task.progress(message.to_json())
+            task.progress(message)
 
     def checkpointed(self, message: CheckpointWritten) -> None:
         """Report a checkpoint to the commands that asked for one."""

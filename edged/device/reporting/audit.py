@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged import __version__
 from edged.config import loader
+from edged.domain.audit_chain import AuditEntry
 from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.storage.journal.audit_log import AuditLog
@@ -42,8 +43,12 @@ class AuditTrail:
         if before == after:
             return
         changed = [name for name in after if before.get(name) != after[name]]
-        entry = {"ts": now, "what": "configuration"}
-        entry |= {"before": {n: before.get(n) for n in changed}, "after": {n: after[n] for n in changed}}
+        entry = AuditEntry(
+            now,
+            "configuration",
+            before={name: before.get(name) for name in changed},
+            after={name: after[name] for name in changed},
+        )
         self._journal.record_audit(entry, **{CONFIGURED: after})
 
     def drain(self) -> None:

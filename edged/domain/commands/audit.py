@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.audit_chain import AuditedSender, AuditEntry
 from edged.domain.commands.rules import ENVELOPE
 
 if TYPE_CHECKING:
     from edged.domain.commands.rules import Request
-    from edged.domain.json_fields import JsonObject
 
 SIGNER = "signed_by"  # field of a request that the dispatcher sets
 
@@ -51,7 +51,7 @@ ABOUT_LABELS = ("label", "label.undo", "labels.confirm")
 
 def command_entry(
     name: str, request: Request, key: str | None, answer: Mapping[str, Any], via: str, ts: float
-) -> JsonObject:
+) -> AuditEntry:
     """Return the entry about a command that ended at `ts` (Unix seconds) with `answer`.
 
     `key` is its key in the journal, of which the entry has a hash. `via` says how it arrived.
@@ -60,13 +60,13 @@ def command_entry(
     names = tuple(request) if name == "config.set" else SHOWN.get(name, ())
     fields = LABELS if name in ABOUT_LABELS else RESULTS
     asked = {field: request[field] for field in names if field in request and field not in ENVELOPE}
-    return {
-        "ts": ts,
-        "what": "command",
-        "command": name,
-        "id": None if key is None else hashlib.sha256(key.encode()).hexdigest()[:16],
-        "who": {"via": via} if signer is None else {"via": via, "key": signer},
-        "state": answer["state"],
-        "request": asked,
-        "result": {field: data[field] for field in fields if field in data},
-    }
+    return AuditEntry(
+        ts,
+        "command",
+        command=name,
+        id=None if key is None else hashlib.sha256(key.encode()).hexdigest()[:16],
+        who=AuditedSender(via, key=signer),
+        state=answer["state"],
+        request=asked,
+        result={field: data[field] for field in fields if field in data},
+    )

@@ -6,14 +6,42 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from edged.domain.commands.rules import State
+from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.message import Message, SparseMessage
+from edged.domain.training.trainer_messages import RunProgress
+
 if TYPE_CHECKING:
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.json_fields import JsonObject
     from edged.errors import EdgedError
 
-
 Kind = Literal["now", "known", "aside", "later"]
 """How a command is executed; see `Handler`."""
+
+
+@dataclass(frozen=True)
+class TaskProgress(SparseMessage):
+    """How far a command is that trains nothing: `rows` evaluated `of` all, or `bytes` of a file to write."""
+
+    rows: int | None = None
+    of: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class CommandProgress(Message):
+    """How far the command with this transaction was at `ts` (Unix seconds), as it is published."""
+
+    transaction: object
+    command: str
+    state: State
+    ts: float
+    done: TaskProgress | RunProgress
+
+    def to_json(self) -> JsonObject:
+        """Return all on one level."""
+        return {**self.without("done"), **self.done.to_json()}
 
 
 class Sender(Protocol):
@@ -34,7 +62,7 @@ class TaskHost(Protocol):
     def mark_executing(self, task: Task) -> None:
         """Record that the task is being executed."""
 
-    def progress(self, task: Task, fields: JsonObject) -> None:
+    def progress(self, task: Task, done: TaskProgress | RunProgress) -> None:
         """Publish how far the task has come."""
 
     def finish(self, task: Task, outcome: Answer | EdgedError) -> None:
@@ -87,10 +115,10 @@ class Task:
             if not self.over:
                 self._host.mark_executing(self)
 
-    def progress(self, fields: JsonObject) -> None:
+    def progress(self, done: TaskProgress | RunProgress) -> None:
         """Publish how far the task has come."""
         if not self.over:
-            self._host.progress(self, fields)
+            self._host.progress(self, done)
 
     def done(self, data: Answer) -> None:
         """Finish the task with its result."""

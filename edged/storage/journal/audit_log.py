@@ -12,13 +12,13 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from edged.domain.audit_chain import Link, hash_of, verify
+from edged.domain.audit_chain import AuditEntry, Link, hash_of, verify
 from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError
 from edged.logs import get_logger
@@ -26,6 +26,7 @@ from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
 
 if TYPE_CHECKING:
+    from edged.domain.audit_chain import LoggedEntry
     from edged.storage.journal.journal import Journal
 
 HEAD = "audit.head"
@@ -62,7 +63,7 @@ def _file(state: Path, before: Link) -> Path:
     return state / f"audit-{before.seq + 1}.jsonl"
 
 
-def read_audit(state: Path, *, running: bool) -> tuple[list[Mapping[str, Any]], Link]:
+def read_audit(state: Path, *, running: bool) -> tuple[list[LoggedEntry], Link]:
     """Verify the audit log of a state directory; return its entries, oldest first, and the last link.
 
     With `running` a daemon can be adding entries at the moment; what the head does not know yet is left out.
@@ -76,7 +77,7 @@ def read_audit(state: Path, *, running: bool) -> tuple[list[Mapping[str, Any]], 
             if left:
                 raise CorruptError("the file is missing", where=str(state / HEAD))
             return [], Link()
-        entries: list[Mapping[str, Any]] = []
+        entries: list[LoggedEntry] = []
         ends = (*head.files[1:], head.last)
         try:
             for before, end in zip(head.files, ends, strict=True):
@@ -118,7 +119,7 @@ class AuditLog:
                 journal.audit_waits = True
                 raise
 
-    def append(self, entry: Mapping[str, Any]) -> None:
+    def append(self, entry: AuditEntry) -> None:
         """Append an entry of a command that works on a state directory without its `state.db`."""
         with self._lock:
             head = self._head()
@@ -138,7 +139,7 @@ class AuditLog:
             self._publish(head)
             return head
         log.error("audit_head_lost", remedy="run `edged audit CONFIG`")
-        return self._append(self._recovered(files[-1]), [{"ts": time.time(), "what": "head_lost"}], ())
+        return self._append(self._recovered(files[-1]), [AuditEntry(time.time(), "head_lost")], ())
 
     def _recovered(self, newest: Path) -> Head:
         """Return the head of a log whose own was lost: it begins with the newest file."""
@@ -153,7 +154,7 @@ class AuditLog:
     def _publish(self, head: Head) -> None:
         atomic.publish_file(self._state / HEAD, seal(asdict(head)), disk=self._disk)
 
-    def _append(self, head: Head, entries: Sequence[Mapping[str, Any]], rows: tuple[str, ...]) -> Head:
+    def _append(self, head: Head, entries: Sequence[AuditEntry], rows: tuple[str, ...]) -> Head:
         if head.size >= self._max_bytes:
             head = replace(head, size=0, files=(*head.files, head.last)[-KEPT:])
         link, lines = head.last, []

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from edged.domain.audit_chain import Link
+from edged.domain.audit_chain import AuditEntry, Link
 from edged.domain.commands.rules import OPEN
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.training_run import RunCause, RunEnd
@@ -308,7 +308,7 @@ class Journal:
         *,
         answer: Mapping[str, Any] | None = None,
         ended: float | None = None,
-        audit: Mapping[str, Any] | None = None,
+        audit: AuditEntry | None = None,
     ) -> None:
         """Note how far a command has come, and the answer it was given last; `audit` is an entry about it."""
         with self._writing():
@@ -320,25 +320,25 @@ class Journal:
 
     # ---- audit log -------------------------------------------------------------------------
 
-    def record_audit(self, entry: Mapping[str, Any], **values: Any) -> None:
+    def record_audit(self, entry: AuditEntry, **values: Any) -> None:
         """Let an entry wait for the audit log, durably, and store the values that it is about."""
         with self._writing():
             self._audit(entry)
             for name, value in values.items():
                 self._set(name, value)
 
-    def _audit(self, entry: Mapping[str, Any]) -> None:
+    def _audit(self, entry: AuditEntry) -> None:
         """Let an entry wait for the audit log, in the current transaction."""
         # A restored database may count again from an earlier number: the rest of the name is unique.
-        self._set(f"{_AUDIT}{self._count('audit'):012d}.{secrets.token_hex(8)}", dict(entry))
+        self._set(f"{_AUDIT}{self._count('audit'):012d}.{secrets.token_hex(8)}", entry.to_json())
         self.audit_waits = True
 
-    def waiting_audit(self) -> Mapping[str, JsonObject]:
+    def waiting_audit(self) -> Mapping[str, AuditEntry]:
         """Return the entries that wait for the audit log, by the name of their row, oldest first."""
         with self._reading():
             self.audit_waits = False
             rows = _META.select(self._db, "WHERE name GLOB ? ORDER BY name", f"{_AUDIT}*")
-        return {row["name"]: row["value"] for row in rows}
+        return {row["name"]: AuditEntry.from_json(row["value"]) for row in rows}
 
     def audit_head(self) -> Link | None:
         """Where the audit log ends; None before its first entry."""

@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
+from edged.domain.audit_chain import AuditEntry
 from edged.domain.model_files import model_in
 from edged.errors import CorruptError, StorageError, TrainingError
 from edged.storage.files import atomic
@@ -275,21 +276,19 @@ class Registry(StoredModels):
             "DELETE FROM reigns WHERE number <= (SELECT max(number) FROM reigns) - ?", (REIGNS_KEPT,)
         )
 
-    def _change_of(self, reign: Reign) -> dict[str, Any]:
+    def _change_of(self, reign: Reign) -> AuditEntry:
         """Return the entry of the audit log about a change of champion."""
         record = next(iter(self._records("WHERE version = ?", reign.version)), None)
         run = None if record is None else record.run
         trigger = self._db.execute("SELECT trigger FROM runs WHERE id = ?", (run,)).fetchone()
-        about = {} if record is None else {
-            "source": record.source, "run": run, "data": record.data.to_json(),
-            "verdict": record.verdict and record.verdict.to_json(),
-        }  # fmt: skip
         back = reign.previous is not None and reign.outgoing in BAD
-        return {
-            "ts": reign.ts, "what": "rollback" if back else "champion",
-            "before": reign.previous, "after": reign.version, "reason": reign.reason,
-            "trigger": None if trigger is None else trigger[0], **about,
-        }  # fmt: skip
+        entry = AuditEntry(
+            reign.ts, "rollback" if back else "champion", before=reign.previous, after=reign.version,
+            reason=reign.reason, trigger=None if trigger is None else trigger[0],
+        )  # fmt: skip
+        if record is None:
+            return entry
+        return replace(entry, source=record.source, run=run, data=record.data, verdict=record.verdict)
 
     def _repair(self) -> None:
         """What `open` does after a crash; harmless after a clean end."""

@@ -10,19 +10,16 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.audit_chain import AuditEntry
 from edged.domain.commits.imported import ImportProgress
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Batch
 from edged.errors import CorruptError
 from edged.storage.files import atomic
 from edged.storage.files.checksummed_json import read_sealed, seal
-
-if TYPE_CHECKING:
-    from edged.domain.json_fields import JsonObject
 
 FOLDER = "imports"
 END = "end.json"
@@ -73,9 +70,9 @@ class ImportChunks:
         )
         atomic.publish_file(self.folder / f"{batch.offsets[0]:012d}.npz", content.getvalue())
 
-    def write_end(self, samples: int, entry: JsonObject) -> None:
+    def write_end(self, samples: int, entry: AuditEntry) -> None:
         """Write how many samples there are in all; `entry` goes to the audit log once they are stored."""
-        atomic.publish_file(self.folder / END, seal({"samples": samples, "entry": entry}))
+        atomic.publish_file(self.folder / END, seal({"samples": samples, "entry": entry.to_json()}))
 
     def count(self) -> int:
         """Return how many chunks wait."""
@@ -88,12 +85,12 @@ class ImportChunks:
         about = read_sealed(self.folder / BEGIN)
         return ImportProgress(self.folder.name, str(about["options"]), str(about["name"]))
 
-    def read_end(self) -> tuple[int, JsonObject] | None:
+    def read_end(self) -> tuple[int, AuditEntry] | None:
         """Read what `write_end` wrote; None while more chunks are to come."""
         if not (self.folder / END).exists():
             return None
         values = read_sealed(self.folder / END)
-        return int(values["samples"]), dict(values["entry"])
+        return int(values["samples"]), AuditEntry.from_json(values["entry"])
 
     def at(self, sample: int) -> Batch | None:
         """The samples from this one on that are in one chunk; earlier chunks are removed.

@@ -18,6 +18,7 @@ from edged.config import loader
 from edged.device.admin.importing import import_files
 from edged.device.ingest.import_feed import SLICE
 from edged.device.startup.bootstrap import open_samples, with_context
+from edged.domain.audit_chain import AuditEntry
 from edged.domain.commits.imported import ImportProgress
 from edged.domain.stream.sample import Batch
 from edged.errors import ConfigError, RefusedError
@@ -209,7 +210,7 @@ def test_the_ingest_thread_stores_chunks_between_messages_and_nothing_twice(tmp_
         chunks = ImportChunks.of(tmp_path, "f" * 64)
         chunks.begin(ImportProgress("f" * 64, "o", "h.csv"))
         chunks.write(batch)
-        chunks.write_end(len(batch), {"what": "command"})
+        chunks.write_end(len(batch), AuditEntry(0.0, "command"))
         dock.work([delivery(1, payload=json.dumps({"a": 1, "b": 2, "ts": 5}).encode())])
         dock.turn()
         assert dock.stored() == SLICE + 1
@@ -221,7 +222,7 @@ def test_the_ingest_thread_stores_chunks_between_messages_and_nothing_twice(tmp_
         assert dock.stored() == 2 * SLICE + 52
         rows = [int(number) for number in dock.inputs()]
         assert rows == [1, *range(SLICE), 3, *range(SLICE, 2 * SLICE + 50)]
-        assert dock.audited == [{"what": "command", "ts": dock.clock.now()}]
+        assert dock.audited == [AuditEntry(dock.clock.now(), "command")]
         assert not chunks.folder.exists()
         progress = dock.log.imported("f" * 64)
         assert progress is not None
@@ -236,7 +237,7 @@ def test_a_commit_that_fails_costs_no_sample_and_no_later_message(failure: str, 
         chunks = ImportChunks.of(tmp_path, "f" * 64)
         chunks.begin(ImportProgress("f" * 64, "o", "h.csv"))
         chunks.write(batch)
-        chunks.write_end(len(batch), {})
+        chunks.write_end(len(batch), AuditEntry(0.0, "command"))
         setattr(dock.log, failure, frozenset({1}))
         dock.turn()
         dock.work([delivery(1, payload=b'{"a": 7777, "b": 2}')])

@@ -21,7 +21,7 @@ from edged.device.commands.dispatcher import CommandDispatcher, command_authorit
 from edged.device.commands.inbox import MAX_WAITING, CommandInbox
 from edged.domain.commands.rules import MAX_PAYLOAD, digest, parse
 from edged.domain.commands.running import RunningCommands
-from edged.domain.commands.tasks import Handler
+from edged.domain.commands.tasks import Handler, TaskProgress
 from edged.errors import ConfigError, EdgedError, RefusedError
 from edged.mqtt.client.message import MessageProperties, ReceivedMessage
 from edged.signing import new_pair, sign_command
@@ -30,8 +30,8 @@ from edged.storage.models.registry import Registry
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from edged.domain.commands.rules import Answer, Request
-    from edged.domain.commands.tasks import Sender, Task
+    from edged.domain.commands.rules import Answer
+    from edged.domain.commands.tasks import CommandProgress, Sender, Task
 
 NOW = 1_800_000_000.0
 
@@ -50,13 +50,13 @@ class RecordedAnswers(CommandAnswers):
         self._running = running
         self.published: list[tuple[str, dict[str, Any], Sender]] = []
         self.acknowledged: list[ReceivedMessage] = []
-        self.reported: list[tuple[str, dict[str, Any]]] = []
+        self.reported: list[tuple[object, dict[str, Any]]] = []
 
     def publish(self, name: str, answer: Answer, sender: Sender) -> None:
         self.published.append((name, json.loads(encoded(answer)), sender))
 
-    def progress(self, transaction: str, fields: Request) -> None:
-        self.reported.append((transaction, json.loads(encoded(fields))))
+    def progress(self, progress: CommandProgress) -> None:
+        self.reported.append((progress.transaction, json.loads(encoded(progress.to_json()))))
 
     def acknowledge(self, delivery: ReceivedMessage) -> None:
         self.acknowledged.append(delivery)
@@ -100,7 +100,7 @@ class Panel:
         )
 
     def _errand(self, request: dict[str, Any], task: Task) -> dict[str, Any]:
-        task.progress({"part": 1})
+        task.progress(TaskProgress(rows=1, of=2))
         self.done.append(request)
         if "problem" in request:
             raise ConfigError("it could not be done")
@@ -458,8 +458,8 @@ def test_an_errand_is_answered_twice_and_repeated_with_its_outcome(fields: dict[
         panel.inbox.receive(delivery("errand", asked))
         wait_until(lambda: len(panel.answers) == 2)
         assert states(panel) == ["accepted", outcome]
-        assert [told["state"] for _, told in panel.progress] == ["executing", "executing"]
-        assert (panel.progress[1][0], panel.progress[1][1]["part"]) == ("e", 1)
+        told = {"transaction": "e", "command": "errand", "state": "executing", "ts": NOW}
+        assert panel.progress == [("e", told), ("e", {**told, "rows": 1, "of": 2})]
         assert panel.ask("errand", asked) == panel.answers[1][1]
         assert panel.done == [fields]
 

@@ -178,8 +178,8 @@ def test_what_is_erased_is_gone(tmp_path: Path) -> None:
 def test_changes_of_champions_are_in_the_streams_audit_log(tmp_path: Path) -> None:
     with opened(configured(tmp_path)) as (models, pipeline, _):
         promote(models, "a")
-        told = [entry for entry in pipeline.registry.waiting_audit().values() if entry.get("key") == "a"]
-        assert [entry["after"] for entry in told] == [1, 2]
+        told = [entry for entry in pipeline.registry.waiting_audit().values() if entry.key == "a"]
+        assert [entry.after for entry in told] == [1, 2]
         assert not models.pipelines.at("a").registry.waiting_audit()
 
 

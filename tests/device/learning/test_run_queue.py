@@ -12,7 +12,7 @@ from edged.device.learning.queued_run import QueuedRun
 from edged.device.learning.run_queue import RunQueue
 from edged.device.learning.scheduler import HELD_RUN
 from edged.device.startup.recovery import UnfinishedRun
-from edged.domain.commands.tasks import Task
+from edged.domain.commands.tasks import Task, TaskProgress
 from edged.domain.judging.verdict import Verdict
 from edged.domain.training.trainer_messages import RunProgress
 from edged.domain.training.training_run import (
@@ -57,8 +57,8 @@ class Desk:
     def mark_executing(self, task: Task) -> None:
         self.told.append((task.transaction, "executing", None))
 
-    def progress(self, task: Task, fields: Request) -> None:
-        self.told.append((task.transaction, "progress", fields))
+    def progress(self, task: Task, done: TaskProgress | RunProgress) -> None:
+        self.told.append((task.transaction, "progress", done.to_json()))
 
     def finish(self, task: Task, outcome: Request | EdgedError) -> None:
         told = outcome.what if isinstance(outcome, EdgedError) else outcome

@@ -92,15 +92,10 @@ def test_streams_are_added_changed_and_removed_by_command_while_another_goes_on(
         feed(listener, "b", 3, first=20)
         listener.wait(lambda: ids(listener, "b")[-1:] == ["b-22"])
         assert "set" not in listener.messages["b/predictions"][-1]
-    log = [
-        entry for entry in read_audit(plant.state, running=False)[0] if entry.get("command") == "config.set"
-    ]
-    first = log[0]
-    assert first["request"] == {"streams.d": added["data"]["desired"]["streams.d"]}
-    assert (first["before"], first["after"]["streams.d"]) == (
-        {"streams.d": None},
-        first["request"]["streams.d"],
-    )
+    log = [logged.entry for logged in read_audit(plant.state, running=False)[0]]
+    first = next(entry for entry in log if entry.command == "config.set")
+    assert first.request == {"streams.d": added["data"]["desired"]["streams.d"]}
+    assert (first.before, first.after) == ({"streams.d": None}, first.request)
 
 
 def test_what_cannot_be_changes_nothing(tmp_path: Path, broker: Mosquitto) -> None:

@@ -18,7 +18,7 @@ from output import Row, finish, options
 
 from edged.config import StreamConfig
 from edged.mqtt.codecs import sample_codec
-from edged.mqtt.sparkplug.payload import DOUBLE, INT64, STRING, Metric, SparkplugWire
+from edged.mqtt.sparkplug.payload import DOUBLE, INT64, STRING, Metric, MetricValue, SparkplugWire
 
 WIDTH = 16
 VALUES = [round(0.123456 * i - 1, 6) for i in range(WIDTH)]
@@ -43,7 +43,7 @@ def senml(*, cbor: bool) -> bytes:
 def sparkplug() -> tuple[bytes, bytes]:
     """A birth, and a message in which every metric has changed."""
     wire = SparkplugWire("benchmark")
-    all_of_it = [*zip(NAMES, VALUES, strict=True), ("y", 1), ("machine", "m1")]
+    all_of_it: list[tuple[str, MetricValue]] = [*zip(NAMES, VALUES, strict=True), ("y", 1), ("machine", "m1")]
     metrics = [
         Metric(name, v, alias, TS, {int: INT64, str: STRING}.get(type(v), DOUBLE))
         for alias, (name, v) in enumerate(all_of_it, 1)

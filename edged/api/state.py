@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from edged.api.inputs import PathOrText
+    from edged.domain.judging.metrics import QualityFigures
     from edged.storage.journal.journal import RunRecord
     from edged.storage.models.registry import ModelRecord, Registry
     from edged.storage.samples.sample_table import SampleTable, SampleTableReader
@@ -37,7 +37,8 @@ class Figures:
     runs
         Number of training runs since the beginning.
     quality
-        Live quality of the champion, as in the status message; None before the first report.
+        Live quality of the champion: its `mean` is the accuracy of classes or the error of values; None
+        before the first report.
     reported
         Time of that report, Unix seconds.
     """
@@ -51,7 +52,7 @@ class Figures:
     champion: int | None
     since: float | None
     runs: int
-    quality: Mapping[str, Any] | None
+    quality: QualityFigures | None
     reported: float | None
 
 
@@ -108,11 +109,10 @@ class State:
 
     def figures(self) -> Figures:
         """Read counts, champion and live quality."""
+        from edged.device.reports import StoredStatus
         from edged.storage.files.atomic import DirectoryLock
-        from edged.storage.journal.last_status import read_status
 
-        counts, registry = self._samples.counts(), self._registry
-        status: Mapping[str, Any] = read_status(self.path)
+        counts, registry, status = self._samples.counts(), self._registry, StoredStatus.of(self.path)
         reign = registry.reign()
         return Figures(
             DirectoryLock.holder(self.path),
@@ -124,8 +124,8 @@ class State:
             None if reign is None else reign.version,
             None if reign is None else reign.ts,
             registry.run_count(),
-            status.get("model", {}).get("quality"),
-            status.get("ts"),
+            status.model.quality,
+            status.ts,
         )
 
     @cached_property

@@ -16,7 +16,7 @@ from typer import Argument, Option
 
 from edged.cli import output
 from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
-from edged.domain.text import happening, runs, status_of, summary, when
+from edged.domain.text import happening, runs, when
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -252,6 +252,8 @@ class DeviceWatch:
 
     def screen(self, device: str | None) -> RenderableType:
         """One device as `edged status` shows it, with its newest events; or one line for each."""
+        from edged.device.status_text import status_of, summary
+
         status = None if device is None else status_of(self._newest.get(device, {}))
         if device is None or status is None:
             return self._table()

@@ -200,12 +200,14 @@ def status(
         return
     from edged.device.admin.local_status import status_of
 
-    if len(configs) > 1:
-        reports = {one.name: status_of(one).to_json() for one in configs}
-        print_json({"streams": reports}) if as_json else output.show_streams(reports)
-        return
-    values = status_of(configs[0]).to_json()
-    print_json(values) if as_json else output.show_status(values)
+    found = {one.name: status_of(one) for one in configs}
+    if len(found) == 1:
+        values = found[configs[0].name].to_json()
+        print_json(values) if as_json else output.show_status(values)
+    elif as_json:
+        print_json({"streams": {name: one.to_json() for name, one in found.items()}})
+    else:
+        output.show_streams({name: one.line() for name, one in found.items()})
 
 
 def _show_health(configs: Sequence[Any], as_json: bool) -> None:

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from edged.charts.figures import change, figure, percent, plain, size
-from edged.domain.text import summary
 from edged.domain.text import when as _when
 
 if TYPE_CHECKING:
@@ -23,8 +22,10 @@ if TYPE_CHECKING:
     from edged.bundles.inspect import BundleReport, Parameter
     from edged.cli.doctor import CheckResult
     from edged.device.admin.results import ImportReport, JudgedRun, ListedModel
+    from edged.device.reports import KeyModelsReport, StreamLine
     from edged.domain.audit_chain import LoggedEntry
     from edged.domain.bundle_contents import LossOptions
+    from edged.domain.json_fields import JsonObject
     from edged.workbench.evaluation.figures import DetectionFigures, EvaluationComparison, EvaluationReport
     from edged.workbench.experiments.report import RecipeReport
 
@@ -73,48 +74,45 @@ def _as_text(name: str, value: Any) -> str:
     return figure(name, value) if isinstance(value, float) else f"{value:,}"
 
 
-def show_status(values: Mapping[str, Any]) -> None:
+def show_status(values: JsonObject) -> None:
     """Print the result of `edged status`, or what a device with several streams says of them."""
+    from edged.device.reports import StoredStatus, StreamsState
+    from edged.device.status_text import summary
+
     if "streams" in values:
-        show_streams(values["streams"])
+        show_streams(StreamsState.from_json(values).streams)
         return
-    show_pairs("edged", summary(values))
-    if (values.get("keys") or {}).get("own"):
-        _show_keys(values["keys"])
+    status = StoredStatus.from_json(values)
+    show_pairs("edged", summary(status))
+    if status.keys is not None and status.keys.own:
+        _show_keys(status.keys)
 
 
-def _show_keys(report: Mapping[str, Any]) -> None:
+def _show_keys(report: KeyModelsReport) -> None:
     """Print the keys that have models of their own, the worst first."""
     heads = ("key", "answers", "version", "accuracy", "labels", "trainings", "model")
     table = new_table("keys with models of their own", heads)
-    for line in report["worst"]:
+    for line in report.worst:
         table.add_row(
-            Text(line["key"]),
-            "own model" if line.get("answers") else "the stream's",
-            plain(line["version"] or None),
-            percent(line["accuracy"]),
-            plain(line.get("labels")),
-            plain(line["runs"]),
-            "loaded" if line.get("loaded") else "on disk",
+            Text(line.key),
+            "own model" if line.answers else "the stream's",
+            plain(line.version or None),
+            percent(line.accuracy),
+            plain(line.labels),
+            plain(line.runs),
+            "loaded" if line.loaded else "on disk",
         )
     out.print(table)
-    if (hidden := report["own"] - len(report["worst"])) > 0:
+    if (hidden := report.own - len(report.worst)) > 0:
         out.print(f"{hidden:,} more keys not shown")
 
 
-def show_streams(streams: Mapping[str, Mapping[str, Any]]) -> None:
+def show_streams(streams: Mapping[str, StreamLine]) -> None:
     """Print the result of `edged status` of several streams, one a line."""
     table = new_table("edged", ("stream", "state", "samples", "labels", "model", "trainings", "problem"))
-    for name, values in streams.items():
-        model, runs = values.get("model"), values.get("training") or {"runs": values.get("runs")}
-        version = model["version"] if isinstance(model, Mapping) else model
-        counts = [
-            plain(values.get("samples")),
-            plain(values.get("labels")),
-            plain(version),
-            plain(runs["runs"]),
-        ]
-        table.add_row(name, values["state"], *counts, values.get("problem") or "")
+    for name, line in streams.items():
+        counts = map(plain, (line.samples, line.labels, line.model, line.runs))
+        table.add_row(name, line.state, *counts, line.problem or "")
     out.print(table)
 
 

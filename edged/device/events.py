@@ -7,14 +7,14 @@ its sample) is no listener: stages call each other directly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.device.reports import StreamMetrics
+    from edged.device.reports import Report, StreamMetrics
     from edged.domain.events import Event
     from edged.domain.judging.predictions import Predictions
 
@@ -28,8 +28,8 @@ class Listener:
     def event(self, event: Event) -> None:
         """Something happened that people hear of."""
 
-    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
-        """A report was published: `topic` is below the device's own, such as `events` or `state/model`."""
+    def reported(self, report: Report) -> None:
+        """A report was published."""
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Predictions were made, encoded as they are published."""
@@ -79,10 +79,10 @@ class Events(Listener):
         for listener in self._listeners:
             listener.event(event)
 
-    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
+    def reported(self, report: Report) -> None:
         """Pass the news on: see `Listener.reported`."""
         for listener in self._listeners:
-            listener.reported(topic, values)
+            listener.reported(report)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Pass the news on: see `Listener.predicted`."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edged.domain.audit_chain import Link
-from edged.domain.events import DriftDetected
-from edged.domain.json_fields import JsonObject
+from edged.domain.drift.signals import DriftSignal
+from edged.domain.events import Event, EventOfKey
 from edged.domain.judging.latencies import LatencyPercentiles
 from edged.domain.judging.metrics import QualityFigures
 from edged.domain.lean_dataclasses import dataclass
@@ -15,7 +15,7 @@ from edged.domain.stream.anomaly_rules import AlarmFigures
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.trainer_messages import RunProgress
-from edged.host.vitals import Vitals
+from edged.host.vitals import BoardVitals, Vitals
 from edged.storage.journal.journal import RunRecord
 from edged.storage.journal.last_status import read_status
 from edged.storage.outbox.tables import OutboxBacklog
@@ -23,9 +23,36 @@ from edged.storage.outbox.tables import OutboxBacklog
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.host.vitals import BoardVitals
+    from edged.domain.json_fields import JsonObject
 
 PACE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was published: an event, a retained state or metrics.
+
+    `topic` is below the device's own, such as `events` or `state/model`; `ts` when it was, in Unix seconds.
+    `seq` and `boot`, the number of the daemon's start, say in which order; None of a state, which needs none.
+    """
+
+    topic: str
+    message: Message
+    ts: float
+    seq: int | None = None
+    boot: int | None = None
+
+    @property
+    def event(self) -> Event | None:
+        """What has happened, to the stream's model or that of a key; None of other reports."""
+        found = self.message.event if isinstance(self.message, EventOfKey) else self.message
+        return found if isinstance(found, Event) else None
+
+    def to_json(self) -> JsonObject:
+        """Return the fields of the contract."""
+        event = {"event": self.message.name} if isinstance(self.message, Event) else {}
+        stamp = {} if self.seq is None else {"ts": self.ts, "seq": self.seq, "boot": self.boot}
+        return {**event, **stamp, **self.message.to_json()}
 
 
 # ---- what several of them hold -----------------------------------------------------------------
@@ -79,8 +106,14 @@ class LastRun(Message):
 
     run: int
     trigger: str
-    ended: float | None
-    outcome: str | None
+    ended: float | None = None
+    outcome: str | None = None
+
+    @classmethod
+    def from_json(cls, values: object) -> LastRun:
+        """Read what `to_json` gives, or a record of the registry, where `run` is `id`."""
+        given = values if isinstance(values, dict) else {}
+        return super().from_json({"run": given.get("id"), **given})
 
 
 @dataclass(frozen=True)
@@ -145,7 +178,7 @@ class DriftStatus(Message):
     """Number of drift signals, and the newest."""
 
     signals: int
-    last: DriftDetected | None
+    last: DriftSignal | None
 
 
 @dataclass(frozen=True)
@@ -229,13 +262,13 @@ class DeviceStatus(Message):
 
 @dataclass(frozen=True)
 class ModelState(Message):
-    """The retained state `model`; `metrics` are those that the registry has of it."""
+    """The retained state `model`; `metrics` are the figures, by name, that the registry has of it."""
 
     version: int
     since: float | None
     parent: int | None
     source: str
-    metrics: JsonObject
+    metrics: Mapping[str, float | None]
     pinned: bool
     form: str
     on_hold: bool
@@ -244,14 +277,21 @@ class ModelState(Message):
 
 @dataclass(frozen=True)
 class QualityState(Message):
-    """The retained state `quality`: the model's version beside its `figures`."""
+    """The retained state `quality`: the model's version beside its `figures`, as far as they are shown."""
 
     version: int
-    figures: Mapping[str, object]
+    figures: QualityFigures
+
+    @classmethod
+    def of(cls, version: int, live: QualityFigures) -> QualityState:
+        """Return the state, which is equal where the same is shown: it is published where it has changed."""
+        mean = None if live.mean is None else round(live.mean, 4)
+        return cls(version, QualityFigures(mean, live.labelled, None, live.of_classes))
 
     def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
-        return {"version": self.version, **self.figures}
+        live = self.figures
+        return {"version": self.version, live.name: live.mean, "labelled": live.labelled}
 
 
 @dataclass(frozen=True)
@@ -277,7 +317,7 @@ class TrainingState(Message):
 class DriftState(DriftStatus):
     """The retained state `drift`: also the newest signal of the inputs, and how many regimes are known."""
 
-    inputs: DriftDetected | None
+    inputs: DriftSignal | None
     regimes: int
 
 
@@ -307,50 +347,73 @@ class RetainedStates:
     buffer: BufferState
 
 
-# ---- what is read of a status that was stored ------------------------------------------------
+# ---- what is read of a status ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StoredModel(Message):
-    """Version of the model and its live quality, as they were stored."""
+    """The model that serves and its live quality, as they were told; None: there is none, or it is untold."""
 
     version: int | None = None
-    quality: JsonObject | None = None
+    since: float | None = None
+    parent: int | None = None
+    pinned: bool = False
+    quality: QualityFigures | None = None
+    missing: str | None = None
+
+    def to_json(self) -> JsonObject:
+        """Return the fields: `missing` where something is, `parent` and `pinned` where there is a model."""
+        absent = [] if self.missing else ["missing"]
+        return self.without(*absent, *(["parent", "pinned"] if self.version is None else []))
 
 
 @dataclass(frozen=True)
 class StoredTraining(Message):
-    """Progress of the run, and what the next one waits for."""
+    """Runs, what the newest labels did, progress of the present run, and what the next one waits for."""
 
-    progress: JsonObject | None = None
+    runs: int = 0
+    last: LastRun | None = None
+    progress: RunProgress | None = None
+    paused: TrainingPause | None = None
     waiting_for: tuple[str, ...] | None = None
+    summary: str | None = None
+    summary_ts: float | None = None
 
 
 @dataclass(frozen=True)
 class StoredStatus(Message):
-    """What is read of the status that a daemon has stored last; None: it says nothing of it.
+    """A status as it is read: one that a daemon has stored, answered or published, of whatever version.
 
-    `told_at` is when it was stored, in seconds of the monotonic clock.
+    What it does not say is None or nothing. `pid` is the process of a running daemon. `told_at` is when it
+    was stored, in seconds of the monotonic clock.
     """
 
+    state: str = ""
+    pid: int | None = None
+    problem: str | None = None
+    on_hold: tuple[str, ...] = ()
+    ts: float | None = None
     boot: int | None = None
     told_at: float | None = None
-    ts: float | None = None
-    problem: str | None = None
+    samples: int = 0
+    labels: int = 0
+    quarantined: int = 0
+    evicted: int = 0
     model: StoredModel = StoredModel()
-    training: StoredTraining = StoredTraining()
-    drift: JsonObject | None = None
-    outbox: OutboxBacklog | None = None
-    engine: str | None = None
-    host: JsonObject | None = None
-    flash: JsonObject | None = None
+    drift: DriftStatus | None = None
     stuck: int | None = None
+    training: StoredTraining = StoredTraining()
+    outbox: OutboxBacklog = OutboxBacklog()
+    engine: str | None = None
+    host: BoardVitals | None = None
+    flash: FlashPace | None = None
+    audit: Link | None = None
     keys: KeyModelsReport | None = None
 
     @classmethod
     def of(cls, state: Path) -> StoredStatus:
-        """Read it from a state directory; all of it is None where there is none."""
-        return cls.from_json(read_status(state))
+        """Read the newest of a state directory; it says nothing where there is none."""
+        return read_status(state, cls)
 
 
 # ---- metrics -----------------------------------------------------------------------------------

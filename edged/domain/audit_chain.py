@@ -95,7 +95,7 @@ class LoggedEntry:
 
     @property
     def entry(self) -> AuditEntry:
-        """What it says."""
+        """The entry without what only other versions of edged know."""
         return AuditEntry.from_json(self.to_json())
 
     def to_json(self) -> JsonObject:

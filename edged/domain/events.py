@@ -159,15 +159,14 @@ class AnomalyAlarm(Event):
 
 @dataclass(frozen=True)
 class DriftDetected(Event):
-    """Warning or drift; `names` are those of the stream's features, where it has any."""
+    """Warning or drift, with the names of the stream's features, where it has any."""
 
     NAME = "drift_detected"
     signal: DriftSignal
-    names: Sequence[str]
 
     def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
-        return self.signal.as_dict(self.names)
+        return self.signal.to_json()
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ _NO_SENSOR = ("PMIC-Die", "thermal-fan-est")
 class BoardVitals(Message):
     """What people want to know of the board: heat, power, clock; None where it does not tell."""
 
-    temperature_c: float | None
-    throttled: bool | None
-    under_voltage: bool | None
-    power_mode: str | None
-    on_battery: bool | None
-    battery_percent: float | None
-    clock_synchronised: bool | None
+    temperature_c: float | None = None
+    throttled: bool | None = None
+    under_voltage: bool | None = None
+    power_mode: str | None = None
+    on_battery: bool | None = None
+    battery_percent: float | None = None
+    clock_synchronised: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from edged.device.admin.audit import head_of
 from edged.device.admin.health import problem_of
-from edged.device.admin.results import LocalModel, LocalStatus, LocalTraining
+from edged.device.admin.results import LocalStatus, LocalTraining
 from edged.device.learning.scheduler import BACKOFF, backoff_rules
 from edged.device.promotion.summary import stored_summary
-from edged.device.reports import Health, StoredStatus
+from edged.device.reports import Health, StoredModel, StoredStatus
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.text import when
 from edged.domain.training.guards import FailureBackoff
@@ -46,7 +46,7 @@ def status_of(config: Config) -> LocalStatus:
         labels=counted[1],
         quarantined=counted[2],
         evicted=counted[3],
-        model=LocalModel(),
+        model=StoredModel(),
         training=LocalTraining(),
         outbox=outbox,
         engine=config.training.engine,
@@ -68,7 +68,7 @@ def _with_registry(status: LocalStatus, config: Config, registry: Registry) -> L
     backoff = FailureBackoff.recalled(backoff_rules(config.training), registry.get_value(BACKOFF))
     status = replace(
         status,
-        model=LocalModel(
+        model=StoredModel(
             version=champion,
             since=reign.ts if reign else None,
             parent=None if record is None else record.parent,
@@ -101,7 +101,7 @@ def _with_daemon(status: LocalStatus, last: StoredStatus, problem: str | None) -
         state="online" if problem is None else "degraded",
         problem=problem,
         training=replace(status.training, present=last.training),
-        outbox=last.outbox or status.outbox,
+        outbox=last.outbox,
         host=last.host,
         flash=last.flash,
         stuck=last.stuck,

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.promotion.summary import StoredSummary
-from edged.device.reports import KeyModelsReport, StoredTraining
-from edged.domain.json_fields import JsonObject
+from edged.device.reports import StoredTraining, StreamLine
 from edged.domain.judging.verdict import Verdict
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.guards import TrainingPause
@@ -18,24 +17,11 @@ from edged.storage.journal.journal import RunRecord
 from edged.storage.models.records import ModelRecord
 
 if TYPE_CHECKING:
-    from edged.device.reports import Health
+    from edged.device.reports import DriftStatus, FlashPace, Health, KeyModelsReport, StoredModel
     from edged.domain.audit_chain import Link
+    from edged.domain.json_fields import JsonObject
+    from edged.host.vitals import BoardVitals
     from edged.storage.outbox.tables import OutboxBacklog
-
-
-@dataclass(frozen=True)
-class LocalModel(Message):
-    """The champion in the registry, and its live quality as the daemon wrote it last; None: there is none."""
-
-    version: int | None = None
-    since: float | None = None
-    parent: int | None = None
-    pinned: bool = False
-    quality: JsonObject | None = None
-
-    def to_json(self) -> JsonObject:
-        """Return the fields; without a model no `parent` and no `pinned`."""
-        return self.without("parent", "pinned") if self.version is None else super().to_json()
 
 
 @dataclass(frozen=True)
@@ -51,7 +37,8 @@ class LocalTraining(Message):
     def to_json(self) -> JsonObject:
         """Return all on one level."""
         learned = {} if self.learned is None else self.learned.to_json()
-        present = {} if self.present is None else self.present.to_json()
+        others = ("runs", "last", "paused", "summary", "summary_ts")
+        present = {} if self.present is None else self.present.without(*others)
         return {**self.without("learned", "present"), **learned, **present}
 
 
@@ -68,19 +55,24 @@ class LocalStatus(SparseMessage):
     labels: int
     quarantined: int
     evicted: int
-    model: LocalModel
+    model: StoredModel
     training: LocalTraining
     outbox: OutboxBacklog
     engine: str | None
     on_hold: Sequence[str]
     audit: Link | None
-    drift: JsonObject | None
-    host: JsonObject | None = None
-    flash: JsonObject | None = None
+    drift: DriftStatus | None
+    host: BoardVitals | None = None
+    flash: FlashPace | None = None
     stuck: int | None = None
     problem: str | None = None
     keys: KeyModelsReport | None = None
     health: Health
+
+    def line(self) -> StreamLine:
+        """Return what is said of the stream beside others."""
+        model, runs = self.model.version, self.training.runs
+        return StreamLine(self.state, self.problem, self.samples, self.labels, model, runs=runs)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from edged.errors import StorageError
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.sparkplug.edge_node import Declared, MetricSink, NodeBackend, SparkplugDevice, SparkplugNode
-from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, STRING, SparkplugTopic
+from edged.mqtt.sparkplug.payload import BOOLEAN, DOUBLE, INT64, STRING, MetricValue, SparkplugTopic
 
 if TYPE_CHECKING:
     from edged.clock import Clock
@@ -228,7 +228,7 @@ def _node(
     return node
 
 
-def _typed(value: Any, kind: int) -> Any:
+def _typed(value: Any, kind: int) -> MetricValue:
     if kind == BOOLEAN:
         return value is not None
     if value is None:

@@ -148,7 +148,7 @@ class KeyServing:
         if failed is not None:
             self._keys.defer(partial(own.rollout.champion_failed, failed[0].version, failed[1]))
         for signal in predictor.drift.pop_signals():
-            event = DriftDetected(signal, self._common.schema.names)
+            event = DriftDetected(signal.named(self._common.schema.names))
             self._events.event(EventOfKey(own.key, event))
             own.scheduler.drifted(signal, predictor.rise)
             self._keys.defer(partial(own.recall.drifted, signal))

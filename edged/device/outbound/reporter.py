@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from edged import __version__
 from edged.device.events import Listener
+from edged.device.reports import Report
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.logs import get_logger
 
@@ -67,7 +68,7 @@ class Reporter(Listener):
         self._status("online")
         with self._lock:
             for name, state in self._states.items():
-                self._send_state(name, state.to_json())
+                self._send_state(name, state)
 
     def farewell(self) -> None:
         """Publish the status `offline`; call it before an orderly end."""
@@ -81,7 +82,8 @@ class Reporter(Listener):
                 self._outbound.now(self._topics.state(name), b"", qos=1, retain=True)
 
     def _status(self, state: str) -> None:
-        values = {"state": state, "version": __version__, **self._stamp()}
+        stamp = {"ts": self._clock.now(), "seq": self._number(), "boot": self._boot}
+        values = {"state": state, "version": __version__, **stamp}
         self._outbound.now(self._topics.status, _json(values), qos=1, retain=True)
 
     def state(self, name: str, state: Message) -> None:
@@ -89,31 +91,28 @@ class Reporter(Listener):
         with self._lock:
             if self._withdrawn or self._states.get(name) == state:
                 return
-            self._states[name], values = state, state.to_json()
-            self._send_state(name, values)
-        self._events.reported(f"state/{name}", values)
+            self._states[name] = state
+            self._send_state(name, state)
+        self._events.reported(Report(f"state/{name}", state, self._clock.now()))
 
-    def _send_state(self, name: str, values: JsonObject) -> None:
-        self._outbound.now(self._topics.state(name), _json(values), qos=1, retain=True)
+    def _send_state(self, name: str, state: Message) -> None:
+        self._outbound.now(self._topics.state(name), _json(state.to_json()), qos=1, retain=True)
 
     def event(self, event: Event) -> None:
         """Publish an event, and log it."""
         fields = event.to_json()
         write = log.warning if event.name in WARNED else log.info
         write(event.name, **{field: value for field, value in fields.items() if field not in NOT_LOGGED})
-        said = {"event": event.name, **self._stamp(), **fields}
-        self._outbound.deliver(MessageKind.EVENT, self._topics.events, _json(said))
-        self._events.reported("events", said)
+        self._deliver(MessageKind.EVENT, self._topics.events, "events", event)
 
     def metrics(self, metrics: Message) -> None:
         """Publish counters and gauges."""
-        said = {**self._stamp(), **metrics.to_json()}
-        self._outbound.deliver(MessageKind.METRICS, self._topics.metrics, _json(said))
-        self._events.reported("metrics", said)
+        self._deliver(MessageKind.METRICS, self._topics.metrics, "metrics", metrics)
 
-    def _stamp(self) -> JsonObject:
-        """When, and in which order: a receiver sorts by `boot` and `seq`."""
-        return {"ts": self._clock.now(), "seq": self._number(), "boot": self._boot}
+    def _deliver(self, kind: MessageKind, topic: str, below: str, message: Message) -> None:
+        report = Report(below, message, self._clock.now(), self._number(), self._boot)
+        self._outbound.deliver(kind, topic, _json(report.to_json()))
+        self._events.reported(report)
 
 
 class StreamReporter(Reporter):

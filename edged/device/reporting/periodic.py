@@ -113,8 +113,7 @@ class PeriodicReporter(Listener):
     def store_status(self, status: StreamStatus) -> None:
         """Store the status for `edged status`; if the disk refuses it, the older status stays."""
         try:
-            told_at = self._pipeline.clock.monotonic()
-            write_status(self._pipeline.config.storage.dir, {**status.to_json(), "told_at": told_at})
+            write_status(self._pipeline.config.storage.dir, status, self._pipeline.clock.monotonic())
         except StorageError as problem:
             level = log.debug if self._problem == problem.line() else log.warning
             self._problem = problem.line()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edged import __version__
@@ -30,7 +30,6 @@ from edged.device.reports import (
     TrainingStatus,
     WindowCounts,
 )
-from edged.domain.events import DriftDetected
 
 if TYPE_CHECKING:
     from edged.device.events import Extension
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from edged.device.startup.recovery import Recovery
     from edged.domain.commands.running import RunningCommands
     from edged.domain.drift.signals import DriftSignal
+    from edged.domain.judging.metrics import QualityFigures
     from edged.host.vitals import VitalsReader
     from edged.mqtt.client.session import Session
     from edged.storage.samples.log import Counters
@@ -169,7 +169,7 @@ class StatusCollector:
                 on_hold="serving" in self.paused.names,
                 missing=pipeline.predictor.missing,
             ),
-            quality=QualityState(champion.version, self._quality()),
+            quality=QualityState.of(champion.version, self._quality()),
             health=Health.of("degraded" if problem else "online", problem),
             training=self._training_state(stored),
             drift=self._drift_state(),
@@ -213,7 +213,7 @@ class StatusCollector:
             outbox=self.outbound.outbox(),
         )
 
-    def _quality(self) -> Mapping[str, object]:
+    def _quality(self) -> QualityFigures:
         """Live quality; that of before the start until there are labels again.
 
         Errors of values count for the model that made them: the first trained one has another unit.
@@ -221,18 +221,13 @@ class StatusCollector:
         predictor, labels = self._pipeline.predictor, self._pipeline.samples.counters().labels
         quality, earlier = predictor.live_quality(), self._earlier
         comparable = earlier.version == predictor.champion.version or predictor.schema.task == "classify"
-        live = quality.to_json()
         if not quality.labelled and labels and comparable:  # without labels they were erased
-            live = earlier.quality or live
-        return {
-            name: round(value, 4) if isinstance(value, float) else value
-            for name, value in live.items()
-            if name in ("accuracy", "error", "labelled")
-        }
+            return earlier.quality or quality
+        return quality
 
-    def _named(self, signal: DriftSignal | None) -> DriftDetected | None:
+    def _named(self, signal: DriftSignal | None) -> DriftSignal | None:
         """A signal with the names of the stream's features."""
-        return None if signal is None else DriftDetected(signal, self._pipeline.schema.names)
+        return None if signal is None else signal.named(self._pipeline.schema.names)
 
     def _windows(self) -> WindowCounts | None:
         """Counters of windowing since startup; None for a stream without windows."""

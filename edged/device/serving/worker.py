@@ -238,7 +238,7 @@ class ServingWorker:
 
     def _report_drift(self) -> None:
         for signal in self._predictor.drift.pop_signals():
-            self._events.event(DriftDetected(signal, self._schema.names))
+            self._events.event(DriftDetected(signal.named(self._schema.names)))
             self._supervisor.drifted(signal, self._predictor.rise)
         if self._predictor.pop_quality_drop():
             self._supervisor.fallen(self._predictor.rise)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from edged.device.learning.label_reviews import LabelReviews
     from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
+    from edged.device.reports import Report
     from edged.device.web.service import Site, Web
     from edged.domain.judging.predictions import Predictions
 
@@ -86,7 +87,7 @@ class WebServer(Extension):
         self._tokens = Tokens(one.config.tokens.given)
         self._sockets = Sockets(one.config, one.pipeline.config.device_dir)
         self._web: Web | None = None
-        self._early: deque[tuple[str, str, Mapping[str, Any]]] = deque(maxlen=EARLY)
+        self._early: deque[tuple[str, Report]] = deque(maxlen=EARLY)
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._problem: str | None = None
@@ -120,9 +121,9 @@ class WebServer(Extension):
             self._thread.join(END_SECONDS)
         self._sockets.close()
 
-    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
+    def reported(self, report: Report) -> None:
         """Pass on a report of the only stream; from any thread."""
-        self.pass_on("", topic, values)
+        self.pass_on("", report)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions as they are published; on the thread that answers."""
@@ -136,14 +137,14 @@ class WebServer(Extension):
         if site is not None:
             site.answered(made, ids, keys, ts)
 
-    def pass_on(self, name: str, topic: str, values: Mapping[str, Any]) -> None:
+    def pass_on(self, name: str, report: Report) -> None:
         """Pass on a report of a stream; from any thread."""
         with self._lock:
             site = self.site(name)
             if self._web is None:
-                self._early.append((name, topic, values))
+                self._early.append((name, report))
         if site is not None:
-            site.reported(topic, values)
+            site.reported(report)
 
     def site(self, name: str) -> Site | None:
         """What the application knows of a stream; None before it runs."""
@@ -206,9 +207,9 @@ class WebServer(Extension):
 
         web = Web(self._parts, self._tokens, self._sockets)
         with self._lock:
-            for name, topic, values in self._early:
+            for name, report in self._early:
                 if name in web.sites:
-                    web.sites[name].reported(topic, values)
+                    web.sites[name].reported(report)
             self._early.clear()
             self._web = web
             if self._ending.is_set():
@@ -231,9 +232,9 @@ class WebRelay(Listener):
     def __init__(self, server: WebServer, name: str) -> None:
         self._server, self._name = server, name
 
-    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
+    def reported(self, report: Report) -> None:
         """Pass on a report; from any thread."""
-        self._server.pass_on(self._name, topic, values)
+        self._server.pass_on(self._name, report)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions; on the thread that answers."""

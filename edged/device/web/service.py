@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from edged.device.reports import StreamMetrics
 from edged.device.web.api.commands import Commands
 from edged.device.web.api.event_stream import EventStream
 from edged.device.web.api.inference import Inference
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from edged.config import WebConfig
     from edged.config.fleet import FleetConfig
     from edged.device.fleet_member.local_transport import LocalTransport
+    from edged.device.reports import Report
     from edged.device.web.front import WebParts
     from edged.device.web.http.authentication import Tokens
     from edged.device.web.http.sockets import Sockets
@@ -103,14 +105,13 @@ class Site:
 
     # ---- on any thread -----------------------------------------------------------------------
 
-    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
+    def reported(self, report: Report) -> None:
         """Pass on a report of the daemon; from any thread."""
-        self.metrics.reported(topic, values)
-        if topic == "events":
-            self._page.happened(values)
-        elif topic == "metrics":
-            self._record_quality(values)
-        self.feed.publish(topic, values)
+        self.metrics.reported(report)
+        self._page.reported(report)
+        if isinstance(report.message, StreamMetrics):
+            self._record_quality(report.ts, report.message.live.mean)
+        self.feed.publish(report.topic, report.to_json())
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Stream predictions as they are published; on the thread that answers."""
@@ -123,15 +124,13 @@ class Site:
 
     # ---- the history of the page -------------------------------------------------------------
 
-    def _record_quality(self, metrics: Mapping[str, Any]) -> None:
+    def _record_quality(self, ts: float, live: float | None) -> None:
         """Add a point to quality over time; on a helper thread, as the initial model might be slow."""
         loop = self._loop
         if loop is not None:
-            soon(loop, loop.run_in_executor, None, self._measure, metrics)
+            soon(loop, loop.run_in_executor, None, self._measure, ts, live)
 
-    def _measure(self, metrics: Mapping[str, Any]) -> None:
-        live = metrics["live"]
-        value = live.get("accuracy", live.get("error"))
+    def _measure(self, ts: float, live: float | None) -> None:
         if self._baseline is None:
             from edged.device.web.page.baseline import Baseline
 
@@ -140,7 +139,7 @@ class Site:
         if predictor.schema.task != "classify" and predictor.champion.scale is None:
             return  # errors before the first trained model have another unit
         frozen = self._baseline.quality()
-        self._page.measured(metrics["ts"], value, None if value is None else frozen)
+        self._page.measured(ts, live, None if live is None else frozen)
         if self._pipeline.clock.monotonic() - self._kept >= KEEP_SECONDS:
             self._store_history()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.lean_dataclasses import dataclass
+from edged.domain.training.message import Message
 from edged.errors import ConfigError, CorruptError
 
 if TYPE_CHECKING:
@@ -26,29 +27,35 @@ class Level(IntEnum):
 NONE, WARNING, DRIFT = Level.NONE, Level.WARNING, Level.DRIFT
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureShift:
-    """How one input feature moved between the reference and the recent window."""
+@dataclass(frozen=True)
+class FeatureShift(Message):
+    """How one input feature, a position or its name, moved between the reference and the recent window."""
 
-    feature: int
+    feature: int | str
     level: Level
     distance: float
     p_value: float
     psi: float
 
-    def as_dict(self, names: Sequence[str] = ()) -> JsonObject:
-        """Return the fields for logs and MQTT."""
+    def to_json(self) -> JsonObject:
+        """Return the fields of the contract."""
         return {
-            "feature": names[self.feature] if names else self.feature,
+            "feature": self.feature,
             "level": self.level.name.lower(),
             "ks": round(self.distance, 4),
             "p": float(f"{self.p_value:.3g}"),
             "psi": round(self.psi, 4),
         }
 
+    @classmethod
+    def from_json(cls, values: object) -> FeatureShift:
+        """Read what `to_json` gives, with its rounded figures."""
+        given = _with_level(values)
+        return super().from_json({**given, "distance": given.get("ks"), "p_value": given.get("p")})
 
-@dataclass(frozen=True, slots=True)
-class DriftSignal:
+
+@dataclass(frozen=True)
+class DriftSignal(Message):
     """Warning or drift: which detector, on what, how strong, where in the stream.
 
     `source` is "error", "confidence" or "inputs"; `features` holds, for inputs, those that moved,
@@ -63,17 +70,29 @@ class DriftSignal:
     offset: int
     features: tuple[FeatureShift, ...] = ()
 
-    def as_dict(self, names: Sequence[str] = ()) -> JsonObject:
-        """For logs and MQTT; with `names` of the stream's features, where it has any."""
+    def named(self, names: Sequence[str]) -> DriftSignal:
+        """Return it with the `names` of the stream's features, where it has any."""
+        features = (replace(shift, feature=names[int(shift.feature)]) for shift in self.features)
+        return replace(self, features=tuple(features)) if names else self
+
+    def to_json(self) -> JsonObject:
+        """Return the fields of the contract."""
         return {
+            **super().to_json(),
             "level": self.level.name.lower(),
-            "detector": self.detector,
-            "source": self.source,
             "statistic": round(self.statistic, 6),
             "threshold": round(self.threshold, 6),
-            "offset": self.offset,
-            "features": [shift.as_dict(names) for shift in self.features],
         }
+
+    @classmethod
+    def from_json(cls, values: object) -> DriftSignal:
+        """Read what `to_json` gives, with its rounded figures."""
+        return super().from_json(_with_level(values))
+
+
+def _with_level(values: object) -> dict[str, object]:
+    given = dict(values) if isinstance(values, dict) else {}
+    return {**given, "level": Level.__members__.get(str(given.get("level", "")).upper())}
 
 
 def require(holds: bool, where: str, rule: str) -> None:

@@ -42,6 +42,14 @@ class QualityFigures(Message):
         covered = {"coverage": self.coverage} if self.sets else {}
         return {self.name: self.mean, "labelled": self.labelled, "repeated": self.repeated, **covered}
 
+    @classmethod
+    def from_json(cls, values: object) -> QualityFigures:
+        """Read what `to_json` gives."""
+        given = values if isinstance(values, dict) else {}
+        of_classes = "accuracy" in given
+        kind = {"of_classes": of_classes, "mean": given.get("accuracy" if of_classes else "error")}
+        return super().from_json({"repeated": None, **given, **kind, "sets": "coverage" in given})
+
 
 def classification(y: Array, predicted: Array, classes: int) -> dict[str, float]:
     """Accuracy, balanced accuracy (mean recall) and Cohen's kappa of class indices `(n,)`.

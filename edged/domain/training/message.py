@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
 
 SCALARS = (int, str, bool, float)
-# Types of fields, and of the JSON values that they are made of.
-SIMPLE = {(Path, str), (float, int), *((kind, kind) for kind in SCALARS)}
+# Types of fields, and of the JSON values of other types that they are made of.
+SIMPLE = {(Path, str), (float, int)}
 SHOWN = 40  # characters of a wrong value that an error quotes
 
 
@@ -45,7 +45,9 @@ class Message:
         Raises TrainingError when it is not an object, lacks a field without a default, or a value has another
         type.
         """
-        made: Self = _read(cls, values, cls.__name__)
+        if not isinstance(values, dict):
+            raise _wrong(cls.__name__, values, cls.__name__)
+        made: Self = _read_fields(cls, values, cls.__name__)
         return made
 
 
@@ -100,10 +102,11 @@ def _read(kind: Any, value: object, where: str) -> Any:
     if origin is Mapping and isinstance(value, dict):
         return {name: _read(inner[1], item, f"{where}.{name}") for name, item in value.items()}
     if is_dataclass(kind) and isinstance(value, dict):
-        return _read_fields(kind, value, where)
+        own = vars(kind).get("from_json")
+        return _read_fields(kind, value, where) if own is None else own.__func__(kind, value)
     if (kind, type(value)) in SIMPLE:
         return kind(value)
-    if kind is object or (origin is Literal and value in inner):
+    if kind is object or type(value) is kind or (origin is Literal and value in inner):
         return value
     raise _wrong(kind.__name__ if isinstance(kind, type) and not inner else str(kind), value, where)
 

@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
@@ -21,6 +21,7 @@ from edged.mqtt.sparkplug.payload import (
     REBIRTH,
     SEQUENCE,
     Metric,
+    MetricValue,
     SparkplugTopic,
     SparkplugWire,
 )
@@ -45,7 +46,7 @@ class Declared(NamedTuple):
 
 class _Change(NamedTuple):
     name: str
-    value: Any
+    value: MetricValue
     ts: float
 
 
@@ -66,7 +67,7 @@ class NodeBackend(CommandTarget, Protocol):
 class MetricSink(Protocol):
     """Where the values of metrics go."""
 
-    def report(self, values: Mapping[str, Any]) -> None:
+    def report(self, values: Mapping[str, MetricValue]) -> None:
         """Publish the values that have changed; undeclared metrics are ignored."""
 
 
@@ -88,7 +89,7 @@ class _Part:
         self._aliases = dict(zip([*(m.name for m in metrics), *commands], numbers, strict=False))
         self._names = {alias: name for name, alias in self._aliases.items()}
         self._types = {metric.name: metric.datatype for metric in metrics}
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, MetricValue] = {}
         self.history: deque[_Change] = deque(maxlen=history)
 
     def kind(self, what: str) -> str:
@@ -105,7 +106,7 @@ class _Part:
             Metric(name, False, self._aliases.get(name), now, BOOLEAN) for name in self.commands
         ]
 
-    def update(self, values: Mapping[str, Any], now: float) -> list[_Change]:
+    def update(self, values: Mapping[str, MetricValue], now: float) -> list[_Change]:
         """Store values of declared metrics; return those that have changed."""
         changes = [
             _Change(name, value, now)
@@ -138,7 +139,7 @@ class SparkplugDevice:
     def __init__(self, node: SparkplugNode, part: _Part) -> None:
         self._node, self._part = node, part
 
-    def report(self, values: Mapping[str, Any]) -> None:
+    def report(self, values: Mapping[str, MetricValue]) -> None:
         """Publish the values that have changed; undeclared metrics are ignored."""
         self._node.report_of(self._part, values)
 
@@ -258,11 +259,11 @@ class SparkplugNode:
 
     # ---- what changes ----------------------------------------------------------------------
 
-    def report(self, values: Mapping[str, Any]) -> None:
+    def report(self, values: Mapping[str, MetricValue]) -> None:
         """Publish the values that have changed; undeclared metrics are ignored."""
         self.report_of(self._own, values)
 
-    def report_of(self, part: _Part, values: Mapping[str, Any]) -> None:
+    def report_of(self, part: _Part, values: Mapping[str, MetricValue]) -> None:
         """Publish what has changed of the node itself or of one device."""
         with self._lock:
             changes = part.update(values, self._clock.now())

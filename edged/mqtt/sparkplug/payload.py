@@ -70,15 +70,18 @@ def parse_topic(topic: str) -> SparkplugTopic | None:
     return SparkplugTopic(*levels[1:])
 
 
+MetricValue = bool | int | float | str | bytes | None
+"""Value of a metric; None where it is null, of a type that edged does not read, or not sent."""
+
+
 class Metric(NamedTuple):
     """One metric of a payload.
 
-    `name` is empty where only the `alias` is sent; `ts` is Unix seconds, None where it is not sent; `value`
-    is a number, text or bytes, None where it is null, of a type that edged does not read, or not sent.
+    `name` is empty where only the `alias` is sent; `ts` is Unix seconds, None where it is not sent.
     """
 
     name: str
-    value: Any = None
+    value: MetricValue = None
     alias: int | None = None
     ts: float | None = None
     datatype: int = 0

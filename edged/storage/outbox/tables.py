@@ -47,9 +47,9 @@ class Key(NamedTuple):
 class OutboxBacklog(Message):
     """What waits: messages, their bytes, and how many were given up since the file was made."""
 
-    pending: int
-    bytes: int
-    dropped: int
+    pending: int = 0
+    bytes: int = 0
+    dropped: int = 0
 
 
 class OutboxRow(NamedTuple):

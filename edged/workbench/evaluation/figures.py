@@ -239,10 +239,6 @@ class EvaluationHistory(Message):
     verdicts: tuple[CandidateOutcome, ...]
     drifts: tuple[DriftSignal, ...]
 
-    def to_json(self) -> JsonObject:
-        """Return the fields, drift signals as on MQTT."""
-        return {**self.without("drifts"), "drifts": [signal.as_dict() for signal in self.drifts]}
-
 
 # ---- comparisons ---------------------------------------------------------------------------------
 

@@ -80,8 +80,7 @@ def _calibration_error(replay: Replay, scored: NDArray[np.int64]) -> float | Non
 
 
 def _drift(signal: DriftSignal, names: Sequence[str]) -> DriftFigures:
-    moved = [shift.feature for shift in signal.features if shift.level == signal.level]
-    features = tuple(names[i] if names else i for i in moved)
+    features = tuple(shift.feature for shift in signal.named(names).features if shift.level == signal.level)
     return DriftFigures(
         signal.offset, signal.detector, signal.level.name.lower(), signal.source, features or None
     )

@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from edged.device.reports import Report, StoredModel
 from edged.device.web.page.history import EVENTS, MARKS, MOST_KEYS, POINTS, REQUESTS, History, PageState
+from edged.domain.events import (
+    Event,
+    EventOfKey,
+    LabelRequested,
+    ModelPromoted,
+    ModelRolledBack,
+    SensorMoves,
+    SensorStuck,
+)
 from edged.domain.judging.prediction_sets import Promise
 from edged.domain.judging.predictions import Predictions
 
@@ -21,6 +31,14 @@ def made(n: int, version: int = 1, *, classes: int = 2) -> Predictions:
 
 def answer(board: PageState, keys: list[str], monotonic: float) -> None:
     board.answered(keys, np.arange(len(keys), dtype=np.float64), made(len(keys)), monotonic)
+
+
+def event(happened: Event, ts: float = 0.0) -> Report:
+    return Report("events", happened, ts, seq=1, boot=1)
+
+
+def request(name: str) -> Report:
+    return event(LabelRequested(name, "k", 0.0, (), 1, random=False, answer="ok"))
 
 
 def test_history_keeps_both_ends_and_is_coarser_where_it_is_old() -> None:
@@ -38,10 +56,18 @@ def test_history_keeps_both_ends_and_is_coarser_where_it_is_old() -> None:
 def test_history_goes_on_after_a_restart() -> None:
     board = PageState(None)
     board.measured(1.0, 0.5, None)
-    board.happened({"event": "model_rolled_back", "ts": 2.0, "from": 3, "to": 2, "reason": "command"})
+    board.reported(event(ModelRolledBack(3, 2, "command", ""), 2.0))
     again = PageState(json.loads(json.dumps(board.dump())))
     assert again.history.points == [(1.0, 0.5, None)]
     assert list(again.history.marks) == [(2.0, "back", "Rollback to version 2")]
+
+
+def test_what_happens_to_the_model_of_a_key_is_marked_too() -> None:
+    board = PageState(None)
+    board.reported(event(EventOfKey("k", ModelPromoted(3, 2, "", "")), 1.0))
+    board.reported(Report("state/model", StoredModel(3), 2.0))
+    assert list(board.history.marks) == [(1.0, "swap", "Version 3 promoted")]
+    assert [said.to_json()["key"] for said in board.events] == ["k"]
 
 
 def test_a_sensor_is_silent_by_its_own_measure() -> None:
@@ -67,11 +93,10 @@ def test_all_of_it_is_bounded() -> None:
     board = PageState(None)
     for i in range(3 * MOST_KEYS):
         answer(board, [f"key-{i}"], float(i))
-        request = {"event": "label_requested", "ts": 0.0, "id": f"1-{i}", "key": "k"}
-        board.happened(request)
-        board.happened({"event": "sensor_stuck", "ts": 0.0, "key": f"key-{i}", "features": ["a"]})
-        board.happened({"event": "model_promoted", "ts": 0.0, "version": i})
-    assert not [said for said in board.events if said["event"] == "label_requested"]  # they bury no other
+        board.reported(request(f"1-{i}"))
+        board.reported(event(SensorStuck(0, f"key-{i}", ("a",))))
+        board.reported(event(ModelPromoted(i, 0, "", "")))
+    assert not [said for said in board.events if isinstance(said.event, LabelRequested)]  # they bury no other
     assert (len(board.sensors), board.forgotten) == (MOST_KEYS, 2 * MOST_KEYS)
     assert f"key-{3 * MOST_KEYS - 1}" in board.sensors
     assert len(board.stuck) == MOST_KEYS
@@ -81,13 +106,13 @@ def test_all_of_it_is_bounded() -> None:
 def test_what_is_over_is_forgotten() -> None:
     board = PageState(None)
     for name in ("1-1", "1-2"):
-        board.happened({"event": "label_requested", "ts": 0.0, "id": name, "key": "k"})
+        board.reported(request(name))
     board.command_succeeded("label", {"labels": [{"id": "1-1"}, {"id": "unknown"}]}, {})
     assert list(board.requests) == ["1-2"]
-    board.happened({"event": "sensor_stuck", "ts": 0.0, "key": "k", "features": ["a", "b"]})
-    board.happened({"event": "sensor_moves", "ts": 0.0, "key": "k", "features": ["a"]})
+    board.reported(event(SensorStuck(0, "k", ("a", "b"))))
+    board.reported(event(SensorMoves(0, "k", ("a",))))
     assert board.stuck == {"k": {"b"}}
-    board.happened({"event": "sensor_moves", "ts": 0.0, "key": "k", "features": ["b"]})
+    board.reported(event(SensorMoves(0, "k", ("b",))))
     assert board.stuck == {}
 
 

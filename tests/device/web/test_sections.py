@@ -17,6 +17,7 @@ from edged.device.reports import (
     KeyModelLine,
     KeyModelsReport,
     ModelStatus,
+    Report,
     StreamStatus,
     TrainingStatus,
 )
@@ -24,6 +25,7 @@ from edged.device.web.page.history import Sensor
 from edged.device.web.page.sections import SECTIONS, report
 from edged.device.web.page.snapshot import Snapshot
 from edged.device.web.page.timeline import NARROW, WIDE, timeline
+from edged.domain.events import DaemonStarted, Event, LabelRequested, ModelPromoted
 from edged.domain.judging.metrics import QualityFigures
 from edged.domain.judging.verdict import Verdict
 from edged.domain.messages.sent import EVENTS
@@ -69,8 +71,12 @@ def sensor(heard: float, pause: float, output: list[float]) -> Sensor:
     return made
 
 
+def event(happened: Event) -> Report:
+    return Report("events", happened, NOW, seq=1, boot=1)
+
+
 def view(schema: Schema, **more: Any) -> Snapshot:
-    request = {"id": HOSTILE, "key": HOSTILE, "sample_ts": NOW, "values": [1.0], "answer": [0.5, 0.25]}
+    request = LabelRequested(HOSTILE, HOSTILE, NOW, (1.0,), 1, random=False, answer=(0.5, 0.25))
     record = ModelRecord(
         2, 1, NOW, "training", 1, 1, ModelData(), ModelFigures(), Verdict(True, (HOSTILE,)), "champion"
     )
@@ -83,7 +89,7 @@ def view(schema: Schema, **more: Any) -> Snapshot:
         "refused": {HOSTILE: 1}, "models": [record, first], "parents": {2: 1, 1: None},
         "reigns": [Reign(NOW, 2, 1, "", None)], "runs": [], "marks": [(NOW - 50, "drift", HOSTILE)],
         "points": [(NOW - 100.0, 0.5, None), (NOW, 0.25, 0.5)],
-        "events": [{"event": "new", "ts": NOW, "x": HOSTILE}],
+        "events": [event(DaemonStarted(1, HOSTILE, 2, HOSTILE, ()))],
         "requests": [request], "suspects": SUSPECTS if schema.classes else (None, 0, []),
         "evaluations": [], "stuck": {"b": [HOSTILE]}, "forgotten": 2,
         "connected": True,
@@ -237,10 +243,11 @@ def test_after_a_restart_the_page_goes_on_with_what_it_knew() -> None:
 
 def test_what_labels_did_is_said_in_words_with_the_numbers_behind_them() -> None:
     numbers = {"holdout": 100.0, "candidate_error": 0.03}
-    event = {"event": "model_promoted", "ts": NOW, "numbers": numbers, "summary": f"Learned {HOSTILE}."}
+    verdict = Verdict(True, (), numbers)
+    promoted = event(ModelPromoted(2, 1, "", f"Learned {HOSTILE}.", verdict))
     free = replace(STATUS.training, progress=None, waiting_for=())
     training = replace(free, summary=f"Learned {HOSTILE}.", summary_ts=NOW)
-    seen = view(CLASSIFY, status=replace(STATUS, training=training), events=[event])
+    seen = view(CLASSIFY, status=replace(STATUS, training=training), events=[promoted])
     told = text("learned", seen)
     assert told.startswith(f"Learned {HOSTILE}.")
     assert "The next training starts with 40 new labels: 1 so far." in told

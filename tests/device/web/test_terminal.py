@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.domain.text import attention, notes, status_of, summary
+from edged.device.reports import LastRun, StoredModel, StoredStatus, StoredTraining
+from edged.device.status_text import attention, last_run, notes, status_of, summary
+from edged.domain.training.guards import TrainingPause
+from edged.domain.training.trainer_messages import RunProgress
+from edged.host.vitals import BoardVitals
+from edged.storage.outbox.tables import OutboxBacklog
 from tests.commands import edged
 from tests.device.web.client import rows
 
@@ -84,14 +90,15 @@ def test_status_watch_and_page_tell_the_same(still: Site) -> None:
 
 
 def test_what_is_wrong_is_said_first() -> None:
-    status = {
-        "state": "degraded", "problem": "disk full", "on_hold": ["training"], "samples": 1, "evicted": 0,
-        "labels": 0, "quarantined": 0, "engine": None, "stuck": 1,
-        "model": {"version": 2, "since": None, "parent": 1, "pinned": True, "quality": None},
-        "training": {"runs": 1, "last": None, "paused": {"reason": "failed", "remedy": "train"},
-                     "progress": {"run": 2, "step": 3, "steps": 10, "loss": 0.25}, "waiting_for": []},
-        "outbox": {"pending": 0, "dropped": 0}, "host": {"under_voltage": True, "clock_synchronised": False},
-    }  # fmt: skip
+    status = StoredStatus(
+        state="degraded", problem="disk full", on_hold=("training",), samples=1, stuck=1,
+        model=StoredModel(2, parent=1, pinned=True),
+        training=StoredTraining(
+            runs=1, paused=TrainingPause(3, "failed", "train", None), progress=RunProgress(2, 3, 10, 0.25),
+            waiting_for=(),
+        ),
+        outbox=OutboxBacklog(0, 0, 0), host=BoardVitals(under_voltage=True, clock_synchronised=False),
+    )  # fmt: skip
     assert attention(status) == [
         "disk full",
         "training paused: failed (train)",
@@ -99,12 +106,12 @@ def test_what_is_wrong_is_said_first() -> None:
         "undervoltage",
     ]
     assert notes(status) == ["clock not synchronised: no time server found"]
-    unset = attention(status | {"ts": 3600.0})
+    unset = attention(replace(status, ts=3600.0))
     assert unset[-1] == "the clock was not set since the device was switched on"
     lines = summary(status)
     assert list(lines)[:2] == ["state", "attention"]
     assert lines["model"] == "version 2 since –, parent 1, pinned"
-    untrained = status | {"model": {"version": 1, "since": None, "missing": "7 of 20 labels"}}
+    untrained = replace(status, model=StoredModel(1, missing="7 of 20 labels"))
     assert summary(untrained)["model"] == "version 1 since –, untrained: 7 of 20 labels"
     assert lines["training"] == "1 run, running: run 2, step 3 of 10, loss 0.25"
     assert lines["drift"] == "none"
@@ -112,3 +119,21 @@ def test_what_is_wrong_is_said_first() -> None:
 
 def test_a_device_that_has_not_told_enough_has_no_status() -> None:
     assert status_of({"status": {"state": "online"}}) is None
+
+
+def test_a_status_of_an_earlier_version_is_shown_as_far_as_it_goes() -> None:
+    told = {
+        "state": "online", "samples": 5, "future": {"x": 1}, "outbox": {"pending": 2, "dropped": 1},
+        "model": {"version": 3, "quality": {"error": 0.25, "labelled": 4}},
+        "training": {"runs": 1, "last": {"id": 7, "trigger": "labels", "request": {}, "ended": None}},
+        "drift": {"signals": 1, "last": {"level": "drift", "detector": "ddm", "source": "error",
+                  "statistic": 1, "threshold": 0.5, "offset": 12}},
+        "host": {"throttled": True, "fans": 2},
+    }  # fmt: skip
+    lines = summary(StoredStatus.from_json(told))
+    assert lines["attention"] == "CPU throttled"
+    assert lines["live quality"] == "error 0.25 over 4 labels"
+    assert lines["last run"] == last_run(LastRun(7, "labels")) == "7 (labels): running"
+    assert lines["drift"] == "1 signal, latest: drift in error at sample 12"
+    assert lines["outbox"] == "2 waiting, 1 dropped"
+    assert (lines["samples"], lines["labels"]) == ("5 received, 0 evicted", "0")

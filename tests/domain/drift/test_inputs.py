@@ -181,9 +181,12 @@ def test_impossible_rules_are_refused() -> None:
 def test_a_signal_can_be_written_as_json() -> None:
     x = normal(1500, 3)
     x[700:, 2] += 2
-    said = json.loads(json.dumps(drifts(signals(InputDrift(3, SMALL), x))[0].as_dict()))
+    signal = drifts(signals(InputDrift(3, SMALL), x))[0]
+    said = json.loads(json.dumps(signal.to_json()))
     assert said["level"] == "drift"
     assert said["source"] == "inputs"
     assert said["detector"] == "ks_psi"
     assert [shift["feature"] for shift in said["features"]] == [2]
     assert set(said["features"][0]) == {"feature", "level", "ks", "p", "psi"}
+    for one in (signal, signal.named(("a", "b", "c"))):
+        assert json.dumps(DriftSignal.from_json(one.to_json()).to_json()) == json.dumps(one.to_json())

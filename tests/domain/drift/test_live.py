@@ -81,7 +81,7 @@ def test_inputs_are_watched_and_it_is_told_which_of_them_moved() -> None:
     live.inputs(x, offsets(x))
     (signal,) = live.pop_signals()
     assert (signal.level, signal.source) == (Level.DRIFT, "inputs")
-    said: Mapping[str, Any] = signal.as_dict(("a", "b", "c"))
+    said: Mapping[str, Any] = signal.named(("a", "b", "c")).to_json()
     assert said["features"][0]["feature"] == "b"
     assert live.last_inputs is signal
 

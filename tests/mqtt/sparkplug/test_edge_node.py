@@ -19,6 +19,7 @@ from edged.mqtt.sparkplug.payload import (
     REBIRTH,
     STRING,
     Metric,
+    MetricValue,
     Payload,
     SparkplugTopic,
 )
@@ -37,7 +38,7 @@ METRICS = (
     Declared("On", BOOLEAN),
     Declared("Name", STRING),
 )
-VALUES = {"Temp": 1.5, "Runs": -7, "On": True, "Name": "m1"}
+VALUES: dict[str, MetricValue] = {"Temp": 1.5, "Runs": -7, "On": True, "Name": "m1"}
 PLACE = "spBv1.0/plant/{}/press-7"
 
 

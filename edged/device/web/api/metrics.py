@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from edged import __version__
 from edged.device.web.api.prometheus_text import CONTENT_TYPE, PREDICTION, TRAINING, Histogram, PrometheusText
+from edged.domain.events import DriftDetected, TrainingFinished
 from edged.host.vitals import VitalsReader
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
+    from edged.device.reports import Report
     from edged.device.web.api.event_stream import EventStream
     from edged.device.web.api.inference import Inference
     from edged.device.web.bridge import ServingBridge
@@ -61,17 +62,16 @@ class Metrics:
         self._predictions = Histogram(PREDICTION)
         pipeline.serving.latencies.count_in(self._predictions)
 
-    def reported(self, topic: str, values: Mapping[str, Any]) -> None:
+    def reported(self, report: Report) -> None:
         """Count the runs and drifts that the daemon reports."""
-        if topic != "events":
-            return
-        if values["event"] == "training_finished":
-            self._runs[values["outcome"]] += 1
-            if values["outcome"] == "done":
-                self._training.add(values["seconds"])
-                self._last_success = values["ts"]
-        elif values["event"] == "drift_detected":
-            self._drifts[values["source"], values["level"]] += 1
+        event = report.event
+        if isinstance(event, TrainingFinished):
+            self._runs[event.end.outcome] += 1
+            if event.end.outcome == "done" and event.result is not None:
+                self._training.add(event.result.seconds)
+                self._last_success = report.ts
+        elif isinstance(event, DriftDetected):
+            self._drifts[event.signal.source, event.signal.level.name.lower()] += 1
 
     async def scrape(self, _: Request) -> Response:
         """Endpoint `/metrics`; reads on another thread, as the disk might be slow."""

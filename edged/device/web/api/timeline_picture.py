@@ -15,6 +15,7 @@ import numpy as np
 
 from edged.device.startup.bootstrap import open_samples
 from edged.device.web.http.errors import HttpError
+from edged.domain.events import AnomalyAlarm
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ModelError
@@ -166,11 +167,11 @@ class TimelinePainter:
         """`[time, kind, text]` of drifts, new models, rollbacks and alarms."""
         with self._page.lock:
             marks: list[list[Any]] = [list(mark) for mark in self._page.history.marks]
-            events = list(self._page.events)
+            events = [report.event for report in self._page.events]
         marks += [
-            [said["since"], "alarm", f"alarm of {said['key']}"]
-            for said in events
-            if said["event"] == "anomaly" and said["state"] == "start"
+            [event.change.since, "alarm", f"alarm of {event.change.key}"]
+            for event in events
+            if isinstance(event, AnomalyAlarm) and event.change.until is None
         ]
         return sorted(mark for mark in marks if start <= mark[0] <= end)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edged.charts.figures import count, figure, percent, plain
 from edged.device.web.page.format import button, moment
@@ -13,6 +12,7 @@ from edged.device.web.page.snapshot import PAUSABLE
 if TYPE_CHECKING:
     from edged.device.reports import KeyModelLine
     from edged.device.web.page.snapshot import Snapshot
+    from edged.domain.events import LabelRequested
     from edged.storage.models.registry import ModelRecord
 
 REQUESTS = 5  # shown at once
@@ -105,24 +105,22 @@ def requests(view: Snapshot) -> str:
     return "".join(_request(view, said) for said in first) + rest
 
 
-def _request(view: Snapshot, said: Mapping[str, Any]) -> str:
-    names = view.schema.names or tuple(str(i) for i in range(len(said["values"])))
-    values = ", ".join(f"{n} {plain(v)}" for n, v in zip(names, said["values"], strict=False))
-    sure = "" if said.get("confidence") is None else f" ({percent(said['confidence'])})"
-    answer = said["answer"] if isinstance(said["answer"], str) else ", ".join(map(plain, said["answer"]))
-    text = f"{moment(said['sample_ts'])} <b>{escape(said['key'])}</b>: {escape(values)}."
-    text += f" Predicted: {escape(str(answer))}{sure}."
-    text += " Drawn at random, so that labels that judge models are like the stream." * bool(
-        said.get("random")
-    )
+def _request(view: Snapshot, said: LabelRequested) -> str:
+    names = view.schema.names or tuple(str(i) for i in range(len(said.values)))
+    values = ", ".join(f"{n} {plain(v)}" for n, v in zip(names, said.values, strict=False))
+    sure = "" if said.confidence is None else f" ({percent(said.confidence)})"
+    answer = said.answer if isinstance(said.answer, str) else ", ".join(map(plain, said.answer))
+    text = f"{moment(said.sample_ts)} <b>{escape(said.key)}</b>: {escape(values)}."
+    text += f" Predicted: {escape(answer)}{sure}."
+    text += " Drawn at random, so that labels that judge models are like the stream." * said.random
     return f'<div class="request"><p>{text}</p>{_answers(view, said) if view.may_label else ""}</div>'
 
 
-def _answers(view: Snapshot, said: Mapping[str, Any]) -> str:
-    sample, classes = said["id"], view.schema.known_classes
+def _answers(view: Snapshot, said: LabelRequested) -> str:
+    sample, classes = said.id, view.schema.known_classes
     if classes and len(classes) <= BUTTONS:
         return '<div class="buttons">' + "".join(
-            button(name, f"Label sample {sample} of {said['key']} as {name}?", "label",
+            button(name, f"Label sample {sample} of {said.key} as {name}?", "label",
                    {"id": sample, "label": name}, about=f"{name}, sample {sample}")
             for name in classes
         ) + "</div>"  # fmt: skip

@@ -11,12 +11,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.drift.signals import Level
+from edged.domain.events import (
+    DriftDetected,
+    LabelRequested,
+    ModelPromoted,
+    ModelRolledBack,
+    SensorEvent,
+    SensorMoves,
+    SensorStuck,
+)
 from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.arrivals import KeyArrivals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.device.reports import Report
+    from edged.domain.events import Event
     from edged.domain.json_fields import JsonObject
     from edged.domain.judging.predictions import Predictions
 
@@ -78,8 +90,8 @@ class PageState:
         self.lock = threading.Lock()
         kept = kept or {}
         self.history = History(kept.get("points", ()), kept.get("marks", ()))
-        self.events: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
-        self.requests: dict[str, Mapping[str, Any]] = {}
+        self.events: deque[Report] = deque(maxlen=EVENTS)
+        self.requests: dict[str, LabelRequested] = {}
         self.evaluations: deque[Mapping[str, Any]] = deque(maxlen=REPORTS)
         self.sensors: dict[str, Sensor] = {}
         self.stuck: dict[str, set[str]] = {}
@@ -95,28 +107,29 @@ class PageState:
         with self.lock:
             return {"points": self.history.points, "marks": list(self.history.marks)}
 
-    def happened(self, said: Mapping[str, Any]) -> None:
-        """Record an event of the daemon."""
+    def reported(self, report: Report) -> None:
+        """Record an event of the daemon; other reports are none of the page's."""
+        event = report.event
+        if event is None:
+            return
         with self.lock:
-            name = said["event"]
-            if name == "label_requested":  # has a section of its own, and would bury the others
-                self.requests[said["id"]] = said
+            if isinstance(event, LabelRequested):  # has a section of its own, and would bury the others
+                self.requests[event.id] = event
                 while len(self.requests) > REQUESTS:
                     del self.requests[next(iter(self.requests))]
                 return
-            self.events.append(said)
-            if name in ("sensor_stuck", "sensor_moves"):
-                self._stillness(said, stuck=name == "sensor_stuck")
-            elif mark := _mark(said):
-                self.history.marks.append((said["ts"], *mark))
+            self.events.append(report)
+            if isinstance(event, SensorStuck | SensorMoves):
+                self._stillness(event)
+            elif mark := _mark(event):
+                self.history.marks.append((report.ts, *mark))
 
-    def _stillness(self, said: Mapping[str, Any], *, stuck: bool) -> None:
-        features = {str(feature) for feature in said["features"]}
-        now = self.stuck.get(said["key"], set())
-        now = now | features if stuck else now - features
-        self.stuck.pop(said["key"], None)
+    def _stillness(self, event: SensorEvent) -> None:
+        features = set(map(str, event.features))
+        now = self.stuck.pop(event.key, set())
+        now = now | features if isinstance(event, SensorStuck) else now - features
         if now and len(self.stuck) < MOST_KEYS:
-            self.stuck[said["key"]] = now
+            self.stuck[event.key] = now
 
     def command_succeeded(self, name: str, fields: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         """Record what a command over HTTP with these fields changes; `data` is that of its answer."""
@@ -155,13 +168,13 @@ def choices(made: Predictions, row: int) -> list[int] | None:
     return [] if made.least and made.undecided[row] else None
 
 
-def _mark(said: Mapping[str, Any]) -> tuple[str, str] | None:
+def _mark(event: Event) -> tuple[str, str] | None:
     """Return kind and text of the mark of an event; None for events without a mark."""
-    name = said["event"]
-    if name == "drift_detected" and said["level"] == "drift":
-        return "drift", f"Drift in {said['source']}"
-    if name == "model_promoted":
-        return "swap", f"Version {said['version']} promoted"
-    if name == "model_rolled_back":
-        return "back", f"Rollback to version {said['to']}"
+    match event:
+        case DriftDetected(signal=signal) if signal.level is Level.DRIFT:
+            return "drift", f"Drift in {signal.source}"
+        case ModelPromoted(version=version):
+            return "swap", f"Version {version} promoted"
+        case ModelRolledBack(to=version):
+            return "back", f"Rollback to version {version}"
     return None

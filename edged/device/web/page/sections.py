@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from edged.charts.figures import age, change, count, percent, plain, size
 from edged.charts.html import document
+from edged.device.status_text import key_models, notes, summary
 from edged.device.web.page.format import facts, meter, moment, table
 from edged.device.web.page.forms import actions, alarms, evaluations, key_buttons, model_buttons, requests
 from edged.device.web.page.labels import sample_map, suspects
 from edged.device.web.page.timeline import NARROW, WIDE, measured, timeline
-from edged.domain.text import happening, key_models, notes, summary, when
+from edged.domain.events import CandidateRejected, ModelPromoted
+from edged.domain.text import happening, when
 
 if TYPE_CHECKING:
     from edged.device.reports import FlashPace
     from edged.device.web.page.history import Point, Sensor
     from edged.device.web.page.snapshot import Snapshot
+    from edged.domain.events import Event
     from edged.domain.training.trainer_messages import RunProgress
     from edged.storage.models.registry import ModelRecord
 
@@ -42,7 +45,7 @@ def health(view: Snapshot) -> str:
         lines.append("<ul>" + "".join(f"<li>{escape(trouble)}</li>" for trouble in troubles) + "</ul>")
     if paused:
         lines.append(f"<p>Paused by command: {escape(', '.join(paused))}</p>")
-    lines += [f'<p class="note">{escape(note.capitalize())}.</p>' for note in notes(view.status.to_json())]
+    lines += [f'<p class="note">{escape(note.capitalize())}.</p>' for note in notes(view.status)]
     broker = "connected" if view.connected else "not connected"
     up = age(view.status.uptime_s)
     lines.append(f"<p>Broker {broker} · up {up} · edged {escape(view.status.version)}</p>")
@@ -63,8 +66,18 @@ def learned(view: Snapshot) -> str:
     elif isfinite(view.needed) and (new or state.summary):
         enough = count(int(view.needed), f"new {view.material}")
         ahead = f"The next training starts with {enough}: {new:,} so far."
-    numbers = next((said["numbers"] for said in reversed(view.events) if said.get("numbers")), None)
+    numbers = next(filter(None, (_judged(said.event) for said in reversed(view.events))), {})
     return f"<p>{text}</p>" + (f"<p>{ahead}</p>" if ahead else "") + _numbers("learned", numbers)
+
+
+def _judged(event: Event | None) -> Mapping[str, float]:
+    """The figures of the verdict that an event tells of."""
+    match event:
+        case CandidateRejected(judged=judged):
+            return judged.verdict.numbers
+        case ModelPromoted(verdict=verdict) if verdict is not None:
+            return verdict.numbers
+    return {}
 
 
 def _first_steps(view: Snapshot) -> str:
@@ -218,7 +231,7 @@ def keys(view: Snapshot) -> str:
     columns = ("", "", "wide", "", "", "wide", "wide", "" if view.may_control else "gone")
     hidden = models.own - len(rows)
     return (
-        f"<p>{escape(key_models(models.to_json()))}.</p>"
+        f"<p>{escape(key_models(models))}.</p>"
         + table("Keys with models of their own, least accurate first", head, rows, columns)
         + (f"<p>{hidden:,} more keys not shown.</p>" if hidden > 0 else "")
     )
@@ -343,7 +356,7 @@ def host(view: Snapshot) -> str:
     own = {"Temperature": heat, "Load": plain(vitals.load1), "Memory": size(vitals.rss_bytes)}
     rest = {
         name.capitalize(): escape(value)
-        for name, value in summary(view.status.to_json()).items()
+        for name, value in summary(view.status).items()
         if name in ("drift", "board")
     }
     return facts(own | rest)
@@ -351,8 +364,8 @@ def host(view: Snapshot) -> str:
 
 def events(view: Snapshot) -> str:
     """Return the events, newest first."""
-    listed = [said for said in view.events if said["event"] != "label_requested"]  # they have a section
-    lines = [f"<li>{moment(said['ts'])} {escape(happening(said))}</li>" for said in reversed(listed)]
+    told = [(said.ts, happening(said.to_json())) for said in reversed(view.events)]
+    lines = [f"<li>{moment(ts)} {escape(text)}</li>" for ts, text in told]
     if not lines:
         return "<p>No events yet.</p>"
     newest, earlier = "".join(lines[:NEWEST]), "".join(lines[NEWEST:])
@@ -394,7 +407,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
 def report(view: Snapshot) -> str:
     """Return the report of the device as one HTML file, without controls."""
     view = replace(view, may_label=False, may_control=False)
-    lines = {name: escape(line) for name, line in summary(view.status.to_json()).items()}
+    lines = {name: escape(line) for name, line in summary(view.status).items()}
     parts = [f"<p>As of {when(view.now)}.</p>", facts(lines)]
     judged = evaluations(view) or "<p>None since startup (command evaluate).</p>"
     parts.append(f"<h2>Holdout evaluations</h2>{judged}")

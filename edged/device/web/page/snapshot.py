@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edged.device.status_text import attention
 from edged.device.web.page.wanted import wanted
 from edged.domain.lean_dataclasses import dataclass
-from edged.domain.text import attention
 
 if TYPE_CHECKING:
     from edged.device.learning.label_reviews import CheckedLabel, LabelReviews
     from edged.device.live_pipeline import LivePipeline
     from edged.device.reporting.status import StatusCollector
-    from edged.device.reports import StreamStatus
+    from edged.device.reports import Report, StreamStatus
     from edged.device.web.http.authentication import Scope
     from edged.device.web.page.history import Mark, PageState, Point, Sensor
+    from edged.domain.events import LabelRequested
     from edged.domain.stream.anomaly_rules import AlarmFigures
     from edged.domain.stream.schema import Schema
     from edged.host.vitals import Vitals, VitalsReader
+    from edged.storage.journal.journal import RunRecord
     from edged.storage.models.registry import ModelRecord, Reign
     from edged.storage.samples.log import Counters
 
@@ -54,11 +56,11 @@ class Snapshot:
     models: Sequence[ModelRecord]
     parents: Mapping[int, int | None]
     reigns: Sequence[Reign]
-    runs: Sequence[Any]
+    runs: Sequence[RunRecord]
     points: Sequence[Point]
     marks: Sequence[Mark]
-    events: Sequence[Mapping[str, Any]]
-    requests: Sequence[Mapping[str, Any]]
+    events: Sequence[Report]
+    requests: Sequence[LabelRequested]
     suspects: tuple[float | None, int, Sequence[CheckedLabel]]
     evaluations: Sequence[Mapping[str, Any]]
     sensors: Mapping[str, Sensor]
@@ -93,7 +95,7 @@ class Snapshot:
     @property
     def troubles(self) -> list[str]:
         """Problems in words: those of `edged status`, silent keys, and alarms."""
-        found = attention(self.status.to_json())
+        found = attention(self.status)
         if silent := self.silent:
             more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
             found.append(f"no data from {', '.join(silent[:3])}{more}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +15,10 @@ from edged.errors import EdgedError
 
 if TYPE_CHECKING:
     from edged.device.live_pipeline import LivePipeline
+    from edged.domain.events import LabelRequested
 
-Request = Mapping[str, Any]
 
-
-def wanted(pipeline: LivePipeline, requests: Sequence[Request]) -> list[Request]:
+def wanted(pipeline: LivePipeline, requests: Sequence[LabelRequested]) -> list[LabelRequested]:
     """Return requests (oldest first) with the model's answers of now, best first; newest first for values.
 
     Those whose sample has a label by now, or is gone, are left out where the stream has classes.
@@ -26,7 +26,7 @@ def wanted(pipeline: LivePipeline, requests: Sequence[Request]) -> list[Request]
     schema, reader = pipeline.schema, pipeline.reader
     if schema.task != "classify" or not requests:
         return list(reversed(requests))
-    offsets = reader.find_many([LabelReading(0.0, id=str(said["id"])) for said in requests])
+    offsets = reader.find_many([LabelReading(0.0, id=said.id) for said in requests])
     stored = {one.offset: one for one in reader.stored([o for o in offsets if o is not None])}
     found = [
         (said, stored[offset].x)
@@ -42,8 +42,8 @@ def wanted(pipeline: LivePipeline, requests: Sequence[Request]) -> list[Request]
     best = np.partition(p, -2, axis=1)[:, -2:]
     answers = [schema.classes[at] for at in p.argmax(axis=1).tolist()]
     now = [
-        {**said, "answer": answer, "confidence": sure}
+        replace(said, answer=answer, confidence=sure)
         for (said, _), answer, sure in zip(found, answers, best[:, 1].tolist(), strict=True)
     ]
-    order = in_order((best[:, 1] - best[:, 0]).tolist(), [bool(said.get("random")) for said in now])
+    order = in_order((best[:, 1] - best[:, 0]).tolist(), [said.random for said in now])
     return [now[at] for at in order]

@@ -16,27 +16,14 @@ from typing import Any
 from generated import write_or_check
 
 from edged import api
-from edged.domain.judging.verdict import Verdict
-from edged.domain.training.training_run import ModelData, RunCause, RunEnd, RunOptions
-from edged.storage.journal.journal import RunRecord
-from edged.storage.models.records import ModelFigures, ModelRecord
+from edged.api.state import ModelEntry, RunEntry
 from edged.storage.samples.sample_table import SampleTable
 from edged.workbench.evaluation.figures import EvaluationReport
 
 PAGE = Path(__file__).with_name("python-api.md")
 FUNCTIONS = (api.evaluate, api.feed, api.new_model, api.build, api.open_state)
 RESULTS = (api.State, api.Figures, SampleTable, api.FeedResult, api.BuiltBundle)
-RECORDS = (
-    EvaluationReport,
-    ModelRecord,
-    ModelData,
-    ModelFigures,
-    Verdict,
-    RunRecord,
-    RunCause,
-    RunOptions,
-    RunEnd,
-)
+RECORDS = (EvaluationReport, ModelEntry, RunEntry)
 _SECTION = re.compile(r"^(\w+)\n-+\n", re.MULTILINE)
 INTRODUCTION = """\
 # Python API

@@ -6,8 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from edged.domain.lean_dataclasses import dataclass
 from edged.logs import get_logger
@@ -29,17 +28,24 @@ class ChildResult:
     problem: str
 
 
+class ChildOrder(Protocol):
+    """What a child is asked to do."""
+
+    def to_json(self) -> JsonObject:
+        """Return it as JSON values."""
+
+
 def command(module: str) -> list[str]:
     """How `python -m module` is started, so that it has to go before the daemon when memory is short."""
     return [sys.executable, "-m", "edged.host.oom_first", module]
 
 
-def run_module(module: str, order: Mapping[str, Any], seconds: float) -> ChildResult | None:
+def run_module(module: str, order: ChildOrder, seconds: float) -> ChildResult | None:
     """Run `python -m module` with an order; return None if it took longer than `seconds` and was stopped."""
     try:
         done = subprocess.run(
             command(module),
-            input=json.dumps(order).encode(),
+            input=json.dumps(order.to_json()).encode(),
             capture_output=True,
             timeout=seconds,
             check=False,

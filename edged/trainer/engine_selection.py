@@ -149,7 +149,7 @@ def _write(file: Path, key: dict[str, Any], timing: Timing, warn: Callable[[str]
 
 def _time_in_child(bundle: Bundle, work: Workload, names: tuple[str, ...]) -> Timing:
     order = MeasureEngines(bundle.path, names, work)
-    answer = run_module("edged.trainer.engine_selection", order.to_json(), SECONDS)
+    answer = run_module("edged.trainer.engine_selection", order, SECONDS)
     if answer is None:
         raise _untimed(f"took longer than {SECONDS:.0f} s")
     if answer.code != 0:

@@ -59,7 +59,7 @@ def test_the_file_answers_as_the_stream_does(tmp_path: Path, head: bool) -> None
     model = served(tmp_path / "model.onnx", experts(WIDTH, MEASURED, CLASSES, (8,)), head=head)
     order = model.mixture(tmp_path / "model.onnx", tmp_path / "mixture.onnx")
     assert len(set(order.weights)) == len(order.weights) == 2 + head
-    answer = run_module("edged.bundles.export.mixture", order.to_json(), 60)
+    answer = run_module("edged.bundles.export.mixture", order, 60)
     assert answer is not None
     assert answer.code == 0, answer.problem
     same(model, order)

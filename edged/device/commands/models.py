@@ -184,7 +184,7 @@ class ModelCommands:
         with TemporaryDirectory(dir=folder.parent) as made:
             out = Path(made) / "mixture.onnx"
             order = served.model.mixture(source, out)
-            answer = run_module("edged.bundles.export.mixture", order.to_json(), MIXTURE_SECONDS)
+            answer = run_module("edged.bundles.export.mixture", order, MIXTURE_SECONDS)
             if answer is None or answer.code:
                 problem = f"took longer than {MIXTURE_SECONDS:.0f} s" if answer is None else answer.problem
                 raise ModelError(f"not exported: {problem}", where=f"version {version}")

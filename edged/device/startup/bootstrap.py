@@ -231,7 +231,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         if not out.exists() and _copied(kept, out):
             return
     log.info("building_bundle", out=str(out), task=schema.task, features=schema.width)
-    answer = run_module("edged.bundles", order.to_json(), BUILD_SECONDS)
+    answer = run_module("edged.bundles", order, BUILD_SECONDS)
     if answer is None:
         raise BundleError(f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out))
     if answer.code == 0:

@@ -121,7 +121,7 @@ class FirstOpenings:
             config.training.batch, limits.max_bytes, tuple(keys), tuple(sources), os.getpid(), memory,
             seconds, bundle, tuple(keep), least, self._clock.now(),
         )  # fmt: skip
-        done = run_module(MODULE, order.to_json(), seconds)
+        done = run_module(MODULE, order, seconds)
         where = f"first opening of the {NAMES[kind]}"
         if done is None:
             raise RefusedError(f"took longer than {seconds} s", where=where, remedy="raise install.timeout")

@@ -68,7 +68,7 @@ def deploy(config: Path, loaded: LoadedRecipes, order: TrialOrder, *, file: str,
     recipe = _on_the_device(order.recipe, loaded.file.deploy)
     made = staging_path(bundle.resolve().parent, bundle.name)
     ordered = replace(order, recipe=recipe, bundle=made, weights=order.folder / WEIGHTS)
-    answer = run_module("edged.workbench.experiments.build_bundle", ordered.to_json(), BUILD_SECONDS)
+    answer = run_module("edged.workbench.experiments.build_bundle", ordered, BUILD_SECONDS)
     if answer is None or answer.code != 0:
         problem = "it took too long" if answer is None else answer.problem
         raise BundleError(f"the winner's bundle cannot be built: {problem}", where=str(bundle))

@@ -176,7 +176,7 @@ class _Progress:
 
 
 def _build(order: TrialOrder) -> tuple[str, ...]:
-    answer = run_module("edged.workbench.experiments.build_bundle", order.to_json(), BUILD_SECONDS)
+    answer = run_module("edged.workbench.experiments.build_bundle", order, BUILD_SECONDS)
     if answer is None:
         raise BundleError(f"building the bundle took longer than {BUILD_SECONDS:.0f} s")
     if answer.code != 0:

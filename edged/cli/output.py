@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 ALARMS_SHOWN = 8
 MOMENTS = ("ts", "created", "since", "ended", "started")  # fields that are Unix seconds
 _AUDIT_COLUMNS = ("seq", "previous", "ts", "what", "command", "who", "trigger", "id", "verdict")
+_NOTHING: tuple[object, ...] = (None, {}, [])
 EVALUATED = (
     "samples", "scored", "trainings", "promotions", "rejections", "rollbacks", "labels_used", "forgetting",
     "engine", "seconds", "train_seconds", "peak_rss_mb",
@@ -140,10 +141,23 @@ def show_audit(entries: Sequence[LoggedEntry]) -> None:
     for logged in entries:
         entry, number = logged.entry, logged.previous.seq + 1
         by = entry.trigger if entry.who is None else entry.who.key or entry.who.via
-        about = {name: value for name, value in logged.to_json().items() if name not in _AUDIT_COLUMNS}
-        text = ", ".join(f"{name} {value}" for name, value in about.items() if value)
+        about = {name: _told(value) for name, value in logged.to_json().items() if name not in _AUDIT_COLUMNS}
+        text = "; ".join(f"{name} {told}" for name, told in about.items() if told)
         table.add_row(str(number), _when(entry.ts), entry.command or entry.what, Text(by or ""), Text(text))
     out.print(table)
+
+
+def _told(value: object) -> str:
+    """A value of JSON in words: fields by name without those that say nothing, items of lists in a row.
+
+    >>> _told({"first_offset": 1, "bundle": None, "labels": [1, 2]})
+    'first_offset 1, labels 1 2'
+    """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_told(inner)}" for name, inner in value.items() if inner not in _NOTHING)
+    if isinstance(value, list):
+        return " ".join(map(_told, value))
+    return "" if value is None else str(value)
 
 
 def show_models(listed: Sequence[ListedModel]) -> None:

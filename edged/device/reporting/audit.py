@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edged import __version__
 from edged.config import loader
 from edged.domain.audit_chain import AuditEntry
-from edged.errors import StorageError
+from edged.errors import StorageError, TrainingError
 from edged.logs import get_logger
 from edged.storage.journal.audit_log import AuditLog
 
@@ -52,12 +52,12 @@ class AuditTrail:
         self._journal.record_audit(entry, **{CONFIGURED: after})
 
     def drain(self) -> None:
-        """Append what waits; on a disk that refuses it waits on."""
+        """Append what waits; on a disk that refuses, or where another version wrote it, it waits on."""
         if not self._journal.audit_waits:
             return
         try:
             self._log.drain(self._journal)
-        except StorageError as problem:
+        except (StorageError, TrainingError) as problem:
             log.warning("audit_not_kept", problem=problem.line(), action="retrying")
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
-from edged.config import FleetConfig, MqttConfig
+from edged.config import MqttConfig
 from edged.device.fleet_member.member import Member
 from edged.device.fleet_member.mqtt_transport import MqttTransport
 from edged.domain.federated.messages import FleetTopics
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from edged.domain.events import Event
     from edged.fleet.simulation.virtual_device import VirtualDevice
-
-RESEND = 20.0
 
 
 class CountingTransport(MqttTransport):
@@ -60,22 +58,20 @@ class PooledHost:
 class DevicePool:
     """Virtual devices that take part in a fleet while the context lasts; `workers` train at a time."""
 
-    def __init__(
-        self, devices: Sequence[VirtualDevice], broker: tuple[str, int], fleet: str, workers: int
-    ) -> None:
+    def __init__(self, devices: Sequence[VirtualDevice], broker: tuple[str, int], workers: int) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hands")
         self._sessions: list[Session] = []
         self._members: list[Member] = []
         host, port = broker
-        settings = FleetConfig(name=fleet, resend=RESEND, min_new_samples=0)
         for device in devices:
-            self._add(device, MqttConfig(host=host, port=port), settings)
+            self._add(device, MqttConfig(host=host, port=port))
 
-    def _add(self, device: VirtualDevice, mqtt: MqttConfig, config: FleetConfig) -> None:
-        topics = FleetTopics(config.name, mqtt.root)
+    def _add(self, device: VirtualDevice, mqtt: MqttConfig) -> None:
+        topics = FleetTopics(device.fleet.name, mqtt.root)
         session = Session(mqtt, client_id=f"edged-sim-{device.name}", clean=True)
+        transport = CountingTransport(session, topics, device.log.sent)
         member = Member(
-            device.name, config, topics=topics, transport=CountingTransport(session, topics, device.log.sent),
+            device.name, device.fleet, topics=topics, transport=transport,
             work=device, host=PooledHost(self._pool), state=device.folder, clock=SystemClock(),
         )  # fmt: skip
         self._sessions.append(session)

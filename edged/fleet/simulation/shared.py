@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Weights = Mapping[str, NDArray[np.float32]]
 
 FLEET = "sim"
+RESEND = 20.0
 HOLDOUT = 0.25  # of a device's own rows; a fifth of all where another fifth is kept for the report
 
 
@@ -106,7 +107,7 @@ class SharedSetup:
             "training": {"engine": "portable", "threads": 1, "seed": seed},
             "gate": {"holdout": HOLDOUT},
         })  # fmt: skip
-        fleet = FleetConfig(name=FLEET, min_new_samples=0)
+        fleet = FleetConfig(name=FLEET, resend=RESEND, min_new_samples=0)
         return config.model_copy(update={"fleet": fleet}), fleet
 
     def evaluate(self, weights: Weights, scratch: Path, *parts: NDArray[np.int64]) -> list[Quality]:

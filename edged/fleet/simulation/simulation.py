@@ -254,7 +254,7 @@ def _fleet(
             failed.append(problem)
 
     thread = threading.Thread(target=coordinate, name="coordinator")
-    with DevicePool(devices, broker, FLEET, workers=max(1, len(os.sched_getaffinity(0)) - 1)):
+    with DevicePool(devices, broker, workers=max(1, len(os.sched_getaffinity(0)) - 1)):
         thread.start()
         reported, since = 0, time.monotonic()
         while thread.is_alive():

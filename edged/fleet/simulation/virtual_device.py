@@ -76,6 +76,8 @@ class VirtualDevice(RoundExecutor):
     ----------
     learned, kept
         Rows that it trains on, and those for the report alone. What it judges models by is neither.
+    fleet
+        How it takes part in the fleet.
     log
         What it has done.
     """
@@ -92,7 +94,7 @@ class VirtualDevice(RoundExecutor):
     ) -> None:
         self.name, self.log, self.attack = name, DeviceLog(), attack
         self.folder, self._bench, self._sent = folder, bench, SentUpdates(folder, KeptUpdate, ROUNDS)
-        config, fleet = bench.configuration(name, folder, seed)
+        config, self.fleet = bench.configuration(name, folder, seed)
         with ExitStack() as stack:
             registry = Registry.open(folder)
             stack.callback(registry.close)
@@ -107,7 +109,8 @@ class VirtualDevice(RoundExecutor):
             host = Host(Events(), SystemClock(), model_reader(config), client)
             pipeline = Pipeline(config, bench.bundle, registry, samples, samples, host)
             self._stack = stack.pop_all()
-        super().__init__(pipeline, fleet, ActiveBundle(bench.bundle, InstalledBundles(folder), registry, ()))
+        bundles = ActiveBundle(bench.bundle, InstalledBundles(folder), registry, ())
+        super().__init__(pipeline, self.fleet, bundles)
 
     def evaluate(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None

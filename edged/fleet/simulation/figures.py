@@ -41,7 +41,7 @@ class AccuracySpread(SimulationFigures):
 
 @dataclass(frozen=True)
 class RoundFigures(SimulationFigures):
-    """One round: its model on `unseen` rows, alone on each device, and mixed with the device's own."""
+    """One round: its model on `unseen` rows and on each device, and what that serves afterwards (`mixed`)."""
 
     round: int
     accepted: bool

@@ -57,7 +57,7 @@ def _compared(report: SimulationReport) -> str:
     ways: list[tuple[str, AccuracySpread | ComparedFigures | None, float | None]] = [
         ("each device alone", alone, None if alone is None else alone.unseen),
         ("the fleet's model", final.global_, final.unseen),
-        ("the fleet's model mixed with the device's own", final.mixed, None),
+        ("what the devices serve", final.mixed, None),
         ("one model trained on all rows together", central, None if central is None else central.unseen),
     ]
     rows = [
@@ -109,7 +109,7 @@ def _sentence(report: SimulationReport) -> str:
             f"{percent(spread.mean)} (worst {percent(spread.worst)})"
             for spread in (final.global_, final.mixed)
         )
-        text += f" On the devices themselves it has {alone}, mixed with their own {mixed}."
+        text += f" On the devices themselves it has {alone}, what they serve {mixed}."
     if sent.ratio is not None:
         text += f" An update takes {size(sent.mean)}, {percent(sent.ratio)} of float32."
     if report.poisoned:
@@ -122,8 +122,8 @@ def _chart(rounds: Sequence[RoundFigures]) -> str:
     numbers = [entry.round for entry in rounds]
     lines = [
         ChartLine("global", "global", [_mean(entry.global_) for entry in rounds]),
-        ChartLine("mixed", "mixed", [_mean(entry.mixed) for entry in rounds]),
-        ChartLine("mixed, worst device", "worst", [_worst(entry.mixed) for entry in rounds]),
+        ChartLine("served", "mixed", [_mean(entry.mixed) for entry in rounds]),
+        ChartLine("served, worst device", "worst", [_worst(entry.mixed) for entry in rounds]),
     ]
     if any(entry.unseen is not None for entry in rounds):
         values = [nan if entry.unseen is None else entry.unseen for entry in rounds]
@@ -151,7 +151,7 @@ def _rounds(rounds: Sequence[RoundFigures]) -> str:
         )
         for entry in rounds
     ]
-    head = ["round", "accepted", "updates", "seconds", "no part", "global", "worst", "mixed", "worst"]
+    head = ["round", "accepted", "updates", "seconds", "no part", "global", "worst", "served", "worst"]
     return table(head, rows)
 
 
@@ -168,7 +168,7 @@ def _devices(devices: Sequence[DeviceFigures]) -> str:
         )
         for entry in devices
     ]
-    return table(["device", "rows", "global", "mixed", "share of global", "rounds", "bytes sent"], rows)
+    return table(["device", "rows", "global", "served", "share of global", "rounds", "bytes sent"], rows)
 
 
 def run(plan: SimulationPlan, out: Path | None) -> SimulationReport:
@@ -201,7 +201,7 @@ def lines_of(report: SimulationReport) -> list[str]:
         )
     lines += [
         f"{kind}: {spread.mean:.1%} in the mean, worst {spread.worst:.1%}"
-        for kind, spread in (("global", final.global_), ("mixed", final.mixed))
+        for kind, spread in (("global", final.global_), ("served", final.mixed))
         if spread is not None
     ]
     if (alone := report.alone) is not None:

@@ -1,3 +1,3 @@
 """edged keeps a small ONNX model accurate where it runs."""
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0rc2"

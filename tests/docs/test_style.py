@@ -15,8 +15,6 @@ GENERATED = {ROOT / "docs" / name for name in ("config.md", "commands.md", "pyth
 GENERATED_PART = re.compile(r"<!-- [^\n]*: by docs/.*?<!-- end of", re.DOTALL)
 STYLE = ROOT / "docs" / "style.md"
 
-WORDS_BEFORE = 61_645
-"""Words by hand of the pages above when they were to become a third shorter."""
 LONGEST = 1_500
 REFERENCE = {
     "codecs.md", "commands.md", "config.md", "design.md", "fleet-reference.md", "http.md", "mqtt.md",
@@ -91,16 +89,6 @@ def test_a_word_to_avoid_is_found() -> None:
         "anew: …It begins anew, 10 at least.…",
         "N at least, N at most: …It begins anew, 10 at least.…",
     ]
-
-
-def words_by_hand() -> int:
-    """Words of all pages but those that are made from the code, and parts that are."""
-    texts = [page.read_text(encoding="utf-8") for page in PAGES if page not in GENERATED]
-    return sum(len(GENERATED_PART.sub("", text).split()) for text in texts)
-
-
-def test_users_have_a_third_less_to_read() -> None:
-    assert words_by_hand() <= WORDS_BEFORE * 2 / 3
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -74,10 +74,6 @@ def test_every_message_is_stored_once_and_predicted_once_while_models_are_swappe
         swapped = swaps_after(listener, runs=5)
         assert swapped >= 3
         status = device.cli("status", str(device.path))
-        assert device.process is not None
-        mapped = Path(f"/proc/{device.process.pid}/maps").read_text(encoding="utf-8")
-    assert "/numpy/" in mapped
-    assert "/numpy/random/" not in mapped, "7 MB that the daemon does not need"
     check_predictions(listener, rows)
     assert device.process is not None
     assert device.process.returncode == 0

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from output import command, finish, options
-from two_networks import follow
 
 from edged.config import Config
 from edged.domain.stream.running_statistics import RunningMoments
@@ -258,13 +257,6 @@ def by_user(stream: Recording, answers: NDArray[Any]) -> dict[str, float]:
     return {"user_mean": round(float(np.mean(each)), 2), "user_worst": round(min(each), 2)}
 
 
-def two_networks(stream: Recording, seed: int, rate: float) -> dict[str, Any]:
-    """The published recipe without edged around it; see `two_networks`."""
-    arrives = np.random.default_rng(seed).random(len(stream.x)) < rate
-    answers = follow(stream.x, stream.y, stream.pretrain, DELAY, arrives, seed)
-    return {"accuracy": accuracy(stream, answers), **by_user(stream, answers)}
-
-
 # ---- river ------------------------------------------------------------------------------------
 
 
@@ -310,7 +302,6 @@ RIVALS: dict[str, Callable[[Recording, int, float], dict[str, Any]]] = {
     "reservoir, half new, 20 steps": looped(Loop(20, "reservoir", 0.5)),
     "reservoir, 25 % new, 50 steps, re-standardised": looped(Loop(50, "reservoir", 0.25, True)),
     "sliding window, warm start, 50 steps": looped(Loop(50, "window")),
-    "two networks mixed, in numpy": two_networks,
     "logistic regression": rivering("logistic regression"),
     "Hoeffding adaptive tree": rivering("Hoeffding adaptive tree"),
     "adaptive random forest (10)": rivering("adaptive random forest"),

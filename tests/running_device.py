@@ -106,7 +106,7 @@ class Device:
             "device": {"id": "rig"},
             "mqtt": {"host": "127.0.0.1", "port": port, "reconnect_max": "1s"},
             "stream": {"topic": "sensors/#", "key": "topic:1"} | stream,
-            "report": {"every": "1s"},
+            "report": {"every": "100ms"},
         } | sections
         self.values = values
         self.path.write_text(yaml.safe_dump(values), encoding="utf-8")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 
-from edged.config import StreamConfig
 from tests.commands import strict_json
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "engines.py"
@@ -50,22 +49,6 @@ def test_every_network_has_a_line_whoever_can_train_it() -> None:
     assert [line.split()[0] for line in lines[1:] if not line.startswith(" ")] == [
         "mlp", "1-D", "2-D", "LSTM", "GRU",
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_benchmark_of_formats_has_a_row_for_every_codec() -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM.with_name("formats.py")), "--calls", "20", "--rounds", "1", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    )
-    rows = strict_json(done.stdout)["rows"]
-    codecs = get_args(StreamConfig.model_fields["codec"].annotation)
-    assert {row["what"].partition(",")[0] for row in rows} == set(codecs)
-    assert rows[0]["what"] == "json"
-    assert all(row["us"] > 0 and row["ratio_to_json"] > 0 for row in rows)
 
 
 @pytest.mark.slow

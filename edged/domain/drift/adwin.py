@@ -190,7 +190,7 @@ class CorrelatedADWIN(ADWIN):
         V = block / 2 * mean((b_{j+1} - b_j)²),   tau = max(1, V / σ²)
 
     On independent readings tau is near 1 and the test the paper's. With errors in bursts of 5 on the
-    mean, ADWIN gives about 50 false alarms per 50,000 and this 0.1 (`benchmarks/drift.py`); bursts of
+    mean, ADWIN gives about 50 false alarms per 50,000 and this 0.1; bursts of
     50 are longer than the blocks can show, and it gives some.
 
     Source: A. Bifet, R. Gavaldà, SDM 2007, for the window (see `ADWIN`). W. B. Wu, Z. Zhao: Inference of

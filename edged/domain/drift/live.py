@@ -70,7 +70,7 @@ def default_detector(delta: float | None = None) -> CorrelatedADWIN:
     """The daemon's detector on an error stream within 0 and 1: ADWIN for errors that come in bursts.
 
     Parameters are the literature's, but for `delta` where it is given, the confidence, and for `mode`: a
-    model that has become better is no reason to train. Measured by `benchmarks/drift.py` (20 streams a
+    model that has become better is no reason to train. Measured on synthetic streams (20 streams a
     figure): false alarms per 50,000 stationary errors of a rate, independent or in bursts of 5 on the mean;
     median delay, in readings, after the (independent) errors change their rate:
 

@@ -166,14 +166,12 @@ def drain_ingest(port: int, count: int, mqtt_keys: dict[str, Any], storage_keys:
     from edged.device.events import Events
     from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
     from edged.domain.stream.admission import AdmissionControl
-    from edged.host import time_slice
     from edged.host.systemd import Notifier, Watchdog
     from edged.mqtt.client.session import Session
     from edged.mqtt.codecs import sample_codec
     from edged.storage.samples.log import SampleLog
 
     sys.setswitchinterval(SWITCH_INTERVAL)
-    time_slice.request_slice(time_slice.SHORT)
     stream = StreamConfig(topic=TOPIC, features=FEATURES, classes=2, label="y")
     done = threading.Event()
     began: list[float] = []

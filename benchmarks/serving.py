@@ -53,7 +53,6 @@ from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.training.trainer_messages import RunProgress, RunRequest
 from edged.domain.training.training_run import ModelData, RunOptions
 from edged.engines.inference import InferenceModel
-from edged.host import time_slice
 from edged.host.systemd import Notifier, Watchdog
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
@@ -146,7 +145,6 @@ class Bench(Listener):
 
     def __init__(self, folder: Path) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
-        time_slice.request_slice(time_slice.SHORT)
         self.breathe = Breath()
         self.config = with_bundle(
             Config.model_validate({

@@ -17,7 +17,6 @@ from edged.config import loader
 from edged.device import Device
 from edged.device.startup.open_state import record_failed_start, record_shutdown
 from edged.errors import CorruptError, EdgedError, from_system
-from edged.host import time_slice
 from edged.host.systemd import Notifier, watchdog_interval
 from edged.host.wakeup_queue import WakeupQueue
 from edged.storage.files.atomic import DirectoryLock
@@ -38,7 +37,6 @@ EXIT_DAMAGED = 5
 def run(path: Path) -> int:
     """Run the daemon until SIGTERM or SIGINT, or until a database turns out to be damaged; the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    time_slice.request_slice(time_slice.SHORT)
     # SIGABRT is how systemd's watchdog ends a daemon; without one it keeps its meaning.
     watched = (signal.SIGABRT,) if watchdog_interval() is not None else ()
     # A queue: SIGHUP and SIGTERM may come while the other is being handled, or before all is ready.

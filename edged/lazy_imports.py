@@ -1,9 +1,7 @@
 """Modules that libraries import and a daemon never uses: named at once, read when somebody needs them.
 
 structlog imports asyncio for loggers that are awaited, and rich, where it is installed, to decorate
-tracebacks; paho imports urllib.request for proxies of websockets, and ssl; pydantic looks for plugins;
-hashlib takes OpenSSL where the interpreter has the same functions. That is 12 MB, for years, on a small
-board.
+tracebacks; paho imports urllib.request for proxies of websockets, and ssl; pydantic looks for plugins.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
@@ -78,19 +75,3 @@ def hidden(package: str) -> Iterator[None]:
     finally:
         if not present:
             del sys.modules[package]
-
-
-_HASHES = ("_md5", "_sha1", "_sha3", "_blake2")
-_SHA2 = ("_sha2", "_sha256")  # from Python 3.12 on, and before
-
-
-def hash_without_openssl() -> None:
-    """Have hashlib take the interpreter's own functions, where it was built with them.
-
-    They are some five times slower where the processor has instructions for SHA-256 (300 MB/s were measured):
-    a daemon hashes a model or a bundle now and then. OpenSSL would stay in its memory.
-    """
-    if all(map(find_spec, _HASHES)) and any(map(find_spec, _SHA2)):
-        with hidden("_hashlib"):
-            import_module("hashlib")
-            import_module("hmac")

@@ -1,7 +1,5 @@
 """Modules that are named at once and read at their first use."""
 
-import hashlib
-import hmac
 import json
 import subprocess
 import sys
@@ -53,22 +51,11 @@ def test_a_module_that_is_there_stays_as_it_is() -> None:
 
 
 def test_what_a_daemon_never_uses_is_not_read() -> None:
-    """Without rich tracebacks, a loop of asyncio, plugins of pydantic, archives, and OpenSSL."""
+    """Without rich tracebacks, a loop of asyncio, plugins of pydantic, and archives."""
     found = run(
         "import os; os.environ['PYDANTIC_DISABLE_PLUGINS'] = '__all__';"  # as `edged run` does
         "import json, sys, edged.daemon;"
-        "names = 'asyncio.events', 'http.client', 'rich', 'email', 'difflib', '_ssl', '_hashlib', '_bz2';"
+        "names = 'asyncio.events', 'http.client', 'rich', 'email', 'difflib', '_ssl', '_bz2';"
         "print(json.dumps([name for name in names if name in sys.modules]))"
     )
     assert found == []
-
-
-def test_hashes_without_openssl_are_the_same() -> None:
-    found = run(
-        "import json, sys; from edged.lazy_imports import hash_without_openssl; hash_without_openssl();"
-        "import hashlib, hmac;"
-        "made = hashlib.sha256(b'edged').hexdigest(), hmac.new(b'k', b'm', 'sha256').hexdigest();"
-        "print(json.dumps([*made, '_hashlib' in sys.modules]))"
-    )
-    want = hashlib.sha256(b"edged").hexdigest(), hmac.new(b"k", b"m", "sha256").hexdigest()
-    assert found == [*want, False]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.api.inputs import config_of, data_of, empty_directory
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,6 @@ from edged.bundles.source.unchanged import check_outputs
 from edged.bundles.step_graph.builder import build_step_graph
 from edged.bundles.step_graph.portable import MODELS, add_step_graph, raw_parameters
 from edged.bundles.step_graph.training_graph import TrainingGraph
-from edged.domain.lean_dataclasses import dataclass
 from edged.engines.native.checkpoint import TrainingCheckpoint, dump
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import disk_errors, staging_path

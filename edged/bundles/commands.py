@@ -6,7 +6,7 @@ import io
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +26,6 @@ from edged.bundles.source.axes import fix_sequence, refuse_open
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics, is_standardised, scaling_in_front
 from edged.bundles.source.trainable import select
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.training.message import Message
 from edged.errors import BundleError, ConfigError

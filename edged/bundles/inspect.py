@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from edged.bundles.graph.edit import shape_of
 from edged.bundles.preflight import refusal, unsafe
 from edged.bundles.source import foreign
 from edged.bundles.source.normalise import conform, read_model
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, INT8
 from edged.domain.protocols import LearningRate
 from edged.domain.training.message import Message, SparseMessage

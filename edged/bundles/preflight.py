@@ -8,6 +8,7 @@ without a word.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.bundles.autodiff.forms import plain_forms
@@ -20,7 +21,6 @@ from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.graph.writer import attributes_of
 from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.trainable import layers
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.engines.native import api
 from edged.errors import BundleError

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +18,6 @@ from edged.config import loader
 from edged.device.admin.arrivals import Arrivals
 from edged.device.commands.keys import counting
 from edged.device.startup.bootstrap import with_own_keys
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.messages.requests import READS
 from edged.domain.model_files import INT8
 from edged.domain.nearest import one_of

@@ -10,7 +10,7 @@ import copy
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from edged.config.problems import all_problems, line_of, place_of
 from edged.config.retired import RETIRED, retired_in, retired_key
 from edged.config.streams import FOLDER, KEY, OWN, PREFIX, changes_in, chosen, expand
 from edged.config.values import Section
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.messages.requests import settable
 from edged.errors import ConfigError, ConfigFileError
 

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from edged.errors import EdgedError
-from edged.host import heap
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
     from edged.device.live_pipeline import LivePipeline
     from edged.device.outbound.publisher import OutboundRouter
-    from edged.host.scheduler import Scheduler
 
 AFTER = 10  # looks for which a stream counts as busy after it has last done something
 SHRINK_LOOKS = 60  # between two times that an idle stream gives back memory: somebody may have asked about it
@@ -22,19 +20,15 @@ EVICT_LOOKS = 60  # between two turns of ingest where samples get too old
 log = get_logger("edged.device")
 
 
-def _trim() -> None:
-    heap.trim()
-
-
 class IdleWaker:
     """Looks after one stream of several on a thread that all of them share, instead of timeouts of its own.
 
     `pipeline` and `outbound`, which share threads with others, do not wake up by themselves: call `look` once
-    a second. `timetable` is that of the device.
+    a second.
     """
 
-    def __init__(self, pipeline: LivePipeline, outbound: OutboundRouter, timetable: Scheduler) -> None:
-        self._pipeline, self._outbound, self._timetable = pipeline, outbound, timetable
+    def __init__(self, pipeline: LivePipeline, outbound: OutboundRouter) -> None:
+        self._pipeline, self._outbound = pipeline, outbound
         self._seen: tuple[int, ...] = ()
         self._busy = AFTER
         self._looks, self._phase = 0, crc32(pipeline.config.name.encode()) % BUSY_LOOKS
@@ -47,7 +41,6 @@ class IdleWaker:
                 part.shrink()
         except EdgedError as problem:
             log.warning("memory_kept", problem=problem.line())
-        self._timetable.soon(_trim)
 
     def look(self) -> None:
         """Wake the threads that may have something to do; none of an idle stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,6 @@ from edged.device.one_stream import RunningStream
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import open_state
 from edged.errors import ConfigError
-from edged.host import heap
 from edged.storage.models.trust import Trust
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Device:
         parts.timetable.start()
         parts.session.start()
         self.stream.announce_start()
-        heap.freeze()
+        gc.freeze()  # predictions wait for full collections, which need not look at all this
         parts.notifier.ready()
         parts.events.ready()
 

@@ -78,7 +78,7 @@ class RunningStream(Assembly):
         )
         self.timetable.every(LOOK_SECONDS, pacer.look)
         if self.config.name:
-            waker = IdleWaker(self.pipeline, self.outbound, self.parts.timetable)
+            waker = IdleWaker(self.pipeline, self.outbound)
             self.timetable.every(LOOK_SECONDS, waker.look)
         self.timetable.soon(self.periodic_reporter.now)
 

@@ -8,6 +8,7 @@ candidate and `models` store it, and brings it into service.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
@@ -27,7 +28,6 @@ from edged.device.startup.restore import (
 from edged.domain.judging.overlap import judged_on
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.labels.label_requests import LabelRequests
-from edged.domain.lean_dataclasses import dataclass
 from edged.host.turns import TurnThreads
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edged.domain.audit_chain import Link
@@ -10,7 +11,6 @@ from edged.domain.drift.signals import DriftSignal
 from edged.domain.events import Event, EventOfKey
 from edged.domain.judging.latencies import LatencyPercentiles
 from edged.domain.judging.metrics import QualityFigures
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.anomaly_rules import AlarmFigures
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.message import Message, SparseMessage
@@ -402,8 +402,8 @@ class StoredStatus(Message):
     model: StoredModel = StoredModel()
     drift: DriftStatus | None = None
     stuck: int | None = None
-    training: StoredTraining = StoredTraining()
-    outbox: OutboxBacklog = OutboxBacklog()
+    training: StoredTraining = field(default_factory=StoredTraining)
+    outbox: OutboxBacklog = field(default_factory=OutboxBacklog)
     engine: str | None = None
     host: BoardVitals | None = None
     flash: FlashPace | None = None

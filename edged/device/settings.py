@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from edged.config import loader
 from edged.config.retired import RETIRED, retired_key
 from edged.config.streams import PREFIX
 from edged.domain.json_fields import JsonObject
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.messages.requests import settable
 from edged.domain.training.message import Message
 from edged.errors import ConfigError

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +24,7 @@ from edged.device.one_stream import RunningStream
 from edged.device.startup.first_opening import FirstOpenings
 from edged.device.startup.open_state import open_state, record_failed_start
 from edged.domain.events import StreamFailed
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError, CorruptError, EdgedError, RefusedError, from_system
-from edged.host import heap
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.files.damaged_database import rename_damaged
 from edged.storage.models.registry import Registry
@@ -183,8 +183,7 @@ class SeveralStreams(Listener):
         parts.session.start()
         for stream in self.streams.values():
             stream.announce_start()
-        heap.freeze()
-        heap.trim()
+        gc.freeze()  # as `Device.start`
         parts.notifier.ready()
         for stream in self.streams.values():
             stream.events.ready()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import cast
 
 from edged.domain.json_fields import JsonObject
 from edged.domain.judging.verdict import Verdict
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.training_run import ModelData
 from edged.errors import CorruptError

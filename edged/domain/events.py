@@ -6,9 +6,9 @@ Names and fields are public: `edged.domain.messages.sent` describes them, and th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message, SparseMessage
 
 if TYPE_CHECKING:

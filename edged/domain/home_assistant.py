@@ -10,9 +10,8 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject

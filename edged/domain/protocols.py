@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, Form
 
 if TYPE_CHECKING:

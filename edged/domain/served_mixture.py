@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.schema import Task
 from edged.domain.training.message import Message
 

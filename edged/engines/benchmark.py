@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.errors import TrainingError

@@ -17,9 +17,9 @@ Where the figures are from:
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.host.kernel_files import number, text
 
 UNDER_VOLTAGE, CAPPED, THROTTLED, SOFT_LIMIT = 1 << 0, 1 << 1, 1 << 2, 1 << 3

@@ -7,9 +7,9 @@ more. Source: cgroups(7) and systemd's rules for delegation (`Delegate=` in syst
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.host.kernel_files import own_group
 
 MOUNT = Path("/sys/fs/cgroup")

@@ -6,9 +6,9 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.logs import get_logger
 
 if TYPE_CHECKING:

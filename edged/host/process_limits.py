@@ -13,11 +13,10 @@ import resource
 import signal
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import EdgedError
-from edged.host import time_slice
 
 # ioprio_set(2) has no wrapper in the C library; its number depends on kernel and word size.
 _IOPRIO_SET = {
@@ -55,7 +54,6 @@ def apply(limits: ChildLimits) -> list[str]:
     afterwards inherit them. Importing numpy starts threads, so this comes first.
     """
     warnings: list[str] = []
-    time_slice.request_slice(0.0)  # those of the parent are short
     if limits.nice:
         _try(warnings, f"nice {limits.nice}", lambda: os.nice(limits.nice))
     if limits.idle_cpu:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.logs import get_logger
 
 if TYPE_CHECKING:

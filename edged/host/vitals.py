@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from edged.clock import Clock, SystemClock
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.host.board import BoardReader
 from edged.host.kernel_files import text

@@ -8,13 +8,13 @@ import secrets
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import BrokerError, ConfigError
 from edged.mqtt.client.connection import SocketClient
 from edged.mqtt.topics import Topics

@@ -28,7 +28,6 @@ from edged.errors import (
     StorageError,
     TrainingError,
 )
-from edged.host import heap
 from edged.host.cpu_affinity import fitting, for_training
 from edged.host.process_limits import ChildLimits, apply, die_with_parent
 from edged.storage.files.atomic import scratch
@@ -41,7 +40,6 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 def main() -> int:
     """Entry point of the process."""
-    heap.freeze()
     die_with_parent()
     pipe = DaemonPipe()
     try:

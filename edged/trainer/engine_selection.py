@@ -13,11 +13,10 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.engines import candidates, reason_for, usual_engine
 from edged.engines.benchmark import Timing, Workload, measure

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,6 @@ from edged.domain.federated.feddyn import moved_on, pulled
 from edged.domain.federated.head_statistics import HeadStatistics, NetworkStatistics
 from edged.domain.federated.personal_layers import fitting, is_personal, only
 from edged.domain.federated.privacy import clipped, noised, norm
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.protocols import Anchor, LearningRate
 from edged.domain.training.weight_deltas import Coding, code, decode, difference
 from edged.errors import NoDataError, RefusedError

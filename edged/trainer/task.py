@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.batch_pool import LabelForm
 from edged.domain.training.learner_state import MemoryRules
 from edged.engines import open_engine

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from edged.bundles.graph.writer import Writer, untrainable
-from edged.domain.lean_dataclasses import dataclass
 
 __all__ = [
     "BATCH",

@@ -6,6 +6,7 @@ import difflib
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from edged.bundles.graph.edit import reads
 from edged.bundles.graph.ort_format import LEVELS, write_optimised
 from edged.bundles.source import foreign
 from edged.bundles.source.normalise import parameter_names, read_model
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, SUFFIXES, model_in
 from edged.domain.training.message import SparseMessage
 from edged.engines import model_parameters, open_engine

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ from edged.bundles.export.int8 import Quantiser, left_in_float32, scale_name, wh
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.ort_format import SUFFIX, initializers, write_optimised
 from edged.domain.bundle_contents import Slot, StoredForm
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, INT8, Form
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import raw_offsets

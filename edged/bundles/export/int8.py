@@ -8,6 +8,7 @@ layers stays float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.graph.edit import consumed, node, reads
 from edged.domain.judging.quantised import quantise
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import BundleError
 
 # Convolutions of onnxruntime's CPU take unsigned weights alone. In products x86 without VNNI adds pairs of

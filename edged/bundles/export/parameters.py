@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from edged.bundles.export.forms import BASE
 from edged.bundles.graph.external_data import set_apart
 from edged.bundles.inspect import Parameter
 from edged.bundles.source.contents import ModelContents, held_in
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, INT8
 from edged.domain.training.message import Message
 from edged.engines.native import checkpoint as training_checkpoint

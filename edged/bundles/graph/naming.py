@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.nearest import one_of
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import ConfigError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.optimizers import COMMON, DEFAULTS, OPTIMIZERS
 from edged.engines.portable.optimizer import OptimizerInputs
 from edged.errors import ConfigError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-
-from edged.domain.lean_dataclasses import dataclass
+from dataclasses import dataclass
 
 # A tensor of at least this many elements is a group of its own: joining its gradient with others would
 # copy it, which costs more than the few nodes that joining saves.

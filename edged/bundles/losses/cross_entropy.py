@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from onnx import helper, numpy_helper
 from edged.bundles.graph.edit import node
 from edged.bundles.losses.builtin import label_of
 from edged.domain.bundle_contents import LossOptions
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.bundles.graph.edit import node
 from edged.bundles.losses.cross_entropy import CrossEntropy
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     import onnx

@@ -12,6 +12,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ from edged.bundles.graph.writer import Writer
 from edged.bundles.losses import block
 from edged.bundles.losses.builtin import OUTPUT, copied
 from edged.bundles.source.normalise import parameter_names
-from edged.domain.lean_dataclasses import dataclass
 from edged.engines.native import api
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError, UnavailableError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,7 +19,6 @@ from edged.bundles.losses.custom import CustomLoss
 from edged.bundles.losses.experts_loss import ExpertsCrossEntropy
 from edged.bundles.losses.function import FunctionLoss
 from edged.domain.bundle_contents import LossOptions, WeightedLoss
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class LossTerm:
     write: Callable[[Mapping[str, str]], Nodes]
     weight: float = 1.0
     general: bool = False
-    options: LossOptions = LossOptions()
+    options: LossOptions = field(default_factory=LossOptions)
 
 
 @dataclass(frozen=True)

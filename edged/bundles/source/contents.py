@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.external_data import values_of
 from edged.bundles.source.normalise import read_model
-from edged.domain.lean_dataclasses import dataclass
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.native.checkpoint import TrainingCheckpoint
 from edged.engines.portable.state import STATE_FILE

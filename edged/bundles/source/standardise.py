@@ -12,6 +12,7 @@ The four vectors are parameters, frozen in training: an engine can overwrite the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from edged.bundles.graph.edit import node, refuse_taken, rename_reads, rename_writes
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import TARGET_MEAN
 from edged.errors import BundleError
 

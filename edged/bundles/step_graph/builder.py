@@ -12,6 +12,7 @@ is split or copied.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import onnx
@@ -25,7 +26,6 @@ from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.losses.builtin import OUTPUT
 from edged.bundles.step_graph import guidance, optimizer_updates
 from edged.bundles.step_graph.training_graph import LOSS, TrainingGraph
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import BundleError
 
 if TYPE_CHECKING:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edged.device.events import Events
 from edged.device.ingest import IngestNotices, Joiner, SampleDecoder
 from edged.domain.commits.commit_group import CommitGroup
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.admission import AdmissionControl
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading, Reading

@@ -7,11 +7,11 @@ import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.admin.backup import back_up, restore
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.errors import RefusedError, StorageError
 from edged.storage.backup.backup import BackupReport, RestoreReport

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from edged.device.admin.stopped_device import lock_state
 from edged.device.ingest.import_feed import finish, store_part
 from edged.device.startup.bootstrap import open_samples, with_context
 from edged.domain.commits.imported import ImportProgress
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal.audit_log import AuditLog

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.promotion.summary import StoredSummary
 from edged.device.reports import StoredTraining, StreamLine
 from edged.domain.judging.verdict import Verdict
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.guards import TrainingPause
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.training_run import RunResult

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +37,6 @@ from edged.domain.federated.masking import (
     to_ring,
 )
 from edged.domain.federated.participation import pause_before
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.weight_deltas import decode
 from edged.errors import RefusedError, RejectedUpdateError
 from edged.mqtt import update_encoding

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.domain.events import Event

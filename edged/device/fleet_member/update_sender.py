@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import FleetTopics, Receipts, UpdateHeader
 from edged.domain.federated.participation import pause_before
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.config import FleetConfig

@@ -6,7 +6,7 @@ import json
 import socket
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
@@ -24,7 +24,6 @@ from edged.domain.home_assistant import (
     prediction_state,
     topic,
 )
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import StorageError
 from edged.logs import get_logger
 

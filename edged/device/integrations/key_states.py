@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.home_assistant import labelling_state, prediction_state
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.arrivals import KeyArrivals
 from edged.domain.training.message import Message
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.device.events import Extension
 from edged.domain.events import TrainingFinished
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import LabelReading
 from edged.domain.training.label_review import SampleMap, SuspectLabel
 from edged.domain.training.trainer_messages import ReviewLabels

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.commands.rules import TokenBucket
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, StorageError
 from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger

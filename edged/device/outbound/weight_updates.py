@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.update_manifest import UpdateBase, UpdateDescription, UpdateSamples
 from edged.domain.training.weight_deltas import Coding, changes, code, decode, fingerprint
 from edged.errors import RefusedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,6 @@ from edged.domain.judging.gate import Evidence, GateRules, judge_recalled
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
 from edged.domain.labels.label_trust import LabelTrust
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import INT8
 from edged.errors import EdgedError
 from edged.host.timeout import within

@@ -10,6 +10,7 @@ Safe to call from several threads.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from edged.device.promotion.candidate_store import discard
@@ -22,7 +23,6 @@ from edged.domain.events import (
     TrainingPaused,
 )
 from edged.domain.judging.refusal_streak import RefusalStreak
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.training_run import JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.device.events import Listener
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.errors import StorageError
 from edged.logs import get_logger

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.device.promotion.summary import stored_summary
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.device.promotion.summary import StoredSummary

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import CHECK_SECONDS, Recovery, recover, renumber, unfinished
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import BundleError, ConfigError, CorruptError, StorageError
 from edged.host.time_sync import boot_id
 from edged.logs import get_logger

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, EdgedError, StorageError
 from edged.logs import get_logger
 from edged.storage.backup import restore

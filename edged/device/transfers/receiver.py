@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.device.events import Extension
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import SparseMessage
 from edged.errors import EdgedError
 from edged.logs import get_logger

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.routing import Route, Router
@@ -10,7 +11,6 @@ from starlette.routing import Route, Router
 from edged.device.web.http.guard import Guard
 from edged.device.web.http.routes import GuardedRoute, Login, nothing_here
 from edged.device.web.page.page import Assets
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from collections import Counter

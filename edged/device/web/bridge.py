@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from edged.device.web.http.errors import HttpError
 from edged.domain.commits.commit_group import Submission
 from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
 from edged.domain.judging.predictions import Predictions
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import EdgedError, RefusedError
 
 if TYPE_CHECKING:

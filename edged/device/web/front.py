@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from edged.device.events import Extension, Listener
 from edged.device.web.http.authentication import Tokens
 from edged.device.web.http.own_certificate import fingerprint
 from edged.device.web.http.sockets import Sockets
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import EdgedError, UnavailableError
 from edged.lazy_imports import lazily
 from edged.logs import get_logger

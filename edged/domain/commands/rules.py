@@ -6,10 +6,10 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from edged.domain.json_fields import JsonObject
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError, EdgedError, RefusedError
 
 Request = Mapping[str, Any]

@@ -13,11 +13,11 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edged.domain.commands.rules import parse
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:

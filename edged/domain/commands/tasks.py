@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from edged.domain.commands.rules import State
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message, SparseMessage
 from edged.domain.training.trainer_messages import RunProgress
 

@@ -15,9 +15,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import field
-
-from edged.domain.lean_dataclasses import dataclass
+from dataclasses import dataclass, field
 
 QUIET = 0.25  # seconds without a message after which none is expected, however fast they came
 GAPS = 8  # as many times the gap between messages: random arrivals exceed it once in 3,000 gaps

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Batch
 
 if TYPE_CHECKING:

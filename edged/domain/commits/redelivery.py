@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edged.domain.lazy_zeros import lazy_zeros
-
 Packet = tuple[int, int]
 
 
@@ -30,8 +28,8 @@ class Redelivery:
     """
 
     def __init__(self, recent: Sequence[Packet], window: int) -> None:
-        self._mids = lazy_zeros(window, np.uint16)  # 0, which is no message's, where there is none yet
-        self._checksums = lazy_zeros(window, np.uint32)
+        self._mids = np.zeros(window, np.uint16)  # 0, which is no message's, where there is none yet
+        self._checksums = np.zeros(window, np.uint32)
         self._count = 0
         self._window = window
         self.stored(recent)

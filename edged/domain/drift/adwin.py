@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from math import isfinite, log, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edged.domain.drift.signals import DRIFT, NONE, WARNING, Level, require, unreadable
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Self

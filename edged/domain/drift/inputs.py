@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +23,6 @@ from edged.domain.drift.signals import (
     unreadable,
 )
 from edged.domain.drift.two_sample import Cells, correlation_time, holm, ks_distance, ks_p_value
-from edged.domain.lazy_zeros import lazy_zeros
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
@@ -110,8 +108,8 @@ class InputDrift:
         require(features >= 1, "inputs", "at least one feature")
         self.features = features
         self.rules = InputRules() if rules is None else rules
-        self._reference = lazy_zeros((self.rules.reference, features), np.float32)
-        self._recent = lazy_zeros((self.rules.recent, features), np.float32)
+        self._reference = np.zeros((self.rules.reference, features), np.float32)
+        self._recent = np.zeros((self.rules.recent, features), np.float32)
         self._cooldown = Cooldown(self.rules.reference)
         self._prepared: list[_Feature] = []
         self._gathered = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from edged.domain.drift.adwin import CorrelatedADWIN
 from edged.domain.drift.inputs import InputDrift, InputRules
 from edged.domain.drift.signals import NONE, Cooldown, DriftSignal, unreadable
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

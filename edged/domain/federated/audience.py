@@ -6,12 +6,12 @@ Coordinator and device read the same rules from the round, so both know which gr
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Annotated
 
 from edged.domain.json_fields import Count, JsonFields, Name, ShortText, ShortTexts, read_dataclass
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.guards import is_quiet
 
 DAY_SECONDS = 86_400

@@ -8,11 +8,11 @@ learning", 2022; He et al., "AFL: a single-round analytic approach for federated
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, NoDataError
 
 if TYPE_CHECKING:

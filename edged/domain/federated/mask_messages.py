@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from edged.domain.federated.masking import SHARE_BYTES
@@ -25,7 +25,6 @@ from edged.domain.json_fields import (
     read_dataclass,
     read_object,
 )
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import RejectedUpdateError
 
 JOIN, SHARES, UNMASK, ROSTER = "join", "shares", "unmask", "roster"

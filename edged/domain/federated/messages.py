@@ -15,7 +15,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -38,7 +38,6 @@ from edged.domain.json_fields import (
     read_dataclass,
     read_object,
 )
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError, RejectedUpdateError
 
 if TYPE_CHECKING:

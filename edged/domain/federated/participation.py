@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.privacy import PrivacyLedger
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.errors import ConfigError
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Quality, RoundAnnouncement
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import TrainingOrder
 from edged.domain.training.training_run import Candidate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Literal
 
@@ -15,7 +15,6 @@ from edged.domain.json_fields import (
     ShortTexts,
     read_dataclass,
 )
-from edged.domain.lean_dataclasses import dataclass
 
 Dtype = Literal["float32", "float16", "int8"]
 

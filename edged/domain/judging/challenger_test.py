@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from edged.domain.judging.paired_test import compare
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

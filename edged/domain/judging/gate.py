@@ -8,6 +8,7 @@ holdout, and on what is kept of earlier regimes, so that it does not pay for the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from edged.domain import outcomes
 from edged.domain.judging.paired_test import PairedComparison, compare
 from edged.domain.judging.verdict import Verdict, refuse
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.domain.stream.schema import Task

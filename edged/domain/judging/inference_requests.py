@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

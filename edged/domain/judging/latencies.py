@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from edged.domain.lazy_zeros import lazy_zeros
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.training.message import Message
 
@@ -37,7 +36,7 @@ class Latencies:
 
     def __init__(self) -> None:
         self._counter: LatencyCounter | None = None
-        self._ring = lazy_zeros(LATENCIES, np.float64)
+        self._ring = np.zeros(LATENCIES, np.float64)
         self._count = 0
 
     def add(self, seconds: NDArray[np.float64]) -> None:

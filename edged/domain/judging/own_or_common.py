@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import TYPE_CHECKING
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.errors import CorruptError
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import erfc, exp, lgamma, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.quantiles import quantiles
 

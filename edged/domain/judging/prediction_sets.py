@@ -13,12 +13,12 @@ is made up for while it is recent, or it would spoil the time after. What stays 
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError
 
 if TYPE_CHECKING:

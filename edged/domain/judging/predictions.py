@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import inf, isfinite, sqrt
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.judging.outputs import errors
-from edged.domain.lazy_zeros import lazy_zeros
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.open_classes import OpenClasses
 
 if TYPE_CHECKING:
@@ -92,12 +90,12 @@ class RecentAnswers:
         self._schema = schema
         self._size = size
         # Offsets are kept plus 1, as those of none are 0.
-        self._offsets = lazy_zeros(size, np.int64)
-        self._versions = lazy_zeros(size, np.int64)
-        self._answers, self._shadows, self._repeated = lazy_zeros((3, size, width), np.float32)
-        self._shadow_of = lazy_zeros(size, np.int64)
+        self._offsets = np.zeros(size, np.int64)
+        self._versions = np.zeros(size, np.int64)
+        self._answers, self._shadows, self._repeated = np.zeros((3, size, width), np.float32)
+        self._shadow_of = np.zeros(size, np.int64)
         self._experts: NDArray[np.float32] | None = None
-        self._experts_of = lazy_zeros(size, np.int64)
+        self._experts_of = np.zeros(size, np.int64)
         self._promise: Promise | None = None
 
     def remember(self, made: Predictions, repeated: NDArray[np.float32] | float = np.nan) -> None:
@@ -111,7 +109,7 @@ class RecentAnswers:
         if made.experts is not None:
             shape = (self._size, *made.experts.shape[1:])
             if self._experts is None or self._experts.shape != shape:
-                self._experts = lazy_zeros(shape, np.float32)
+                self._experts = np.zeros(shape, np.float32)
                 self._experts_of.fill(0)
             self._experts[place] = made.experts
             self._experts_of[place] = made.offsets + 1
@@ -180,7 +178,7 @@ class LiveQuality:
     """
 
     def __init__(self, window: int = 1000) -> None:
-        self._ring = lazy_zeros(window, np.float64)
+        self._ring = np.zeros(window, np.float64)
         self.count = 0
 
     def add(self, wrong: NDArray[np.float64]) -> None:

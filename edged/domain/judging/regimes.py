@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.drift.two_sample import holm, ks_distance, ks_p_value
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.training.message import Message
 from edged.errors import CorruptError, TrainingError

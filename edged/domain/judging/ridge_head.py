@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.judging.outputs import log_likelihoods, probabilities
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.served_mixture import LinearHead
 
 if TYPE_CHECKING:

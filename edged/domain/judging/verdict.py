@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, Form
 from edged.domain.training.message import Message
 

@@ -10,13 +10,13 @@ stretch of label order around the row: what held once need not hold now.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.judging.outputs import probabilities
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.quantiles import quantiles
 from edged.errors import TrainingError

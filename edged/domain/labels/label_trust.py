@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.judging.verdict import Verdict
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.outcomes import suspect_labels
 from edged.domain.stream.quantiles import quantiles
 

@@ -14,15 +14,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from math import comb, log, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
-
-from edged.domain.lazy_zeros import lazy_zeros
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,8 +119,8 @@ class LabelWatch:
 
     def __init__(self, classes: int, size: int) -> None:
         self._size = size
-        self._offsets = lazy_zeros(size, np.int64)  # plus 1
-        self._keys, predicted, sure = lazy_zeros((3, size), np.uint32)
+        self._offsets = np.zeros(size, np.int64)  # plus 1
+        self._keys, predicted, sure = np.zeros((3, size), np.uint32)
         self._predicted, self._sure = predicted.view(np.int32), sure.view(np.float32)
         self._score = np.zeros((classes, classes))
         self._usual = np.full((classes, classes), USUAL)

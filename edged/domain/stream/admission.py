@@ -6,11 +6,11 @@ All times are seconds; `now` is Unix time, `monotonic` never goes back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.stuck_sensors import FlatlineDetector, StuckSensor
 

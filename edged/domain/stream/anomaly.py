@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.anomaly_rules import AlarmChange, AlarmFigures, AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.extreme_values import SpotThreshold
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edged.domain.lean_dataclasses import dataclass
+from dataclasses import dataclass
 
 SILENT_SECONDS = 10.0  # a sensor is silent after this long at least ...
 SILENT_TIMES = 5.0  # ... and so many times its usual pause

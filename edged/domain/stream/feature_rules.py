@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from edged.domain.lean_dataclasses import dataclass
 
 Time = Literal["hour_of_day", "day_of_week"]
 Change = Literal["difference", "rate", "log"]

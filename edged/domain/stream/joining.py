@@ -12,10 +12,10 @@ import math
 import time
 from array import array
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.domain.commits.commit_group import JoinChanges
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:

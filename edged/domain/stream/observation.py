@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import LabelReading, Reading
 
 if TYPE_CHECKING:

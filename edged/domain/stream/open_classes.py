@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import RefusedError, RejectedSampleError
 
 if TYPE_CHECKING:

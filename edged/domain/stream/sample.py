@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

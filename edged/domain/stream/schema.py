@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.nearest import did_you_mean, one_of
 from edged.domain.stream.open_classes import OpenClasses
 from edged.errors import ConfigError, RejectedSampleError

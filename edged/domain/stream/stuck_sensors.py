@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

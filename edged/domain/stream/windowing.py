@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Reading
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.schema import Schema
 from edged.domain.training.message import Message
 

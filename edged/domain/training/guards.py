@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 
 if TYPE_CHECKING:

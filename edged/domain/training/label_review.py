@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from edged.domain.lean_dataclasses import dataclass
+from dataclasses import dataclass
+
 from edged.domain.training.message import Message
 
 

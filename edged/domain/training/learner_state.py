@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.training.replay import BalancedReservoir, Recent, Reservoir, reservoir_of
 from edged.domain.training.weight_averaging import Average

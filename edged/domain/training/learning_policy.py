@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.training_run import RunOptions
 
 # Part of the share of new rows that is left where no answer is wrong; from this error on it is whole.

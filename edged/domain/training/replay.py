@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject

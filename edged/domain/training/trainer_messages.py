@@ -5,11 +5,10 @@ Both are of one version, so their JSON may change.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar, get_args
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.label_review import LabelReview
 from edged.domain.training.message import Message
 from edged.domain.training.training_run import (

@@ -7,13 +7,12 @@ public or on the disk, and keeps its names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.judging.verdict import Verdict
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message, SparseMessage
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edged.domain.lean_dataclasses import dataclass
+from dataclasses import dataclass
 
 FEWEST = 20  # new labels, below which not even a drift starts a run
 SCARCE = 4  # times as many samples as labels are waited for: then half as many labels are enough

@@ -10,8 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from edged.domain.lean_dataclasses import dataclass
+from dataclasses import dataclass
 
 ENOUGH = 10.0  # times the labels that start a run: more make it no more urgent
 DRIFTED = 10.0  # what a drift, or quality that has fallen, adds: the model is wrong now

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.bundle_contents import FileEntry
 from edged.domain.json_fields import JsonFields
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message, SparseMessage
 from edged.errors import CorruptError
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, ModelError
 
 Floats = NDArray[np.float32]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD, Slot
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32
 from edged.domain.training.message import Message
 from edged.engines.onnx.base_model import BaseModel

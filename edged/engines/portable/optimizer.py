@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.engines.runtime.lr_schedule import rate_at
 

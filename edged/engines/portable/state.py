@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.engines.native import checkpoint
 from edged.engines.native.checkpoint import TrainingCheckpoint
 from edged.errors import CorruptError

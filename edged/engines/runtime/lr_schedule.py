@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.protocols import LearningRate
 from edged.errors import CorruptError
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.errors import CorruptError, RefusedError, RejectedUpdateError, StorageError, TrainingError
 from edged.fleet.rules.rounds import Phase

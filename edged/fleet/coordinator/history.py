@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.logs import get_logger
 from edged.storage.files.atomic import DISK, disk_errors, fsync_directory
 

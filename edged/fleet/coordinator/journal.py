@@ -10,13 +10,12 @@ masks/<n>           what devices have said of its masks; what they add up to lie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.federated.messages import split
 from edged.domain.federated.settings import BaseModelInfo
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message, SparseMessage
 from edged.errors import CorruptError

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message
 from edged.fleet.rules.rounds import Phase

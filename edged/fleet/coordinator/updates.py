@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Receipts, UpdateHeader
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import SparseMessage
 from edged.errors import CorruptError, RejectedUpdateError, StorageError
 from edged.fleet.coordinator.inbox import PartialUpdates

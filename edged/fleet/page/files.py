@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from urllib.parse import urlsplit
 
 from edged.charts.html import DESIGN, design
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError, StorageError
 
 FOLDER = Path(__file__).with_name("static")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, RejectedUpdateError
 
 if TYPE_CHECKING:

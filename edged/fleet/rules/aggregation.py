@@ -8,12 +8,11 @@ asynchronous aggregation" (2022).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import NoDataError
 
 if TYPE_CHECKING:

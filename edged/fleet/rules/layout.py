@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.weight_deltas import Coded, Floats, Weights, decode
 from edged.errors import CorruptError
 

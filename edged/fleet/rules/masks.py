@@ -6,7 +6,7 @@ joining -> sharing -> collecting -> unmasking. A device that falls silent in one
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -32,7 +32,6 @@ from edged.domain.federated.masking import (
     places,
     threshold,
 )
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, RejectedUpdateError
 from edged.signing import AgreementKey, keystream
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.audience import BUDGET_USED, DAY_SECONDS, Hours
-from edged.domain.lean_dataclasses import dataclass
 from edged.fleet.rules.rounds import FleetState, trial
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.federated.settings import BaseModelInfo
-from edged.domain.lean_dataclasses import dataclass
 from edged.fleet.rules.admission import KnownRound
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -15,7 +15,6 @@ import numpy as np
 
 from edged.domain.federated.head_statistics import HeadStatistics, NetworkStatistics, length, spread
 from edged.domain.federated.settings import LastLayer, StatisticsSettings
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import MIX_WEIGHTS
 from edged.domain.training.weight_deltas import fingerprint
 from edged.errors import ConfigError, CorruptError, RejectedUpdateError

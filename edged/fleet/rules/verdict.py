@@ -9,12 +9,10 @@ three or more at least one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

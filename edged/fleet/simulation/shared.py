@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from edged.config import Config, FleetConfig, TrainingConfig
 from edged.domain.federated.messages import Quality
 from edged.domain.federated.settings import Encoding, RoundSettings
 from edged.domain.judging.outputs import answers, errors, probabilities
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Batch, Window
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description, base_model

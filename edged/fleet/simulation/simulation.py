@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -17,7 +18,6 @@ from pydantic import ValidationError
 
 from edged.domain.federated.audience import DeviceFacts, GroupRule, group_of
 from edged.domain.federated.settings import RoundSettings
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.schema import Schema
 from edged.errors import ConfigError, EdgedError
 from edged.fleet.config import CoordinatorConfig, StatisticsSection, TrainSection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from edged.device.pipeline import Host, Pipeline
 from edged.device.startup.bootstrap import open_samples
 from edged.domain.federated.personal_layers import fitting, only
 from edged.domain.federated.round_orders import KeptUpdate
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.trainer_messages import Setup
 from edged.domain.training.training_run import RunOptions
 from edged.fleet.simulation.attacks import HarmfulTrainer

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-
-from edged.domain.lean_dataclasses import dataclass
 
 
 def paho_properties(packet_type: int) -> Properties:

@@ -7,11 +7,10 @@ message brings others; a message that brings nothing usable is refused with the 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from edged.config.features import LabelConfig
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.observation import Observation, Seen
 from edged.domain.stream.value_words import number_of
 from edged.errors import RejectedSampleError

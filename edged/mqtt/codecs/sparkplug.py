@@ -9,11 +9,10 @@ themselves: a moment that does not have all features is refused.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edged.clock import Clock, SystemClock
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import RejectedSampleError
 from edged.logs import get_logger
 from edged.mqtt.codecs.objects import ReadingFields, check_size

@@ -17,11 +17,11 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from edged import __version__
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.backup import archive

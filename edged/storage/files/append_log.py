@@ -10,10 +10,10 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files.atomic import DISK, disk_errors, fsync_directory, make_directory

@@ -15,11 +15,11 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.bundle_contents import FileEntry
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, EdgedError, StorageError
 from edged.storage.files.checksummed_json import read_sealed, seal
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.logs import get_logger
 
 if TYPE_CHECKING:

@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.audit_chain import AuditEntry, Link, hash_of, verify
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files import atomic

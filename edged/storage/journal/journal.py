@@ -6,12 +6,12 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from edged.domain.audit_chain import AuditEntry, Link
 from edged.domain.commands.rules import OPEN
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.training_run import RunCause, RunEnd
 from edged.errors import StorageError
 from edged.storage.files.checked_table import CheckedTable

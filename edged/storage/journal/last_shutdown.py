@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError
 from edged.storage.files.atomic import publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from edged.domain.bundle_contents import entry_of
 from edged.domain.json_fields import JsonFields
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.update_manifest import TransferManifest
 from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import disk_errors

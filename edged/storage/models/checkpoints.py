@@ -10,12 +10,12 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import StorageError
 from edged.storage.files import atomic
 

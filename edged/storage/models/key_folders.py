@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from edged.domain.judging.own_or_common import ContestState
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.errors import StorageError, TrainingError
 from edged.storage.files import atomic

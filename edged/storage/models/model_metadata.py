@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged import __version__
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import SUFFIXES
 from edged.engines.onnx.metadata import PREFIX, input_width, with_metadata
 from edged.errors import CorruptError, StorageError, TrainingError

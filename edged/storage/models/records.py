@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.judging.verdict import Verdict
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.model_files import FLOAT32, Form, model_in
 from edged.domain.training.message import Message
 from edged.domain.training.training_run import ModelData

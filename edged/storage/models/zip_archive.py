@@ -14,11 +14,10 @@ from __future__ import annotations
 import struct
 from binascii import crc32
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, RefusedError
 
 _LOCAL = struct.Struct("<4s5H3I2H")

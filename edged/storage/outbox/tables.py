@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.storage.files.database import connect, json_list, require_version, translated
 

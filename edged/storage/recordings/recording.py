@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 from edged.storage.recordings.rows import LeftOut
 

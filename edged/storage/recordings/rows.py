@@ -8,14 +8,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.nearest import did_you_mean
 from edged.errors import ConfigError
 

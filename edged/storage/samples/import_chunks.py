@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from edged.domain.audit_chain import AuditEntry
 from edged.domain.commits.imported import ImportProgress
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.sample import Batch
 from edged.errors import CorruptError
 from edged.storage.files import atomic

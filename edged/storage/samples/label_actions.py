@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.labels.held_labels import HeldLabel
-from edged.domain.lean_dataclasses import dataclass
 from edged.logs import get_logger
 
 if TYPE_CHECKING:

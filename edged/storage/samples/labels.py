@@ -9,9 +9,9 @@ a sample whose label has been changed more often than allowed loses it, and is l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.storage.files.database import json_list
 from edged.storage.samples.checksum import checksum_with
 from edged.storage.samples.rows import WITHDRAWN

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.clock import Ages
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files import database

@@ -8,14 +8,13 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.open_classes import counted
 from edged.domain.stream.sample import Rejected, StoredSample, Window

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.open_classes import counted
 from edged.storage.files import database
 from edged.storage.samples import stored_classes

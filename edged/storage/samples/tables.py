@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import CorruptError, StorageError
 from edged.storage.files.database import transaction, translated
 from edged.storage.samples import imports, joined_values, label_actions, open_windows, stored_classes

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.temporal_context import pad
 from edged.storage.files.database import json_list
 from edged.storage.samples.checksum import CHECKED, is_whole

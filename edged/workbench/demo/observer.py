@@ -6,12 +6,11 @@ import collections
 import json
 import threading
 import time
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import TrainingError
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ make of it, and how both change over the stream is in `docs/studies/plant.md`, w
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
 

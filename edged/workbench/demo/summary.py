@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 
 

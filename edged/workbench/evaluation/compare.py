@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from edged.charts.figures import figure, percent, plain
 from edged.charts.html import document, table
 from edged.charts.lines import ChartLine, LineChart, Marks
 from edged.domain.judging.paired_test import block_bootstrap
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationHistory, EvaluationReport, Gain
 

@@ -6,10 +6,10 @@ Rows are positions in the recorded stream, from 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.domain.drift.signals import DriftSignal
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message, SparseMessage
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.messages.encoding import json_ready
 from edged.errors import ConfigError, EdgedError
 from edged.storage.files.atomic import disk_errors

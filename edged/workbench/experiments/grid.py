@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.device.startup.bootstrap import HIDDEN, STANDARD
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.standard_bundle import NetworkKind  # noqa: TC001  pydantic reads the annotations
 from edged.domain.training.optimizers import OPTIONS
 from edged.errors import ConfigError

@@ -6,13 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.schema import Schema  # noqa: TC001  likewise
 from edged.domain.training.message import Message, SparseMessage, encode
 from edged.errors import EdgedError

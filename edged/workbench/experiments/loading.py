@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from pydantic import ValidationError
 from edged.config import Config, DeviceConfig
 from edged.config.loader import read_yaml
 from edged.config.problems import all_problems
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 from edged.storage.recordings import read_recording
 from edged.workbench.experiments.config import RecipeFile

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import atan, cos, isfinite, nan, pi, sqrt
 from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, NamedTuple
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.workbench.experiments.grid import Recipe
 from edged.workbench.experiments.job import EpochDone, Shown

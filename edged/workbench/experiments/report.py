@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from edged.charts.experiments import COLOURED, Curve, SeedDots, confusion, curves, histogram, legend, whiskers
 from edged.charts.figures import SHARES, percent, plain, size
 from edged.charts.html import document, table
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import Message
 from edged.workbench.experiments.ranking import FailedRecipe, RankedRecipe
 

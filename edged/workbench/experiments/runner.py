@@ -9,9 +9,9 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.training.message import decode
 from edged.host.child_process import message_in, stop_process
 from edged.workbench.experiments.job import EpochDone, TrialResult

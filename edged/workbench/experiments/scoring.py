@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.judging.metrics import detection, score
 from edged.domain.judging.outputs import answers, errors, unit_scale
-from edged.domain.lean_dataclasses import dataclass
 from edged.workbench.experiments.job import Shown
 
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.protocols import LearningRate
 from edged.domain.training.batch_pool import LabelForm
 from edged.engines import open_engine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.workbench.proposal.machines import LABEL_DOMAINS, Machine, ProposedField, place
 from edged.workbench.proposal.survey import ENOUGH, MOST_WORDS, Topic
 

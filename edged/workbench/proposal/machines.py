@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 from edged.mqtt.topics import matches
 from edged.workbench.proposal.survey import MOST_WORDS, SeenField, Survey, Topic, merged

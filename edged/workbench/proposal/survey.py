@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.line_protocol import parse as parse_lines
 from edged.domain.stream.value_words import KNOWN_WORDS, number_of
 from edged.errors import RejectedSampleError

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from edged.bundles.autodiff.registry import backward
 from edged.bundles.autodiff.rules.windows import Windows, every_tap, padded, tap
 from edged.bundles.autodiff.tape import Adjoint
 from edged.bundles.graph.writer import attributes_of
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     import onnx

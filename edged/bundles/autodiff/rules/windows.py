@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.bundles.autodiff.tape import untrainable
 from edged.bundles.graph.writer import attributes_of
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     import onnx

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edged.device.web.http.errors import HttpError
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import RejectedSampleError
 from edged.mqtt.codecs.json import parse
 from edged.mqtt.field_access import numbers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from edged.device.startup.bootstrap import open_samples
 from edged.device.web.http.errors import HttpError
 from edged.domain.events import AnomalyAlarm
 from edged.domain.judging.outputs import answers, probabilities
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ModelError
 from edged.storage.samples.timeline import TimelineReader
 

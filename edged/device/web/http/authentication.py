@@ -6,11 +6,11 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from edged.domain.commands.rules import TokenBucket
-from edged.domain.lean_dataclasses import dataclass
 from edged.errors import ConfigError
 from edged.storage.web_access import SESSION_SECONDS as PAIRED_SECONDS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edged.domain.drift.signals import Level
@@ -21,7 +21,6 @@ from edged.domain.events import (
     SensorMoves,
     SensorStuck,
 )
-from edged.domain.lean_dataclasses import dataclass
 from edged.domain.stream.arrivals import KeyArrivals
 
 if TYPE_CHECKING:

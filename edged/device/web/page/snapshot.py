@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.device.status_text import attention
 from edged.device.web.page.wanted import wanted
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.device.learning.label_reviews import CheckedLabel, LabelReviews

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.charts.svg import LEFT, TOP, Chart, extent
-from edged.domain.lean_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from edged.charts.svg import Formatter

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from edged import logs
 from edged.device.commands.answers import CommandAnswers
 from edged.device.commands.classes import ClassCommands
+from edged.device.commands.device import PauseCommands, QueryCommands, SettingsCommands
 from edged.device.commands.dispatcher import CommandDispatcher, command_authority
 from edged.device.commands.inbox import CommandInbox
 from edged.device.commands.keys import KeyCommands
 from edged.device.commands.label_reviews import LabelReviewCommands
 from edged.device.commands.labelling import LabelCommands
 from edged.device.commands.models import ModelCommands
-from edged.device.commands.pauses import PauseCommands
-from edged.device.commands.queries import QueryCommands
-from edged.device.commands.settings import SettingsCommands
 from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferCommands
 from edged.device.commands.wipe import WipeCommands
@@ -45,8 +43,8 @@ from edged.host.cpu_affinity import fitting
 from edged.host.scheduler import Timetable
 from edged.host.systemd import LoopWatch
 from edged.host.vitals import VitalsReader
-from edged.mqtt.client.side_connection import SideConnection
-from edged.mqtt.topics import Topics, widest
+from edged.mqtt.client.session import StreamSession
+from edged.mqtt.topics import Topics
 from edged.storage.journal.transfer_staging import TransferStaging
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.installed_bundles import InstalledBundles
@@ -102,7 +100,7 @@ class Assembly:
     def _connect(self) -> None:
         config = self.config
         self.topics = Topics(config.topic_root)
-        self.connection = self._connection()
+        self.stream_session = StreamSession(self.session, self.parts.stream_sessions) if config.name else None
         self.installed = InstalledBundles(config.storage.dir)
         self.bundles = ActiveBundle(self._state.bundle, self.installed, self.registry, config.model.keys)
         self.updates = WeightUpdates(config, self.bundles, self.registry)
@@ -129,25 +127,6 @@ class Assembly:
         self.events.add(self.reporter)
         self.events.add(self.outbound)
 
-    def _connection(self) -> SideConnection:
-        """Where messages go that are not to wait behind others while ingest is paused.
-
-        Those are the commands of an only stream; of several streams that one's own messages.
-        """
-        config = self.config
-        if config.name:
-            filters, name = widest(config.stream.all_topics), config.name
-        else:
-            filters, name = [self.topics.requests, self.topics.slashed_requests], "commands"
-        return SideConnection(
-            config.mqtt,
-            self.session,
-            filters,
-            client_id=f"{config.client_id}-{name}",
-            commands=not config.name,
-            peers=self.parts.connections,
-        )
-
     def _open_pipeline(self) -> LivePipeline:
         """The stream of this device, with its threads."""
         config, latencies = self.config, Latencies()
@@ -170,7 +149,7 @@ class Assembly:
         pipeline = LivePipeline(
             self._state,
             host,
-            session=self.connection if config.name else self.session,
+            session=self.stream_session or self.session,
             watchdog=self.watchdog,
             latencies=latencies,
         )
@@ -223,10 +202,7 @@ class Assembly:
 
     def _create_dispatcher(self) -> None:
         config, pipeline, events = self.config, self.pipeline, self.events
-        connection = self.connection
-        answers = CommandAnswers(
-            self.session, self.topics, connection, self.running, config.commands.answer_to
-        )
+        answers = CommandAnswers(self.session, self.topics, self.running, config.commands.answer_to)
         authority = command_authority(
             config.device.id,
             config.commands,
@@ -238,14 +214,7 @@ class Assembly:
             trust=self.first.trust,
         )
         self.inbox = CommandInbox(config.commands, self.clock, answers, self.running, authority)
-        self.pauses = PauseCommands(
-            pipeline,
-            paused=self.paused,
-            outbound=self.outbound,
-            connection=connection,
-            receiver=pipeline.ingestor if config.name else self.inbox,
-            events=events,
-        )
+        self.pauses = PauseCommands(pipeline, paused=self.paused, outbound=self.outbound, events=events)
         staging = TransferStaging(
             config.storage.dir,
             max_bytes=max(config.weights.max_bytes, config.install.max_bytes),

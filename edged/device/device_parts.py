@@ -15,7 +15,7 @@ from edged.host.board import BoardReader
 from edged.host.scheduler import Scheduler
 from edged.host.systemd import Watchdog
 from edged.host.vitals import VitalsReader
-from edged.mqtt.client.session import Session
+from edged.mqtt.client.session import Session, StreamSession
 from edged.mqtt.topics import Topics
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from edged.device.integrations.sparkplug import NodeOfStreams
     from edged.host.systemd import Notifier
     from edged.host.wakeup_queue import WakeupQueue
-    from edged.mqtt.client.side_connection import SideConnection
     from edged.storage.models.registry import Registry
 
 FRESH_SECONDS, FRESH_SHARE = 10.0, 0.9  # that vital signs hold at most, and of the interval of reports
@@ -63,7 +62,7 @@ class DeviceParts:
         )
         self.slot = TrainerSlot()
         self.threads = SharedThreads()
-        self.connections: list[SideConnection] = []
+        self.stream_sessions: list[StreamSession] = []
         self.board_watch = BoardWatch(self.clock, BoardReader(), self.events)
         fresh = FRESH_SHARE * min(config.report.every, FRESH_SECONDS)
         self.vitals = VitalsReader(config.device_dir, clock=self.clock, fresh=fresh)

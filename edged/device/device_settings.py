@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from edged import logs
 from edged.config import loader
 from edged.config.streams import PREFIX, changes_in
-from edged.device.commands.settings import SHOWN
+from edged.device.commands.device import SHOWN
 from edged.device.settings import checked_request, value_of, values_of
 from edged.errors import ConfigError
 from edged.storage.files.atomic import publish_file

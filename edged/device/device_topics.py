@@ -20,7 +20,6 @@ from edged.device.reports import DeviceStatus, Health, StreamLine, StreamsState
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.domain.commands.running import RunningCommands
 from edged.domain.commands.tasks import Handler
-from edged.mqtt.client.side_connection import SideConnection
 from edged.storage.models.trust import Trust
 from edged.storage.sequence import Sequence
 
@@ -86,17 +85,7 @@ class DeviceTopics:
 
     def _create_dispatcher(self) -> None:
         parts, config = self._parts, self._parts.config
-        connection = SideConnection(
-            config.mqtt,
-            parts.session,
-            (parts.topics.requests, parts.topics.slashed_requests),
-            client_id=f"{config.client_id}-commands",
-            commands=True,
-            peers=[],
-        )
-        answers = CommandAnswers(
-            parts.session, parts.topics, connection, self._running, config.commands.answer_to
-        )
+        answers = CommandAnswers(parts.session, parts.topics, self._running, config.commands.answer_to)
         authority = command_authority(
             config.device.id,
             config.commands,

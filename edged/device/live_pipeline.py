@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from edged.device.startup.open_state import OpenState
     from edged.domain.judging.latencies import Latencies
     from edged.host.systemd import Watchdog
-    from edged.mqtt.client.session import Session
-    from edged.mqtt.client.side_connection import SideConnection
+    from edged.mqtt.client.session import Session, StreamSession
 
 
 class LivePipeline(Pipeline):
@@ -37,7 +36,7 @@ class LivePipeline(Pipeline):
         state: OpenState,
         host: Host,
         *,
-        session: Session | SideConnection,
+        session: Session | StreamSession,
         watchdog: Watchdog,
         latencies: Latencies,
     ) -> None:

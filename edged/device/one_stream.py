@@ -57,7 +57,8 @@ class RunningStream(Assembly):
 
     def receive(self, delivery: ReceivedMessage) -> None:
         """Take a message of this stream of several; on the network thread."""
-        self.connection.count(delivery)
+        if self.stream_session is not None:
+            self.stream_session.count(delivery)
         self.pipeline.ingestor.receive(delivery)
 
     def _plan(self) -> None:
@@ -130,7 +131,6 @@ class RunningStream(Assembly):
         self.pipeline.serving.stop()
         self.inbox.stop()
         self.dispatcher.stop()
-        self.pauses.stop()
         self.pipeline.worker.join(8.0)
         self.pipeline.scheduler.client.close()
         self._keep_learning()
@@ -145,7 +145,8 @@ class RunningStream(Assembly):
         self.outbound.stop()
         self._sequence.close()
         self.audit.drain()
-        self.connection.leave()
+        if self.stream_session is not None:
+            self.stream_session.leave()
         self._state.close("damaged" if damaged else "clean_stop", damaged)
 
     def _keep_learning(self) -> None:

@@ -330,7 +330,6 @@ class BufferState(Message):
     bytes: int
     evicted: int
     problem: str | None
-    on_hold: bool
     windows: WindowCounts | None
     outbox: OutboxBacklog
 

@@ -169,7 +169,7 @@ class Settings:
 
 
 class PausedParts:
-    """Names of the paused parts, stored durably: `training`, `serving`, `ingest`."""
+    """Names of the paused parts, stored durably: `training`, `serving`."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

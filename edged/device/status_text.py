@@ -220,15 +220,15 @@ def status_of(messages: Mapping[str, Mapping[str, Any]]) -> StoredStatus | None:
     """The status as far as a device's own messages tell it; None before they have told enough.
 
     `messages` are the newest of each topic below the device's own: `status`, `state/model`,
-    `state/training`, `state/drift`, `state/buffer`, `metrics`.
+    `state/training`, `state/drift`, `metrics`.
     """
-    needed = ("status", "state/model", "state/training", "state/buffer", "metrics")
+    needed = ("status", "state/model", "state/training", "metrics")
     if any(name not in messages for name in needed):
         return None
-    status, model, runs, buffer, metrics = (messages[name] for name in needed)
+    status, model, runs, metrics = (messages[name] for name in needed)
     online = status["state"] == "online"
     problem = metrics.get("problem") if online else None
-    holding = {"ingest": buffer, "serving": model, "training": runs}
+    holding = {"serving": model, "training": runs}
     told = {
         "state": "degraded" if problem else status["state"],
         "problem": problem,

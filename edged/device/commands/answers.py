@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from edged.domain.commands.rules import Answer, Request, State
     from edged.domain.commands.running import RunningCommands
     from edged.mqtt.client.session import Session
-    from edged.mqtt.client.side_connection import SideConnection
     from edged.mqtt.topics import Topics
 
 log = get_logger("edged.control")
@@ -66,23 +65,20 @@ class LocalCommand(abc.ABC):
 class CommandAnswers:
     """Publishes answers where the sender of a command wants them, and acknowledges commands.
 
-    `session` and `topics`: where answers and progress are published. `connection` acknowledges commands on
-    the connection over which they arrived. `running` counts the outcomes. `answer_to`: filters of the topics
-    outside the device's own `response/` that a sender may name.
+    `session` and `topics`: where answers and progress are published. `running` counts the outcomes.
+    `answer_to`: filters of the topics outside the device's own `response/` that a sender may name.
     """
 
     def __init__(
         self,
         session: Session,
         topics: Topics,
-        connection: SideConnection,
         running: RunningCommands,
         answer_to: Sequence[str] = (),
     ) -> None:
         self._answer_to = answer_to
         self._session = session
         self._topics = topics
-        self._connection = connection
         self._running = running
 
     def reject(self, delivery: CommandDelivery, problem: EdgedError, request: Request | None = None) -> None:
@@ -131,7 +127,7 @@ class CommandAnswers:
 
     def acknowledge(self, delivery: Any) -> None:
         """Acknowledge a command to the broker, which then does not redeliver it."""
-        self._connection.acknowledge([delivery])
+        self._session.ack([delivery])
 
 
 def encoded(values: Any) -> bytes:

@@ -103,7 +103,6 @@ class Ingestor:
         self._wake: OwnTurns | SharedTurns = OwnTurns("ingest")
         self._flush_requests = FlushRequests()
         self._stopping = False
-        self._paused = False
         self._forgetting = False
         self.received = 0
         self.overrun = 0
@@ -117,11 +116,9 @@ class Ingestor:
 
         At QoS 1 the broker holds back what has no room, at QoS 0 it is counted and dropped.
         """
-        if not delivery.mid and (self._paused or len(self._inbox) >= self._room):
+        if not delivery.mid and len(self._inbox) >= self._room:
             self.overrun += 1
             return
-        if self._paused and self._inbox and self._inbox[-1].epoch != delivery.epoch:
-            self._inbox.clear()  # the broker delivers them again over this connection
         self._inbox.append(delivery)
         if not self._wake.is_set():
             self._wake.set()
@@ -129,15 +126,15 @@ class Ingestor:
     def submit(self, submission: Submission) -> None:
         """Take readings that come by another way than the broker; from any thread, never waits.
 
-        Raises RefusedError when ingest is paused or stopped, somebody waits for predictions of windows, or
-        too many wait; StorageError while the disk refuses: nobody else would send them again.
+        Raises RefusedError when ingest has stopped, a caller waits for predictions of windows, or too many
+        submissions wait; StorageError while the disk refuses: their sender does not repeat them.
         """
         if self._committer.problem is not None:
             raise StorageError(self._committer.problem)
         if self.windowing is not None and submission.placed is not None:
             raise RefusedError("samples are windows of readings", remedy="send readings to the broker")
-        if self._paused or self._stopping:
-            raise RefusedError("ingest is paused", remedy="send the command resume")
+        if self._stopping:
+            raise RefusedError("the daemon is stopping", remedy="send it again later")
         if len(self._submitted) >= MOST_SUBMITTED:
             raise RefusedError(f"{MOST_SUBMITTED} submissions are waiting already", remedy="send it later")
         self._submitted.append(submission)
@@ -160,15 +157,6 @@ class Ingestor:
         """
         self._forgetting = True
         self.flush()
-
-    def pause(self) -> None:
-        """Stop accepting messages: the broker keeps those that are not acknowledged, and all later ones."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Accept the messages that arrived during the pause, and all later ones."""
-        self._paused = False
-        self._wake.set()
 
     @property
     def waiting(self) -> int:
@@ -205,16 +193,13 @@ class Ingestor:
 
     def _turn(self, *, woken: bool) -> None:
         deliveries: list[Delivery] = []
-        if woken and not self._paused:
+        if woken:
             self._gather()
         self._wake.clear()
         asked, flushed = self._flush_requests.start_turn(), False
         try:
-            importing = self._imports is not None and not self._paused and self._imports.waiting()
-            if self._paused:
-                if self._stopping:
-                    self._inbox.clear()  # not acknowledged: the broker has them
-            elif self._inbox:
+            importing = self._imports is not None and self._imports.waiting()
+            if self._inbox:
                 deliveries = self._pop_deliveries()
                 self.ingest_messages(deliveries)
             self._ingest_submitted()
@@ -328,7 +313,7 @@ class Ingestor:
 
     def _ingest_due(self) -> None:
         """Samples by the clock, whose time has come without a message."""
-        if self._paused or not self.joiner.needed:
+        if not self.joiner.needed:
             return
         self._restore()
         readings = self.joiner.tick()

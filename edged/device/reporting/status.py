@@ -208,7 +208,6 @@ class StatusCollector:
             bytes=counters.bytes,
             evicted=counters.evicted,
             problem=self._pipeline.committer.problem or self._pipeline.ingestor.decoder.problem,
-            on_hold="ingest" in self.paused.names,
             windows=self._windows(),
             outbox=self.outbound.outbox(),
         )

@@ -17,7 +17,7 @@ from edged.domain.messages.schema import (
 )
 
 OF_KEY = about("a key with its own model (model.per); the stream's model when absent", TEXT)
-PARTS = ("ingest", "training", "serving")
+PARTS = ("training", "serving")
 WIPED = ("samples", "labels", "checkpoints", "models")
 
 ENVELOPE: dict[str, Schema] = {

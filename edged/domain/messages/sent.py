@@ -204,7 +204,7 @@ PUBLISHED: dict[str, Schema] = {
     "state/drift": every(signals=COUNT, last=or_null(OBJECT), inputs=or_null(OBJECT), regimes=COUNT),
     "state/buffer": every(
         **each(COUNT, "samples", "rows", "bytes", "evicted"),
-        problem=or_null(TEXT), on_hold=ON_HOLD, windows=WINDOWS, outbox=OUTBOX,
+        problem=or_null(TEXT), windows=WINDOWS, outbox=OUTBOX,
     ),
     "state/streams": every(
         streams=about("with several streams, at the device's topic: state of each, by name", OBJECT)

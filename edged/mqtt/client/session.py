@@ -74,11 +74,6 @@ class Session(NetworkThread):
         self._subscriptions.remove(filters, sink)
         self._waker.wake()
 
-    def unsubscribe_at_broker(self, filters: Sequence[str]) -> None:
-        """Unsubscribe from filters at the broker; what it still sends goes to their sinks."""
-        self._subscriptions.unsubscribe_at_broker(filters)
-        self._waker.wake()
-
     def wait_ready(self, timeout: float) -> bool:
         """Wait until the broker has confirmed the subscriptions; False when that took too long."""
         return self._online.wait(timeout) and self._subscriptions.confirmed.wait(timeout)
@@ -158,3 +153,56 @@ class Session(NetworkThread):
     def in_flight(self) -> int:
         """How many messages the broker sends before it waits for acknowledgements, as far as is known."""
         return connection.in_flight(self._config, self.protocol)
+
+
+class StreamSession:
+    """The session of a device as one of its several streams uses it.
+
+    The broker counts unacknowledged messages of all streams together. `peers` are the sessions of the other
+    streams; this one adds itself.
+    """
+
+    def __init__(self, session: Session, peers: list[StreamSession]) -> None:
+        self._session = session
+        self._peers = peers
+        self._received = self._acked = self._epoch = 0
+        peers.append(self)
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages the broker sends before it waits; 0 once all streams together hold half of it."""
+        most = self._session.in_flight
+        return most if 2 * sum(peer.unacknowledged for peer in self._peers) < most else 0
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages of this stream that are not acknowledged."""
+        return self._received - self._acked
+
+    def count(self, delivery: ReceivedMessage) -> None:
+        """Count a message of this stream; on the network thread."""
+        if delivery.epoch != self._epoch:
+            self._epoch, self._received, self._acked = delivery.epoch, 0, 0
+        self._received += delivery.qos > 0
+
+    def leave(self) -> None:
+        """Remove this stream from its peers."""
+        self._peers.remove(self)
+
+    def drop(self) -> None:
+        """Reconnect, so that the broker delivers again what is not acknowledged."""
+        self._session.drop()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session is connected."""
+        return self._session.connected
+
+    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> bool:
+        """Publish a message; see `Session.publish`."""
+        return self._session.publish(topic, payload, qos=qos, retain=retain)
+
+    def ack(self, deliveries: Sequence[ReceivedMessage]) -> None:
+        """Acknowledge messages; on the ingest thread."""
+        self._acked += sum(delivery.qos > 0 and delivery.epoch == self._epoch for delivery in deliveries)
+        self._session.ack(deliveries)

@@ -84,11 +84,6 @@ class Subscriptions:
             self._gone += [pattern for pattern in filters if pattern not in left]
             self._routes = {}
 
-    def unsubscribe_at_broker(self, filters: Sequence[str]) -> None:
-        """Have the next `extend` unsubscribe from filters; their sinks stay for what still arrives."""
-        with self._lock:
-            self._gone += filters
-
     def session_present(self, *, present: bool) -> None:
         """A connection was made: forget what the broker has forgotten.
 

@@ -81,19 +81,6 @@ def test_a_disk_that_refuses_is_told_of_at_once_and_not_tried_more_often(dock: D
         assert dock.stored() == 1
 
 
-def test_while_ingest_rests_what_was_taken_is_settled_and_nothing_else(dock: Dock) -> None:
-    with running(dock) as ingestor:
-        ingestor.receive(delivery(1))
-        predicted(dock, 1)
-        ingestor.pause()
-        ingestor.receive(delivery(2))
-        assert ingestor.flush()
-        assert dock.stored() == 1
-        ingestor.resume()
-        assert ingestor.flush()
-        assert dock.stored() == 2
-
-
 def test_before_it_runs_and_after_it_has_ended_nobody_waits(dock: Dock) -> None:
     began = time.monotonic()
     assert dock.ingestor.flush(60)

@@ -82,18 +82,6 @@ def test_a_commit_that_fails_is_confirmed_once_it_comes_through(dock: Dock) -> N
     assert len(dock.batches) == 1, "predicted once"
 
 
-def test_none_is_taken_while_ingest_rests(dock: Dock) -> None:
-    sender = Sender(dock, *readings(1))
-    with running(dock) as ingestor:
-        ingestor.pause()
-        with pytest.raises(RefusedError, match="paused"):
-            ingestor.submit(sender.submission)
-        ingestor.resume()
-        ingestor.submit(sender.submission)
-        assert sender.done.wait(20)
-    assert dock.stored() == 1
-
-
 def test_a_key_that_floods_is_refused_as_a_whole(dock: Dock) -> None:
     dock.rules = AdmissionRules(key_rate=0.001, key_burst=2)
     dock.close()

@@ -159,20 +159,6 @@ def test_streams_are_added_changed_and_removed_while_the_others_go_on(
         assert boots == [1]
 
 
-def test_a_paused_stream_holds_up_no_other(tmp_path: Path, broker: Mosquitto) -> None:
-    plant = Plant(
-        tmp_path, broker.port, mqtt={"host": "127.0.0.1", "port": broker.port, "receive_maximum": 20}
-    )
-    with plant_running(plant, broker.port) as listener:
-        assert ask(listener, "pause", "a", what="ingest")["status"] == "ok"
-        feed(listener, "a", 100)  # more than may be unacknowledged
-        feed(listener, "b", 100)
-        listener.wait(lambda: len(ids(listener, "b")) == 100)
-        assert ids(listener, "a") == []
-        assert ask(listener, "resume", "a", what="ingest")["status"] == "ok"
-        listener.wait(lambda: len(set(ids(listener, "a"))) == 100)
-
-
 def test_streams_may_share_topics(tmp_path: Path, broker: Mosquitto) -> None:
     plant = Plant(tmp_path, broker.port)
     plant.stream("b")["stream"]["topic"] = "sensors/a"

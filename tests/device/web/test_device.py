@@ -178,17 +178,6 @@ def test_a_label_joins_what_was_recorded(site: Site) -> None:
     assert "purple" in wrong.json["error"]
 
 
-def test_what_is_recorded_while_ingest_rests_is_refused(site: Site) -> None:
-    control, client = site.using("control"), site.using("infer")
-    assert control("POST", "/api/commands/pause", {"what": "ingest"}).status == 200
-    try:
-        refused = client("POST", INFER, rows([[1.0, 2.0]], parameters={"record": True}))
-        assert refused.status == 409
-        assert client("POST", INFER, rows([[1.0, 2.0]])).status == 200
-    finally:
-        assert control("POST", "/api/commands/resume", {"what": "ingest"}).json["data"] == {"paused": []}
-
-
 def test_an_event_stream_tells_how_things_stand_and_what_happens(site: Site) -> None:
     stream = Stream(site.using("read"))
     assert stream.status == 200

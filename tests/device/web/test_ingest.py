@@ -190,16 +190,6 @@ def test_labels_find_their_samples_and_those_without_are_counted(press: Served) 
     assert press.stored()[-1] == row(21)
 
 
-def test_a_paused_device_says_so_and_takes_nothing(press: Served) -> None:
-    press.listener.request("pause", what="ingest")
-    try:
-        answer = press.post(SAMPLES, sample(30))
-        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-    finally:
-        press.listener.request("resume", what="ingest")
-    assert press.new(SAMPLES, sample(30)) == [row(30)]
-
-
 def test_telegraf_sends_batches_in_both_formats(broker: Mosquitto, tmp_path: Path) -> None:
     text = "text/plain; charset=utf-8"  # as its output sends by default, whatever the format
     line = b"""cpu,host=a usage_idle=98.1,procs=120i,ok=t 1650006388000000000
@@ -270,7 +260,7 @@ def test_the_token_for_it_opens_nothing_else(broker: Mosquitto, tmp_path: Path) 
         sender = made.client.using(TOKENS["ingest"])
         assert sender("POST", SAMPLES, [sample(1), sample(2)]).status == 200
         assert sender("POST", SAMPLES, sample(3)).status == 429
-        assert sender("POST", "/api/commands/pause", {"what": "ingest"}).status == 403
+        assert sender("POST", "/api/commands/pause", {"what": "training"}).status == 403
         assert made.stored() == [row(1), row(2)]
 
 

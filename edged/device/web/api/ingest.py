@@ -90,7 +90,7 @@ class IngestEndpoints:
         try:
             unmatched = await self._bridge.store(accepted)
         except RefusedError as problem:
-            status, kind = (429, "rate") if problem.where == "stream.key_rate" else (503, "paused")
+            status, kind = (429, "rate") if problem.where == "stream.key_rate" else (503, "stopping")
             raise HttpError(status, problem.line(), kind=kind, headers={"retry-after": "1"}) from None
         labels = {"unmatched": unmatched} if decode is self._labels else {"passed_over": len(foreign)}
         return as_json({"accepted": len(records) - len(foreign), **labels})

@@ -111,7 +111,7 @@ class Metrics:
         healthy = self._status.problem is None
         page.gauge("edged_healthy", "1 if the daemon works, 0 if a problem prevents it.", int(healthy))
         names = self._status.paused.names
-        paused = [({"part": part}, int(part in names)) for part in ("ingest", "serving", "training")]
+        paused = [({"part": part}, int(part in names)) for part in ("serving", "training")]
         page.many("gauge", "edged_paused", "1 for each part that a command has paused.", paused)
         counts = [({"outcome": name}, count) for name, count in sorted(self._status.running.counts.items())]
         page.many("counter", "edged_commands_total", "Commands by outcome.", counts)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REQUESTS = 5  # shown at once
 BUTTONS = 8  # classes that get a button each; more are chosen from a list
 GOOD = ("good", "retired", "champion")
-NAMES = {"training": "training", "serving": "publishing predictions", "ingest": "receiving samples"}
+NAMES = {"training": "training", "serving": "publishing predictions"}
 
 
 def actions(view: Snapshot) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MODELS = 12  # the newest that are listed
 RUNS = 5
 SUSPECTS = 21  # labels to check: one more than are shown
-PAUSABLE = ("training", "serving", "ingest")
+PAUSABLE = ("training", "serving")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from output import finish, options
 from edged.config import Config
 from edged.domain.judging.metrics import calibration_error
 from edged.storage import recordings
-from edged.workbench.evaluation.promises import WINDOW, PromiseMeter, running_shares
+from edged.workbench.evaluation.meters import WINDOW, PromiseMeter, running_shares
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.recordings.stream import LabelOptions, Stream, shape_stream
 

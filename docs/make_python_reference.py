@@ -18,12 +18,12 @@ from generated import write_or_check
 from edged import api
 from edged.api.state import ModelEntry, RunEntry
 from edged.storage.samples.sample_table import SampleTable
-from edged.workbench.evaluation.figures import EvaluationReport
+from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport, RankedConfiguration
 
 PAGE = Path(__file__).with_name("python-api.md")
-FUNCTIONS = (api.evaluate, api.feed, api.new_model, api.build, api.open_state)
+FUNCTIONS = (api.evaluate, api.compare, api.feed, api.new_model, api.build, api.open_state)
 RESULTS = (api.State, api.Figures, SampleTable, api.FeedResult, api.BuiltBundle)
-RECORDS = (EvaluationReport, ModelEntry, RunEntry)
+RECORDS = (EvaluationReport, EvaluationComparison, RankedConfiguration, ModelEntry, RunEntry)
 _SECTION = re.compile(r"^(\w+)\n-+\n", re.MULTILINE)
 INTRODUCTION = """\
 # Python API

@@ -1,4 +1,4 @@
-"""The Python API of edged: evaluate, feed, build, and read a state directory.
+"""The Python API of edged: evaluate, compare, feed, build, and read a state directory.
 
 ```python
 from edged import api
@@ -21,11 +21,11 @@ a mapping of columns by name. All are read by the same rules: features are found
 from __future__ import annotations
 
 from edged.api.models import BuiltBundle, build, new_model
-from edged.api.replays import FeedResult, evaluate, feed
+from edged.api.replays import FeedResult, compare, evaluate, feed
 from edged.api.state import Figures, State, open_state
 from edged.errors import ConfigError, EdgedError
 
 __all__ = [
-    "BuiltBundle", "ConfigError", "EdgedError", "FeedResult", "Figures", "State", "build", "evaluate", "feed",
-    "new_model", "open_state",
+    "BuiltBundle", "ConfigError", "EdgedError", "FeedResult", "Figures", "State", "build", "compare",
+    "evaluate", "feed", "new_model", "open_state",
 ]  # fmt: skip

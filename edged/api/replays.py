@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.api.inputs import Configuration, PathOrText
-    from edged.workbench.evaluation.figures import EvaluationReport
+    from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,40 @@ def evaluate(
 
     options = _options(labels_delay, label_rate, seed, pretrain, label_requests)
     return evaluation.run(config_of(config, stream), data_of(data), options, _kept(out))
+
+
+def compare(
+    configs: Mapping[str, Configuration],
+    data: Any,
+    *,
+    labels_delay: int = 100,
+    label_rate: float = 1.0,
+    label_requests: bool = False,
+    pretrain: int | None = None,
+    seed: int = 0,
+    stream: str | None = None,
+    out: PathOrText | None = None,
+) -> EvaluationComparison:
+    """Evaluate named configurations on the same data and rank them, as `edged evaluate A.yaml B.yaml`.
+
+    Parameters are those of `evaluate`; `out` keeps `results.json` and `report.html`.
+
+    Returns
+    -------
+    EvaluationComparison
+        Frozen dataclass: `ranking` from the best configuration to the worst, each with its `difference` to
+        the best and the 95 % interval, `low` to `high`; `reports` by name.
+
+    Raises
+    ------
+    EdgedError
+        As `evaluate`; ConfigError when features, classes or task of the streams differ.
+    """
+    from edged.workbench import evaluation
+
+    options = _options(labels_delay, label_rate, seed, pretrain, label_requests)
+    loaded = [(name, config_of(config, stream)) for name, config in configs.items()]
+    return evaluation.compare(loaded, data_of(data), options, _kept(out))
 
 
 def feed(

@@ -1,4 +1,4 @@
-"""Charts of a report as SVG: lines over the stream with marks, and a matrix of skills."""
+"""Line charts of reports as SVG, with marks and bands over the stream."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.charts.svg import LEFT, ROW, Chart, Drawing, extent
+from edged.charts.svg import Chart, extent
 
 if TYPE_CHECKING:
     from edged.charts.svg import Formatter
-
-CELL_WIDTH = 62
 
 
 @dataclass(frozen=True)
@@ -106,20 +104,3 @@ class LineChart:
             titles = [f"{self.unit}s {start:,} to {end:,}"]
             titles += [f"{line.name}: {self.formatter(line.values[i])}" for line in self.lines]
             chart.stretch("hover", start, end, "\n".join(titles))
-
-
-def matrix(
-    rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], formatter: Formatter
-) -> str:
-    """A table of cells that are the darker the higher their value within its column."""
-    table = np.asarray(values, np.float64)
-    low, high = table.min(axis=0), table.max(axis=0)
-    shade = (table - low) / np.where(high > low, high - low, 1.0)
-    shade[:, high <= low] = 0.5
-    left = LEFT + 34
-    width = left + 6 + len(columns) * CELL_WIDTH
-    drawing = Drawing(width, 26 + len(rows) * ROW)
-    for j, name in enumerate(columns):
-        drawing.text(left + (j + 0.5) * CELL_WIDTH, 14, name)
-    drawing.cells(rows, shade, lambda i, j: (formatter(float(table[i, j])), ""), (left, 22), CELL_WIDTH)
-    return drawing.svg("One row for each part of the stream", style="matrix", most=f"{width}px")

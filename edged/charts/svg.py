@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     Formatter = Callable[[float], str]
 
 LEFT, RIGHT, TOP = 56, 10, 12
-ROW = 26  # height of a row of cells or dots
 
 
 class Axis:
@@ -45,12 +44,21 @@ def extent(values: Sequence[float]) -> tuple[float, float]:
     return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 
-class Drawing:
-    """A picture of `width` times `height`; what is drawn later lies above."""
+class Chart:
+    """A picture with axes; what is drawn later lies above.
 
-    def __init__(self, width: float, height: float) -> None:
+    `width` and `height` are those of the whole picture, of which `below` is below the horizontal axis;
+    `across` and `up` are the ends of the axes `x` and `y`.
+    """
+
+    def __init__(
+        self, width: int, height: int, below: int, across: tuple[float, float], up: tuple[float, float]
+    ) -> None:
         self.width, self.height = width, height
         self._parts: list[str] = []
+        self.right, self.foot = width - RIGHT, height - below
+        self.x = Axis(*across, LEFT, self.right)
+        self.y = Axis(*up, self.foot, TOP)
 
     def shape(self, tag: str, style: str, title: str = "", text: str = "", **attributes: float | str) -> None:
         """One element of CSS class `style`; `title` is its tooltip."""
@@ -78,51 +86,10 @@ class Drawing:
         yield
         self._parts.append(f"<title>{escape(title)}</title></g>")
 
-    def cells(
-        self,
-        rows: Sequence[str],
-        shades: Sequence[Sequence[float]],
-        cell: Callable[[int, int], tuple[str, str]],
-        corner: tuple[float, float],
-        width: float,
-    ) -> None:
-        """A table of cells, the darker the larger their shade (0 to 1).
-
-        `cell` gives the text in the cell of a row and a column, and its title. `corner` is the upper left one
-        of the first cell, `width` that of a column.
-        """
-        for i, name in enumerate(rows):
-            y = corner[1] + i * ROW
-            self.text(corner[0] - 9, y + 17, name, "end")
-            for j, shade in enumerate(shades[i]):
-                text, title = cell(i, j)
-                x, opacity = corner[0] + j * width, {"fill-opacity": f"{0.08 + 0.62 * shade:.2f}"}
-                self.shape("rect", "cell", title, x=x, y=y, width=width - 2, height=ROW - 2, **opacity)
-                if text:
-                    self.text(x + width / 2 - 1, y + 17, text, style="value")
-
-    def svg(self, label: str = "", style: str = "", most: str = "") -> str:
-        """The whole picture, one image to screen readers; as wide as the CSS length `most`, if given."""
-        named = {"class": style, "viewBox": f"0 0 {self.width:.0f} {self.height:.0f}", "role": "img"}
-        named |= {"aria-label": label, "style": f"width:{most}" if most else ""}
-        shown = _attributes({name: value for name, value in named.items() if value})
-        return f"<svg{shown}>{''.join(self._parts)}</svg>"
-
-
-class Chart(Drawing):
-    """A picture with axes.
-
-    `width` and `height` are those of the whole picture, of which `below` is below the horizontal axis;
-    `across` and `up` are the ends of the axes `x` and `y`.
-    """
-
-    def __init__(
-        self, width: int, height: int, below: int, across: tuple[float, float], up: tuple[float, float]
-    ) -> None:
-        super().__init__(width, height)
-        self.right, self.foot = width - RIGHT, height - below
-        self.x = Axis(*across, LEFT, self.right)
-        self.y = Axis(*up, self.foot, TOP)
+    def svg(self, label: str, style: str) -> str:
+        """The whole picture, one image to screen readers."""
+        named = {"class": style, "viewBox": f"0 0 {self.width} {self.height}", "role": "img"}
+        return f"<svg{_attributes(named | {'aria-label': label})}>{''.join(self._parts)}</svg>"
 
     def grid(self, formatter: Formatter, most: int = 5) -> None:
         """Lines across at round values, which stand beside them."""

@@ -30,7 +30,6 @@ from edged.cli.init import init
 from edged.cli.json_output import AsJson, print_json
 from edged.cli.outputs import Force, check_file, new_directory
 from edged.cli.progress import ReplayProgress, TrainingProgress
-from edged.cli.recipes import recipe_app
 from edged.cli.state import audit, backup, import_data, restore, weights_app
 from edged.cli.stream_option import Stream  # noqa: TC001  typer reads it
 from edged.cli.web import web_app
@@ -52,7 +51,6 @@ app.add_typer(artifacts_app, name="artifacts")
 app.add_typer(model_app, name="model")
 app.add_typer(keys_app, name="keys")
 app.add_typer(weights_app, name="weights")
-app.add_typer(recipe_app, name="recipe")
 app.add_typer(fleet_app, name="fleet")
 app.add_typer(web_app, name="web")
 
@@ -245,11 +243,8 @@ def evaluate(
         list[Path], Argument(metavar="CONFIG...", help="one configuration file, or several to compare")
     ],
     data: Annotated[Path, Option(help="recorded stream: .npz, .csv, .parquet, .jsonl, .lp or .db")],
-    several: Annotated[
-        bool, Option("--compare", help="compare the other configurations with the first")
-    ] = False,
     out: Annotated[
-        Path | None, Option("-o", help="keep state, report.html and report.json in this directory")
+        Path | None, Option("-o", help="directory for report.html; of one configuration also its state")
     ] = None,
     labels_delay: Annotated[int, Option(min=0, help="samples until a label is known")] = 100,
     label_rate: Annotated[float, Option(min=0, max=1, help="share of labels that arrive")] = 1.0,
@@ -265,37 +260,30 @@ def evaluate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a recorded stream through the whole loop on a virtual clock, and score it prequentially."""
+    """Replay a recorded stream through the whole loop on a virtual clock, and score it prequentially.
+
+    Several configurations are ranked, with intervals of their difference to the best.
+    """
     from edged.workbench import evaluation
-    from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
     from edged.workbench.recordings.stream import LabelOptions
 
-    if several != (len(configs) > 1):
-        raise ConfigError(
-            f"{len(configs)} configuration{'s' * (len(configs) != 1)}",
-            where="--compare",
-            remedy="give one configuration, or --compare with two or more",
-        )
     options = LabelOptions(labels_delay, label_rate, seed, pretrain, label_requests)
     loaded = [_load(path, stream) for path in configs]
-    named = list(zip(_names(configs), loaded, strict=True))
-    written = ["compare.*", *_names(configs)] if several else evaluation.WRITTEN
+    several = len(configs) > 1
+    written = evaluation.COMPARED if several else evaluation.WRITTEN
     replacing = nullcontext() if out is None else new_directory(out, *written, force=force)
     with replacing as folder, ReplayProgress() as progress:
-        found: EvaluationComparison | EvaluationReport
         if several:
-            found = evaluation.run_several(named, data, options, folder, progress.update)
+            named = list(zip(_names(configs), loaded, strict=True))
+            comparison = evaluation.compare(named, data, options, folder, progress.update)
         else:
-            found = evaluation.run(loaded[0], data, options, folder, progress.update)
+            report = evaluation.run(loaded[0], data, options, folder, progress.update)
     if as_json:
-        print_json(found.to_json())
-    else:
-        if isinstance(found, EvaluationReport):
-            output.show_evaluation(found)
-        else:
-            output.show_comparison(found)
-        if out is not None:
-            output.show_note(f"report: {out / ('compare.html' if several else 'report.html')}")
+        print_json((comparison if several else report).to_json())
+        return
+    output.show_comparison(comparison) if several else output.show_evaluation(report)
+    if out is not None:
+        output.show_note(f"report: {out / 'report.html'}")
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -367,7 +355,6 @@ def wipe(
 ) -> None:
     """Erase what the device has collected and learned, down to the bytes in its files."""
     from edged.device.admin import wiping
-    from edged.errors import ConfigError
 
     asked = {
         "samples": samples, "labels": labels, "checkpoints": checkpoints, "models": models, "all": everything,

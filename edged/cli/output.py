@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from edged.domain.bundle_contents import LossOptions
     from edged.domain.json_fields import JsonObject
     from edged.workbench.evaluation.figures import DetectionFigures, EvaluationComparison, EvaluationReport
-    from edged.workbench.experiments.report import RecipeReport
 
 ALARMS_SHOWN = 8
 MOMENTS = ("ts", "created", "since", "ended", "started")  # fields that are Unix seconds
@@ -223,21 +221,20 @@ def _alarms(found: DetectionFigures) -> dict[str, Any]:
 
 
 def show_comparison(comparison: EvaluationComparison) -> None:
-    """Print the table of `edged evaluate --compare`."""
-    reports, gains = comparison.reports, comparison.gains
-    what, names = comparison.figure, list(next(iter(reports.values())).metric)
-    table = new_table(
-        "compared", ("", *names, f"gain against {comparison.against}", "95 % interval", "better")
-    )
-    for name, report in reports.items():
-        gain = gains.get(name)
-        cells = ("", "", "")
-        if gain is not None:
-            interval = f"{change(what, gain.low)} to {change(what, gain.high)}"
-            cells = (change(what, gain.gain), interval, gain.better)
-        table.add_row(name, *(figure(n, report.metric.get(n)) for n in names), *cells)
+    """Print the ranking of several configurations."""
+    from edged.workbench.evaluation.comparison import summary
+
+    what, names = comparison.metric, list(next(iter(comparison.reports.values())).metric)
+    table = new_table("ranking", ("", "", *names, "difference", "95 % interval", "found"))
+    for row in comparison.ranking:
+        metric = comparison.reports[row.name].metric
+        interval = f"{change(what, row.low)} to {change(what, row.high)}"
+        differs = (change(what, row.difference), interval) if row.rank > 1 else ("", "")
+        metrics = (figure(name, metric.get(name)) for name in names)
+        table.add_row(str(row.rank), escape(row.name), *metrics, *differs, row.found)
     out.print(table)
-    show_warnings(next(iter(reports.values())).warnings)
+    say(summary(comparison))
+    show_warnings(next(iter(comparison.reports.values())).warnings)
 
 
 def show_note(text: str) -> None:
@@ -358,36 +355,6 @@ def show_findings(findings: Sequence[CheckResult]) -> None:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
         line = escape(f" {finding.what}: {finding.result}{remedy}")
         out.print(marks[finding.level] + line, highlight=False, soft_wrap=True)
-
-
-def show_recipes(report: RecipeReport, page: Path) -> None:
-    """Print the ranking of `edged recipe run`, what failed, and what was written."""
-    metric = report.metric
-    figures = (metric.replace("_", " "), "± 95 %", "test", "step µs", "memory", "bundle")
-    table = new_table("ranking", ("", "recipe", *figures))
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for row in report.ranking:
-        found = row.validation[metric]
-        table.add_row(
-            str(row.rank),
-            escape(row.recipe.name),
-            figure(metric, found.mean),
-            figure(metric, found.high - found.mean) if report.seeds > 1 else "–",
-            figure(metric, row.test[metric].mean) if row.test else "–",
-            f"{row.step_us:,.0f}",
-            size(row.peak_bytes),
-            size(row.bundle_bytes),
-        )
-    out.print(table)
-    show_warnings(report.warnings)
-    for failed in report.failed:
-        for reason in failed.reasons:
-            seeds = ", ".join(map(str, reason.seeds))
-            say(f"failed: {failed.recipe.name}, seed {seeds}: {reason.reason}")
-    say(f"report: {page}")
-    if report.written:
-        say(f"written: {report.written.config}, {report.written.bundle}")
 
 
 def show_import(report: ImportReport) -> None:

@@ -1,1 +1,1 @@
-"""Work off the device: evaluation, experiments, recordings, demo, proposals."""
+"""Work off the device: evaluation, recordings, demo, proposals."""

@@ -19,7 +19,6 @@ from edged.domain.training.optimizers import DEFAULTS, OPTIMIZERS, OPTIONS
 from edged.engines.portable.description import Description
 from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
-from edged.workbench.experiments.config import RecipeConfig
 from tests.commands import edged, write_config
 from tests.installed import ENGINES
 
@@ -75,13 +74,12 @@ def test_what_native_lacks_makes_the_bundle_portable_only(
         build(mlp(4, 2), tmp_path / "n", loss="mse", optimizer=optimizer, engine="native")
 
 
-def test_every_option_reaches_the_build_the_recipes_and_the_configuration(tmp_path: Path) -> None:
-    """What the table of optimizers names is on the command line, in a recipe and in `model.optimizer`."""
+def test_every_option_reaches_the_build_and_the_configuration(tmp_path: Path) -> None:
+    """What the table of optimizers names is on the command line and in `model.optimizer`."""
     flags = edged("artifacts", "build", "--help", COLUMNS="300").out
     page = (Path(__file__).parents[2] / "docs" / "losses.md").read_text(encoding="utf-8")
     for option in OPTIONS:
         assert f"--{option.replace('_', '-')}" in flags, option
-        assert option in RecipeConfig.model_fields, option
         assert option in OptimizerConfig.model_fields, option
         assert f"`{option}`" in page, option
 

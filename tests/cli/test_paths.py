@@ -29,7 +29,6 @@ WRITTEN = {  # by each command that writes a file, or a directory with these nam
     "fleet sim": ["index.html"],
     "fleet ui": ["index.html"],
     "init": ["edged.yaml"],
-    "recipe run": ["report.json"],
 }
 
 
@@ -39,8 +38,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("good")
     x, y = two_classes(300)
     np.savez(folder / "data.npz", X=x, y=y)
-    recipe = "name: r\nseeds: 1\nengine: portable\nstream: {features: 4, classes: 2}\nrecipes:\n- epochs: 1\n"
-    (folder / "recipe.yaml").write_text(recipe)
     (folder / "fleet.yaml").write_text("fleet: plant\nmodel: bundle\nround: {devices: 2}\n")
     save_file({"w": np.ones(3, np.float32)}, folder / "w.safetensors")
     write_config(folder, {"features": 4, "classes": 2})
@@ -57,7 +54,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     names = {
         "config": "edged.yaml", "configs": "edged.yaml", "data": "data.npz", "model": "model.onnx",
         "bundle": "bundle", "file": "bundle.edged", "key": "key", "source": "bundle",
-        "recipes": "recipe.yaml", "weights unpack:source": "w.safetensors",
+        "weights unpack:source": "w.safetensors",
         "fleet run:config": "fleet.yaml", "fleet status:config": "fleet.yaml",
         "fleet export:config": "fleet.yaml",
     }  # fmt: skip

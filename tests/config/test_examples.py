@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,11 @@ import yaml
 
 from edged.config import Config
 from edged.config.loader import load, load_all
-from edged.workbench.experiments.config import RecipeConfig, RecipeFile, SplitConfig
-from edged.workbench.experiments.loading import load_recipes
 from tests.commands import generated_page_is_current
 
 ROOT = Path(__file__).parents[2]
 # fleet.yaml is no device's: see tests/fleet/coordinator/test_config.py.
 EXAMPLES = sorted(path for path in (ROOT / "configs").glob("*.yaml") if path.stem != "fleet")
-RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
 SEVERAL = ROOT / "configs" / "streams" / "plant.yaml"
 EVALUATIONS = sorted((ROOT / "configs" / "evaluate").glob("*.yaml"))
 TASKS = {
@@ -52,20 +48,10 @@ def test_several_streams_have_an_example() -> None:
     assert tasks == dict.fromkeys(("pump-1", "pump-2", "pump-3"), "classify") | {"fan": "reconstruct"}
 
 
-@pytest.mark.parametrize("example", [*EXAMPLES, *EVALUATIONS, *RECIPES, SEVERAL], ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", [*EXAMPLES, *EVALUATIONS, SEVERAL], ids=lambda path: path.stem)
 def test_every_line_of_an_example_is_explained(example: Path) -> None:
     settings = [line for line in example.read_text().splitlines() if line.startswith(" ")]
     assert [line for line in settings if " # " not in line] == []
-
-
-def test_recipes_have_an_example() -> None:
-    assert {example.stem: len(load_recipes(example).recipes) for example in RECIPES} == {"hapt": 8}
-
-
-def test_every_key_of_a_recipe_file_is_in_its_page() -> None:
-    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    keys = [key for section in (RecipeFile, SplitConfig, RecipeConfig) for key in section.model_fields]
-    assert [key for key in keys if not re.search(rf"`(split\.)?{key}[`.]", page)] == []
 
 
 def test_the_reference_is_up_to_date() -> None:

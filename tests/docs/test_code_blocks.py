@@ -17,7 +17,6 @@ from edged.cli.main import _UsageProblem, app
 from edged.config import loader
 from edged.errors import ConfigError
 from edged.fleet.config import CoordinatorConfig
-from edged.workbench.experiments.config import RecipeFile
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "deploy").rglob("*.md"))]
@@ -108,9 +107,7 @@ def test_configurations_load(block: str, tmp_path: Path) -> None:
     content = yaml.safe_load(block)
     if isinstance(content, list) or content.keys() & {"triggers", "mqtt_statestream"}:
         return  # Home Assistant's
-    if "recipes" in content:
-        RecipeFile.model_validate(content, context={"folder": tmp_path})
-    elif content.keys() & {"reduce", "round", "choose", "rollout"}:
+    if content.keys() & {"reduce", "round", "choose", "rollout"}:
         whole = {"fleet": "plant", "model": "bundle", **content}
         CoordinatorConfig.model_validate(whole, context={"folder": tmp_path})
     else:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
-import yaml
 
 from edged.config import loader
 from edged.engines.onnx.exported import parameters_in
@@ -16,7 +15,7 @@ from edged.storage.models.registry import Registry
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.recordings.stream import LabelOptions, shape_stream
-from tests.commands import edged
+from tests.commands import edged, write_config
 from tests.streams import recording
 
 if TYPE_CHECKING:
@@ -65,29 +64,28 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> People:
 
 @pytest.fixture(scope="module")
 def device(people: People, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The configuration that `edged recipe run` wrote, with what the page adds."""
+    """The configuration of a device whose bundle was pre-trained as the page says."""
     folder = tmp_path_factory.mktemp("device")
     known = ~np.isin(people.user, UNSEEN)
     np.savez(folder / "known.npz", X=people.x[known], y=people.y[known])
-    recipe = {
-        "name": "wearable",
-        "stream": {"features": people.x.shape[1], "classes": 6},
-        "split": {"train": 0.8, "validation": 0.2, "test": 0},
-        "seeds": 1,
-        "recipes": [{"epochs": 4}],
-        "deploy": {"train": ["last:1"]},
-    }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    done = edged(
-        "recipe", "run", folder / "recipe.yaml", "--data", folder / "known.npz", "-o", folder / "report",
-        "--jobs", 1, "--write", folder / "wearable.yaml", "--json",
+    section = {"features": people.x.shape[1], "classes": 6}
+    config = write_config(
+        folder, section, model={"network": "mlp"}, training={"every": None, "new_labels": 0}
+    )
+    rows = int(0.8 * known.sum())
+    trained = edged(
+        "evaluate", config, "--data", folder / "known.npz", "--pretrain", rows, "-o", folder / "trained"
+    )
+    assert trained.code == 0, trained.err
+    built = edged(
+        "artifacts", "build", folder / "trained" / "models" / "2" / "model.onnx",
+        "-o", folder / "device.bundle", "--loss", "cross_entropy", "--train", "last:1", "--config", config,
     )  # fmt: skip
-    assert done.code == 0, done.err
-    config = yaml.safe_load((folder / "wearable.yaml").read_text())
-    config["training"] |= {"cron": "0 3 * * *", "new_labels": 0}
-    config["gate"] = {"holdout": 0.1}
-    (folder / "wearable.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    return folder / "wearable.yaml"
+    assert built.code == 0, built.err
+    return write_config(
+        folder, section, model={"bundle": "./device.bundle"},
+        training={"cron": "0 3 * * *", "new_labels": 0}, gate={"holdout": 0.1},
+    )  # fmt: skip
 
 
 def two_days(people: People, who: int, path: Path, folder: Path) -> tuple[float, float]:
@@ -120,7 +118,7 @@ def test_a_night_on_one_persons_labels_makes_the_next_day_better(
 
 def check_what_has_changed(device: Path, state: Path) -> None:
     """The last layer and the running statistics of the inputs, and nothing else."""
-    bundle = Bundle.open(device.with_name("wearable.bundle"))
+    bundle = Bundle.open(device.with_name("device.bundle"))
     with Registry.open(state, readonly=True) as registry:
         champion = registry.champion()
         assert champion is not None

@@ -101,7 +101,7 @@ def test_your_own_pytorch_model(broker: Mosquitto, tmp_path: Path) -> None:
     shutil.copy(EXPORTED / "mlp_dynamo.onnx", tmp_path / "press.onnx")  # what export.py writes
     told = run("tutorial-pytorch.md", broker, tmp_path)
     assert "signed, whole, loads and trains here" in told
-    assert re.search(r'"label": ?"normal"', told), "the winner's weights came with the bundle"
+    assert re.search(r'"label": ?"normal"', told), "the trained weights came with the bundle"
 
 
 def test_the_network_of_the_tutorial_is_the_one_that_was_exported() -> None:

@@ -99,22 +99,33 @@ def regression(y: Array, predicted: Array) -> dict[str, float]:
 
 
 def detection(y: Array, score: Array, alarm: NDArray[Any]) -> dict[str, float]:
-    """Area under the ROC curve of `score` `(n,)` and F1 of `alarm` `(n,)` against anomalies `y != 0`.
+    """Area under the ROC curve of `score` `(n,)` and F1 of `alarm` `(n,)` against anomalies `y != 0`."""
+    positive = y != 0
+    hits = float((positive & (alarm != 0)).sum())
+    f1 = 2 * hits / (float(positive.sum()) + float((alarm != 0).sum())) if hits else 0.0
+    return {"auroc": float(placements(y, score).mean()), "f1": f1}
 
-    The area is the Mann-Whitney statistic with ties counted half.
+
+def placements(y: Array, score: Array) -> Array:
+    """A value of each row `(n,)`, whose mean is the area under the ROC curve of `score` against `y != 0`.
+
+    The share of rows of the other kind on the right side of a score, ties counted half, centred and weighted
+    by how rare its own kind is; NaN where all rows are of one kind.
+
+    >>> placements(np.array([0.0, 0, 1, 1]), np.array([0.1, 0.4, 0.4, 0.9])).mean()
+    0.875
     """
     positive = y != 0
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    auroc = (
-        (float(ranks[positive].sum()) - ones * (ones + 1) / 2) / (ones * zeros)
-        if ones and zeros
-        else float("nan")
-    )
-    hits = float((positive & (alarm != 0)).sum())
-    f1 = 2 * hits / (ones + float((alarm != 0).sum())) if hits else 0.0
-    return {"auroc": auroc, "f1": f1}
+    share = positive.mean() if len(y) else 0.0
+    if not 0 < share < 1:
+        return np.full(len(y), np.nan)
+    found = np.empty(len(y))
+    for own, sign, weight in ((positive, 1, share), (~positive, -1, 1 - share)):
+        others, values = np.sort(sign * score[~own]), sign * score[own]
+        below = np.searchsorted(others, values, "left") + np.searchsorted(others, values, "right")
+        placed = below / (2 * len(others))
+        found[own] = placed.mean() + (placed - placed.mean()) / weight
+    return found
 
 
 def score(schema: Schema, y: Array, predicted: Array) -> dict[str, float]:

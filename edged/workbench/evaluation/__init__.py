@@ -12,32 +12,42 @@ import json
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.messages.encoding import json_ready
 from edged.storage.recordings import read_recording
-from edged.workbench.evaluation.compare import EvaluationOutcome, compare, comparison_page
-from edged.workbench.evaluation.history import history
+from edged.workbench.evaluation.comparison import (
+    EvaluationOutcome,
+    check_same_stream,
+    comparison_page,
+    ranked,
+)
+from edged.workbench.evaluation.page import page
 from edged.workbench.evaluation.replay import Replay
-from edged.workbench.evaluation.report import page
-from edged.workbench.evaluation.score import report, row_errors
+from edged.workbench.evaluation.score import history, report, row_values
 from edged.workbench.recordings.stream import LabelOptions, shape_stream
 
 if TYPE_CHECKING:
     from edged.config import Config
     from edged.storage.recordings import Frame
     from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
+    from edged.workbench.recordings.stream import Stream
 
-    Progress = Callable[[int, int, int], None]
+    Progress = Callable[[str, int, int, int], None]
+    """Gets the name of the configuration, the position, the number of samples and the version that serves."""
 
 WRITTEN = (
     "report.*", "*.db*", "bundle", "bundle.*", "unpacked", "checkpoints", "candidates", "models", "updates",
     "engine-choice.json", "edged.lock",
 )  # fmt: skip
 """Patterns of the names in the directory that an evaluation leaves."""
+
+COMPARED = ("report.html", "results.json")
+"""Names in the directory that a comparison leaves."""
 
 
 def run(
@@ -51,53 +61,66 @@ def run(
 
     `out` keeps the state directory, `report.json` and `report.html`; without it they are temporary.
     """
-    return _evaluate(config.device.id, config, data, options, out, on_progress).report
+    name = config.device.id
+    stream = _shaped(config, data, options)
+    outcome = _evaluate(name, config, stream, options, out, partial(on_progress, name))
+    if out is not None:
+        _write_json(out / "report.json", outcome.to_json())
+        _write(out / "report.html", page(f"{data.name}: {name}", outcome.report, outcome.history))
+    return outcome.report
 
 
-def run_several(
+def compare(
     configs: Sequence[tuple[str, Config]],
     data: Path | Frame,
     options: LabelOptions,
     out: Path | None = None,
     on_progress: Progress = lambda *_: None,
 ) -> EvaluationComparison:
-    """Evaluate named configurations one after another and compare each with the first.
+    """Evaluate named configurations one after another and rank them by the main metric of their task.
 
-    `out` keeps a directory for each, `compare.json` and `compare.html`.
+    `out` keeps `results.json` and `report.html`. Raises ConfigError before the first replay when the streams
+    of the configurations differ in features, classes or task, or read other samples from the data.
     """
+    check_same_stream([(name, config, partial(_shaped, config, data, options)) for name, config in configs])
     outcomes = [
-        _evaluate(name, config, data, options, None if out is None else out / name, on_progress)
+        _evaluate(name, config, _shaped(config, data, options), options, None, partial(on_progress, name))
         for name, config in configs
     ]
-    comparison = compare(outcomes)
+    comparison = ranked(outcomes)
     if out is not None:
-        _write(out / "compare.json", json.dumps(json_ready(comparison.to_json()), indent=1) + "\n")
-        _write(out / "compare.html", comparison_page(f"{data.name}: compared", comparison, outcomes))
+        out.mkdir(parents=True, exist_ok=True)
+        kept = {outcome.name: outcome.to_json() for outcome in outcomes}
+        _write_json(out / "results.json", {**comparison.to_json(), "reports": kept})
+        _write(out / "report.html", comparison_page(f"{data.name}: compared", comparison, outcomes))
     return comparison
+
+
+def _shaped(config: Config, data: Path | Frame, options: LabelOptions) -> Stream:
+    return shape_stream(read_recording(data, config.stream), config, options)
 
 
 def _evaluate(
     name: str,
     config: Config,
-    data: Path | Frame,
+    stream: Stream,
     options: LabelOptions,
     out: Path | None,
-    on_progress: Progress,
+    on_progress: Callable[[int, int, int], None],
 ) -> EvaluationOutcome:
     started = time.monotonic()
-    stream = shape_stream(read_recording(data, config.stream), config, options)
     with tempfile.TemporaryDirectory(prefix="edged-evaluate-") as temporary:
         replay = Replay(config, stream, options, out or Path(temporary), on_progress)
         replay.run()
         figures = report(replay)
     usage = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     seconds = round(time.monotonic() - started, 3)
-    figures, recorded = replace(figures, seconds=seconds, peak_rss_mb=round(usage / 1024, 1)), history(replay)
-    if out is not None:
-        kept = {**figures.to_json(), "history": recorded.to_json()}
-        _write(out / "report.json", json.dumps(json_ready(kept), indent=1) + "\n")
-        _write(out / "report.html", page(f"{data.name}: {name}", figures, recorded))
-    return EvaluationOutcome(name, figures, recorded, *row_errors(replay))
+    figures = replace(figures, seconds=seconds, peak_rss_mb=round(usage / 1024, 1))
+    return EvaluationOutcome(name, figures, history(replay), row_values(replay))
+
+
+def _write_json(path: Path, values: Mapping[str, object]) -> None:
+    _write(path, json.dumps(json_ready(values), indent=1) + "\n")
 
 
 def _write(path: Path, text: str) -> None:

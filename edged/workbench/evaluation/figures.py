@@ -99,18 +99,6 @@ class PromiseFigures(Message):
 
 
 @dataclass(frozen=True)
-class RetentionFigures(Message):
-    """Skill of the model after each part of the stream on every part `(n, n)`; see `forgetting.py`."""
-
-    parts: tuple[int, ...]
-    skill: tuple[tuple[float, ...], ...]
-    frozen: tuple[float, ...]
-    backward_transfer: float
-    forward_transfer: float
-    forgetting: float
-
-
-@dataclass(frozen=True)
 class LastOfKeys(Message):
     """Figures on the last scored row of each key alone."""
 
@@ -155,7 +143,6 @@ class EvaluationReport(SparseMessage):
     last_of_keys: LastOfKeys | None
     anomaly: AnomalyFigures | None
     forgetting: float | None
-    retention: RetentionFigures | None
     engine: str | None
     train_seconds: float
     seconds: float = 0.0
@@ -244,24 +231,26 @@ class EvaluationHistory(Message):
 
 
 @dataclass(frozen=True)
-class Gain(Message):
-    """How much smaller the mean error is than the first configuration's, with its 95 % interval.
+class RankedConfiguration(Message):
+    """The metric of a configuration, and its difference to the best one with the 95 % interval.
 
-    `better` is `yes`, `no` or `not decided`; `rows` counts what both answered.
+    `found` is `best`, `worse`, or `no difference found` where the interval includes zero.
     """
 
-    rows: int
-    gain: float
+    rank: int
+    name: str
+    value: float
+    difference: float
     low: float
     high: float
-    better: str
+    found: str
 
 
 @dataclass(frozen=True)
 class EvaluationComparison(Message):
-    """Reports by configuration, and the gain of each other one against the first (`against`)."""
+    """Configurations from the best to the worst by `metric`, and the report of each."""
 
-    figure: str
+    metric: str
+    higher_is_better: bool
+    ranking: tuple[RankedConfiguration, ...]
     reports: Mapping[str, EvaluationReport]
-    against: str
-    gains: Mapping[str, Gain]

@@ -32,7 +32,7 @@ from edged.errors import TrainingError
 from edged.storage.files.atomic import scratch
 from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import open_bundle
-from edged.workbench.evaluation.forgetting import ForgettingMeter
+from edged.workbench.evaluation.meters import Detections, PromiseMeter
 from edged.workbench.evaluation.pretraining import (
     in_folder,
     rows_of_pretraining,
@@ -40,8 +40,6 @@ from edged.workbench.evaluation.pretraining import (
     with_columns,
     with_engine,
 )
-from edged.workbench.evaluation.promises import PromiseMeter
-from edged.workbench.evaluation.score import Detections
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,7 +106,6 @@ class Replay(Listener):
         self.labels_used = 0
         self._requests = self._ask_for_labels(config) if options.ask else None
         self._answers_due: deque[tuple[int, int]] = deque()
-        self.retention = ForgettingMeter(stream, self.schema, pretrain, config.gate.holdout)
         self.drifts: list[DriftSignal] = []
         self._started = float(stream.t[pretrain])
         self._next_schedule = self._after(self._started)
@@ -165,7 +162,6 @@ class Replay(Listener):
         """
         with scratch(), self._close:
             self.frozen = self._pre_train() if self.pretrain else self._start()
-            self.retention.passed(self.pretrain, self.frozen)
             if self.schema.labels_itself:
                 self.answers[: self.pretrain] = self.frozen_answers[: self.pretrain]
             position = self.pretrain
@@ -175,7 +171,6 @@ class Replay(Listener):
                 position = self._position = end
                 self._heed()
                 self._learn()
-                self.retention.passed(position, self.predictor.champion)
                 self._on_progress(position, len(self.stream), self.predictor.champion.version)
             if self.schema.labels_itself:
                 self.detections.finish(self.answers[:, 0])

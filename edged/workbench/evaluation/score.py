@@ -1,37 +1,45 @@
-"""The figures of an evaluation, and what a detector found in it."""
+"""The figures of an evaluation, and how it went over time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.events import CandidateRejected, ModelPromoted, ModelRolledBack
 from edged.domain.judging import metrics
-from edged.domain.judging.outputs import errors
-from edged.domain.stream.anomaly import Anomalies
+from edged.domain.judging.outputs import answers, errors
+from edged.domain.judging.verdict import Verdict
 from edged.domain.text import repeating_wins
 from edged.workbench.evaluation.figures import (
+    AlarmCurve,
+    AlarmCurves,
     AnomalyFigures,
-    DetectionFigures,
+    CandidateOutcome,
+    ClassFigures,
     DriftFigures,
+    EvaluationHistory,
     EvaluationReport,
+    FoundAgain,
     LastOfKeys,
-    RecordedAlarm,
+    ModelSwap,
+    QualityCurves,
 )
-from edged.workbench.evaluation.forgetting import skill
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.drift.signals import DriftSignal
-    from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
+    from edged.domain.protocols import ServedModel
     from edged.domain.stream.schema import Schema
+    from edged.workbench.evaluation.meters import Detections
     from edged.workbench.evaluation.replay import Replay
-    from edged.workbench.recordings.stream import Stream
 
 WINDOW = 1000
+CURVE_WINDOWS = 80
+SMALLEST_WINDOW = 25
+SCORE_WINDOWS = 300  # of an anomaly score over time
 
 
 def report(replay: Replay) -> EvaluationReport:
@@ -63,7 +71,6 @@ def report(replay: Replay) -> EvaluationReport:
         last_of_keys=_last_of_keys(replay, scored),
         anomaly=_anomaly_figures(replay),
         forgetting=_forgetting(replay),
-        retention=replay.retention.figures(replay.frozen),
         engine=replay.scheduler.engine,
         train_seconds=round(replay.scheduler.train_seconds, 3),
         readings=stream.readings,
@@ -118,12 +125,22 @@ def score_rows(replay: Replay, rows: NDArray[np.int64], answer: NDArray[np.float
     return metrics.score(replay.schema, y, answer[rows].astype(np.float64))
 
 
-def row_errors(replay: Replay) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The scored rows `(n,)` and the error of the adapted answer on each `(n,)`."""
+def row_values(replay: Replay) -> NDArray[np.float64]:
+    """A value of each scored row `(n,)`, whose mean is the main metric of the adapted model.
+
+    Correct answers, absolute errors, or anomaly scores. Where anomalies were recorded the metric is the area
+    under the ROC curve, as a mean of placements: DeLong et al., "Comparing the areas under two or more
+    correlated receiver operating characteristic curves", Biometrics 44 (1988).
+    """
     rows = scored_rows(replay)
     if replay.schema.labels_itself:
-        return rows, replay.answers[rows, 0].astype(np.float64)
-    return rows, errors(replay.schema, replay.answers[rows], replay.stream.y[rows])
+        scores = replay.answers[:, 0]
+        if replay.stream.truth is None:
+            return scores[rows].astype(np.float64)
+        relative = replay.detections.relative(scores)
+        return metrics.placements(replay.stream.truth[rows], relative[rows])
+    wrong = errors(replay.schema, replay.answers[rows], replay.stream.y[rows])
+    return 1.0 - wrong if replay.schema.task == "classify" else wrong
 
 
 def scored_rows(replay: Replay) -> NDArray[np.int64]:
@@ -188,75 +205,144 @@ def _forgetting(replay: Replay) -> float | None:
     if len(window) == 0:
         return None
     ours, theirs = (
-        skill(replay.schema, served, window.x, window.y)
+        _skill(replay.schema, served, window.x, window.y)
         for served in (replay.predictor.champion, replay.frozen)
     )
     return theirs - ours
 
 
-class Detections:
-    """Collects what `anomalies` finds of the rows of a stream, block by block."""
+def _skill(schema: Schema, served: ServedModel, x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
+    """Accuracy of a model on samples `(n, d)` with targets `(n, targets)`, or the negative absolute error."""
+    answer = answers(schema, served.model.predict(x)).astype(np.float64)
+    figures = metrics.score(schema, y.astype(np.float64), answer)
+    return figures["accuracy"] if schema.task == "classify" else -figures["mae"]
 
-    def __init__(self, anomalies: Anomalies | None, stream: Stream) -> None:
-        self._anomalies = anomalies
-        self._stream = stream
-        self._blocks: list[NDArray[np.int64]] = []
-        self._threshold = np.nan
-        # `(n,)`, the threshold each row was judged by, NaN where there was none; unusual or within an alarm.
-        self.thresholds = np.full(len(stream), np.nan)
-        self.flagged = np.zeros(len(stream), bool)
-        self.alarms: list[RecordedAlarm] = []
 
-    def add(self, index: NDArray[np.int64], judged: AnomalyVerdicts) -> None:
-        """What was found of these rows, just now; their offsets are one more than their places."""
-        self._blocks.append(index)
-        self.thresholds[index] = self._threshold
-        self.flagged[index] = judged.flagged
-        threshold = None if self._anomalies is None else self._anomalies.threshold
-        self._threshold = np.nan if threshold is None else threshold
-        for change in judged.changes:
-            if change.until is None:
-                row, first = change.offset - 1, change.first - 1
-                self.alarms.append(RecordedAlarm(change.key, row, first, None, change.peak))
-            else:
-                at = next(i for i, a in enumerate(self.alarms) if a.key == change.key and a.end is None)
-                self.alarms[at] = replace(
-                    self.alarms[at], end=change.offset - 1, peak=change.peak, accepted=change.accepted
-                )
+# ---- over time -----------------------------------------------------------------------------------
 
-    def of_scores(self, rules: AnomalyRules, scores: NDArray[np.float32]) -> Detections:
-        """The same rules on other scores `(n,)` of the same rows, in the same blocks."""
-        anomalies, stream = Anomalies(rules), self._stream
-        other = Detections(anomalies, stream)
-        for index in self._blocks:
-            keys = [stream.keys[i] for i in index]
-            other.add(index, anomalies.detect(keys, index + 1, stream.t[index], scores[index]))
-        other.finish(scores)
-        return other
 
-    def finish(self, scores: NDArray[np.float32]) -> None:
-        """The stream is over: see how high the score rose in alarms that still stand."""
-        relative = self.relative(scores)
-        for at, alarm in enumerate(self.alarms):
-            if alarm.end is None:
-                own = [i for i in range(alarm.first, len(scores)) if self._stream.keys[i] == alarm.key]
-                self.alarms[at] = replace(alarm, peak=float(relative[own].max()))
+def history(replay: Replay) -> EvaluationHistory:
+    """Collect what the page of a report shows beside its figures."""
+    scored = scored_rows(replay)
+    lines = {"adapted": replay.answers, "frozen": replay.frozen_answers}
+    if not replay.schema.labels_itself:
+        lines["no_change"] = no_change(replay)
+    return EvaluationHistory(
+        task=replay.schema.task,
+        figure=main_figure(replay.schema),
+        pretrain=replay.pretrain,
+        delay=replay.options.delay,
+        label_rate=replay.options.rate,
+        seed=replay.options.seed,
+        curves=_curves(replay, scored, lines),
+        per_class=tuple(_per_class(replay, scored, lines)),
+        alarms=_alarms(replay, scored),
+        swaps=_swaps(replay),
+        verdicts=tuple(_verdicts(replay)),
+        drifts=tuple(replay.drifts),
+    )
 
-    def relative(self, scores: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Scores `(n,)` in multiples of the threshold of their time, before there was one of the first."""
-        known = self.thresholds[np.isfinite(self.thresholds)]
-        first = known[0] if len(known) else 1.0
-        limit = np.where(np.isfinite(self.thresholds), self.thresholds, first)
-        return np.asarray(scores / np.maximum(limit, 1e-12), np.float64)
 
-    def figures(self, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> dict[str, float]:
-        """Area under the ROC curve and F1 against the recorded truth; without one the mean score."""
-        if self._stream.truth is None:
-            return {"mean_score": float(scores[rows].mean())}
-        return metrics.detection(self._stream.truth[rows], self.relative(scores)[rows], self.flagged[rows])
+def _curves(
+    replay: Replay, scored: NDArray[np.int64], lines: dict[str, NDArray[np.float32]]
+) -> QualityCurves:
+    """Quality of each line in consecutive windows of equal length."""
+    parts = _parts(scored, CURVE_WINDOWS, SMALLEST_WINDOW)
+    quality = {line: [window_quality(replay, part, made) for part in parts] for line, made in lines.items()}
+    return QualityCurves(*_bounds(parts), quality)
 
-    def summary(self) -> DetectionFigures:
-        """Return the alarms, how many rows were set aside, and the threshold at the end."""
-        last = self.thresholds[-1]
-        threshold = None if np.isnan(last) else float(last)
-        return DetectionFigures(tuple(self.alarms), int(self.flagged.sum()), threshold)
+
+def _bounds(parts: list[NDArray[np.int64]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the first and the last row of each window."""
+    return tuple(int(part[0]) for part in parts), tuple(int(part[-1]) for part in parts)
+
+
+def _parts(scored: NDArray[np.int64], most: int, smallest: int = 1) -> list[NDArray[np.int64]]:
+    """Consecutive windows of equal length, at most about `most`; a short rest joins the last."""
+    length = max(smallest, -(-len(scored) // most))
+    parts = [scored[i : i + length] for i in range(0, len(scored), length)]
+    if len(parts) > 1 and len(parts[-1]) < length // 2:
+        parts[-2:] = [np.concatenate(parts[-2:])]
+    return parts
+
+
+def _per_class(
+    replay: Replay, scored: NDArray[np.int64], lines: dict[str, NDArray[np.float32]]
+) -> list[ClassFigures]:
+    """Recall and precision of every class."""
+    if replay.schema.task != "classify":
+        return []
+    y = replay.stream.y[scored, 0]
+    adapted, frozen = (lines[line][scored, 0] for line in ("adapted", "frozen"))
+    return [
+        ClassFigures(
+            name, int((y == i).sum()), _found_again(y == i, adapted == i), _found_again(y == i, frozen == i)
+        )
+        for i, name in enumerate(replay.schema.known_classes)
+    ]
+
+
+def _found_again(true: NDArray[np.bool_], answered: NDArray[np.bool_]) -> FoundAgain:
+    hits = float((answered & true).sum())
+    return FoundAgain(
+        hits / float(true.sum()) if true.any() else None,
+        hits / float(answered.sum()) if answered.any() else None,
+    )
+
+
+def _alarms(replay: Replay, scored: NDArray[np.int64]) -> AlarmCurves | None:
+    """Score and threshold over time, window by window, and the alarms; None for other tasks."""
+    if not replay.schema.labels_itself:
+        return None
+    parts = _parts(scored, SCORE_WINDOWS)
+    return AlarmCurves(
+        *_bounds(parts),
+        _stretches(replay),
+        _alarm_curve(replay, parts, replay.answers),
+        _alarm_curve(replay, parts, replay.frozen_answers),
+    )
+
+
+def _alarm_curve(replay: Replay, parts: list[NDArray[np.int64]], answer: NDArray[np.float32]) -> AlarmCurve:
+    found = detections_of(replay, answer)
+    relative = found.relative(answer[:, 0])
+    return AlarmCurve(
+        tuple(found.alarms),
+        int(found.flagged.sum()),
+        tuple(float(np.median(relative[part])) for part in parts),
+        tuple(float(relative[part].max()) for part in parts),
+    )
+
+
+def _stretches(replay: Replay) -> tuple[tuple[int, int], ...]:
+    """First and last row of each anomaly that the recording knows of."""
+    if replay.stream.truth is None:
+        return ()
+    odd = np.concatenate([[0], (replay.stream.truth != 0).astype(np.int8), [0]])
+    edges = np.flatnonzero(np.diff(odd)).reshape(-1, 2)
+    return tuple((int(first), int(end) - 1) for first, end in edges)
+
+
+def _swaps(replay: Replay) -> tuple[ModelSwap, ...]:
+    """Each change of the model that answers: at which sample, to which version."""
+    versions = replay.versions[replay.pretrain :]
+    changes = np.flatnonzero(np.diff(versions)) + 1
+    return tuple(ModelSwap(int(i) + replay.pretrain, int(versions[i])) for i in changes)
+
+
+def _verdicts(replay: Replay) -> Iterator[CandidateOutcome]:
+    """What became of every candidate, and every rollback, in order."""
+    for sample, event in replay.events:
+        match event:
+            case ModelPromoted(version=version, verdict=Verdict() as verdict):
+                yield _outcome(sample, "promoted", version, verdict)
+            case CandidateRejected(judged=judged):
+                yield _outcome(sample, "refused", None, judged.verdict)
+            case ModelRolledBack(to=version, reason=reason):
+                yield CandidateOutcome(sample, "rolled back", version, (reason,), {}, forgets=False)
+
+
+def _outcome(sample: int, outcome: str, version: int | None, verdict: Verdict) -> CandidateOutcome:
+    return CandidateOutcome(
+        sample, outcome, version, verdict.reasons, verdict.numbers, forgets=verdict.forgets
+    )

@@ -16,9 +16,7 @@ import sys
 from pathlib import Path
 
 ALWAYS = ("onnxruntime.training", "torch")
-BUILDERS = re.compile(
-    r"edged (model|artifacts|recipe) |edged\.bundles\b|edged\.workbench\.experiments\.build_bundle\b"
-)
+BUILDERS = re.compile(r"edged (model|artifacts) |edged\.bundles\b")
 
 
 class Guard:

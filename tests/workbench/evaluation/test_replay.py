@@ -37,7 +37,7 @@ from tests.streams import stream
 KEYS = {
     "samples", "scored", "quarantined", "metric", "frozen", "no_change", "windows", "trainings",
     "promotions", "origins", "rejections", "rollbacks", "drifts", "labels_used", "forgetting", "engine",
-    "seconds", "train_seconds", "peak_rss_mb", "retention", "anomaly", "last_of_keys", "warnings",
+    "seconds", "train_seconds", "peak_rss_mb", "anomaly", "last_of_keys", "warnings",
     "experts", "calibration_error", "coverage",
 }  # fmt: skip
 TIMES = {"seconds", "train_seconds", "peak_rss_mb"}

@@ -11,7 +11,7 @@ import numpy as np
 
 from edged.charts.figures import change, figure, percent, plain
 from edged.charts.html import document, table
-from edged.charts.lines import Bands, ChartLine, LineChart, Marks, matrix
+from edged.charts.lines import Bands, ChartLine, LineChart, Marks
 from edged.domain.outcomes import why_not
 
 if TYPE_CHECKING:
@@ -28,18 +28,22 @@ FEW = 5
 
 def page(title: str, report: EvaluationReport, history: EvaluationHistory) -> str:
     """Render the page as HTML text."""
+    return document(title, sections(report, history))
+
+
+def sections(report: EvaluationReport, history: EvaluationHistory) -> str:
+    """The contents of the page, which a comparison shows of each configuration."""
     formatter = percent if history.figure == "accuracy" else plain
-    sections = [
+    parts = [
         _summary(report, history),
         _figures(report, history),
         _promises(report),
         _over_time(history, formatter) if history.alarms is None else _anomalies(history, history.alarms),
         _verdicts(report, history),
         _classes(history),
-        _retention(report, formatter),
         _settings(report, history),
     ]
-    return document(title, "".join(sections))
+    return "".join(parts)
 
 
 # ---- sections ------------------------------------------------------------------------------
@@ -158,43 +162,15 @@ def _classes(history: EvaluationHistory) -> str:
     return f"<h2>Classes</h2>{table(head, rows)}"
 
 
-def _retention(report: EvaluationReport, formatter: Callable[[float], str]) -> str:
-    kept = report.retention
-    if kept is None:
-        return ""
-    ends = kept.parts
-    names = ["first", *(f"{end / 1000:.1f}k" for end in ends[1:])]
-    grid = matrix(names, names, kept.skill, lambda v: formatter(abs(v)))
-    backward, forgotten = kept.backward_transfer, kept.forgetting
-
-    def signed(value: float) -> str:
-        return change("accuracy" if formatter is percent else "", value)
-
-    return (
-        "<h2>What is remembered</h2>"
-        "<p>Each row is the model that served at the end of a part of the stream, each column the held-out "
-        f"samples of a part. Backward transfer <b>{signed(backward)}</b> (what later training did to "
-        f"earlier parts), forward transfer <b>{signed(kept.forward_transfer)}</b>, "
-        f"forgetting <b>{signed(forgotten)}</b> (loss against the best ever on each part"
-        f"{_first_part(report, signed)}).</p>"
-        f'<div class="wide" tabindex="0">{grid}</div>'
-    )
-
-
-def _first_part(report: EvaluationReport, signed: Callable[[float], str]) -> str:
-    """The figure that `edged evaluate` prints as `forgetting`."""
-    lost = report.forgetting
-    return "" if lost is None else f"; {signed(lost)} on the pre-training part against the frozen model"
-
-
 def _settings(report: EvaluationReport, history: EvaluationHistory) -> str:
-    rate = history.label_rate
+    rate, lost = history.label_rate, report.forgetting
     rows = [
         ("samples", f"{report.samples:,}, of which {history.pretrain:,} for pre-training"),
         ("warnings", "; ".join(report.warnings) or "none"),
         ("labels", f"{report.labels_used:,} arrived of {report.samples:,} samples, "
                    f"{history.delay:,} samples late" + ("" if rate == 1 else f" (share {rate:g})")),
         ("drift signals", str(len(history.drifts))),
+        ("forgetting", "–" if lost is None else f"{change(history.figure, lost)} on the pre-training part"),
         ("engine", str(report.engine)),
         ("time", f"{report.seconds:.0f} s, {report.train_seconds:.0f} s of it training"),
         ("memory", f"{report.peak_rss_mb:.0f} MB"),

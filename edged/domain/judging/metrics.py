@@ -112,7 +112,7 @@ def placements(y: Array, score: Array) -> Array:
     The share of rows of the other kind on the right side of a score, ties counted half, centred and weighted
     by how rare its own kind is; NaN where all rows are of one kind.
 
-    >>> placements(np.array([0.0, 0, 1, 1]), np.array([0.1, 0.4, 0.4, 0.9])).mean()
+    >>> float(placements(np.array([0.0, 0, 1, 1]), np.array([0.1, 0.4, 0.4, 0.9])).mean())
     0.875
     """
     positive = y != 0

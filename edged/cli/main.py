@@ -301,9 +301,7 @@ def demo(
         float | None, Option(min=1, help="maximum samples per second; 180, less on a slow board")
     ] = None,
     seed: Annotated[int, Option(min=0, help="seed of the simulated plant")] = 0,
-    machines: Annotated[
-        int, Option(min=1, max=1000, help="pumps in the plant; each of several gets its own model")
-    ] = 1,
+    machines: Annotated[int, Option(min=1, max=1000, help="pumps in the plant")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Show edged at work without setup: broker, simulated plant, daemon and trainer, in the terminal."""
@@ -399,9 +397,6 @@ def models(
     action: Annotated[str, Argument(help="list, show, rollback, pin, unpin or export")] = "list",
     version: Annotated[int | None, Argument(help="model version")] = None,
     out: Annotated[Path | None, Option("-o", help="file to export to")] = None,
-    key: Annotated[
-        str | None, Option(metavar="KEY", help="list, show or export the models of one key (model.per: key)")
-    ] = None,
     stream: Stream = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -411,7 +406,7 @@ def models(
 
     if out is not None:
         check_file(out, force=force)
-    answer = on_models(_load(config, stream), action, version, out, key)
+    answer = on_models(_load(config, stream), action, version, out)
     if isinstance(answer, list):
         print_json([one.to_json() for one in answer]) if as_json else output.show_models(answer)
     else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edged.bundles.inspect import BundleReport, Parameter
     from edged.cli.doctor import CheckResult
     from edged.device.admin.results import ImportReport, JudgedRun, ListedModel
-    from edged.device.reports import KeyModelsReport, StreamLine
+    from edged.device.reports import StreamLine
     from edged.domain.audit_chain import LoggedEntry
     from edged.domain.bundle_contents import LossOptions
     from edged.domain.json_fields import JsonObject
@@ -83,27 +83,6 @@ def show_status(values: JsonObject) -> None:
         return
     status = StoredStatus.from_json(values)
     show_pairs("edged", summary(status))
-    if status.keys is not None and status.keys.own:
-        _show_keys(status.keys)
-
-
-def _show_keys(report: KeyModelsReport) -> None:
-    """Print the keys that have models of their own, the worst first."""
-    heads = ("key", "answers", "version", "accuracy", "labels", "trainings", "model")
-    table = new_table("keys with models of their own", heads)
-    for line in report.worst:
-        table.add_row(
-            Text(line.key),
-            "own model" if line.answers else "the stream's",
-            plain(line.version or None),
-            percent(line.accuracy),
-            plain(line.labels),
-            plain(line.runs),
-            "loaded" if line.loaded else "on disk",
-        )
-    out.print(table)
-    if (hidden := report.own - len(report.worst)) > 0:
-        out.print(f"{hidden:,} more keys not shown")
 
 
 def show_streams(streams: Mapping[str, StreamLine]) -> None:

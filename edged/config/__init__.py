@@ -99,15 +99,6 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _labels_of_keys(self) -> Config:
-        if self.model.per == "key" and self.stream.resolved_task not in ("classify", "regress"):
-            raise ValueError(
-                f"model.per: key learns from labels, and stream.task is {self.stream.resolved_task}: it needs"
-                " classify or regress"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _room_for_open_windows(self) -> Config:
         window = self.stream.window
         if window is not None:

@@ -104,21 +104,6 @@ class ModelConfig(Section):
         " 256 (half as wide in the second of two experts), 32 and 32 filters (cnn1d), 64 units (gru),"
         " or 64 and a code of 32 for a reconstruction",
     )
-    per: Literal["stream", "key"] = Field(
-        "stream",
-        description="key: a key with enough labels gets its own model, which starts from the stream's",
-    )
-    own_after: int = Field(
-        200,
-        ge=20,
-        description="labels before a key gets its own model, of at least two classes and two of each",
-    )
-    keep: int = Field(
-        100,
-        ge=1,
-        description="maximum number of key models in memory; the least recently used are unloaded. A sample"
-        " of such a key loads its model again; until then the stream's model answers",
-    )
 
     @model_validator(mode="after")
     def _something_signed(self) -> ModelConfig:

@@ -15,7 +15,6 @@ from edged.domain.stream.admission import AdmissionControl
 from edged.mqtt.codecs import sample_codec
 
 if TYPE_CHECKING:
-    from edged.device.keys import KeyModels
     from edged.device.pipeline import Host, SharedThreads
     from edged.device.startup.open_state import OpenState
     from edged.domain.judging.latencies import Latencies
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
 class LivePipeline(Pipeline):
     """One stream as the daemon runs it: with loops, none of which runs yet, and label requests.
 
-    `keys` are the models of keys, where they have any. Samples and labels arrive over `session` and are
-    acknowledged there. `watchdog` watches the loops `ingest` and `serve`. `latencies` collects seconds from
-    the arrival of a sample to its prediction.
+    Samples and labels arrive over `session` and are acknowledged there. `watchdog` watches the loops `ingest`
+    and `serve`. `latencies` collects seconds from the arrival of a sample to its prediction.
     """
 
     def __init__(
@@ -42,12 +40,6 @@ class LivePipeline(Pipeline):
     ) -> None:
         config = state.config
         super().__init__(config, state.bundle, state.registry, state.samples, state.reader, host)
-        changes = ChangeQueue()
-        self.keys: KeyModels | None = None
-        if config.model.per == "key":
-            from edged.device.keys import KeyModels
-
-            self.keys = KeyModels(self, state.bundle, host, changes)
         self.worker = TrainingWorker(
             scheduler=self.scheduler,
             rollout=self.rollout,
@@ -56,8 +48,7 @@ class LivePipeline(Pipeline):
             disputes=self.disputes,
             samples=self.samples,
             registry=self.registry,
-            changes=changes,
-            keys=None if self.keys is None else self.keys.training,
+            changes=ChangeQueue(),
         )
         requests = label_requests(config.labels, config.gate.holdout, state.boot)
         self.requester = LabelRequester(requests, self.schema, self.clock, host.events)
@@ -70,7 +61,6 @@ class LivePipeline(Pipeline):
             events=host.events,
             watchdog=watchdog,
             latencies=latencies,
-            keys=None if self.keys is None else self.keys.serving,
         )
         notices = IngestNotices(self.schema, host.events, self.clock)
         admission = AdmissionControl(config.stream.admission_rules(), config.stream.watched)

@@ -134,8 +134,6 @@ class RunningStream(Assembly):
         self.pipeline.worker.join(8.0)
         self.pipeline.scheduler.client.close()
         self._keep_learning()
-        if self.pipeline.keys is not None:
-            self.pipeline.keys.pipelines.close()
         self.reporter.farewell()
         if damaged is None:
             self.periodic_reporter.store_status(replace(self.status.status(), state="stopped"))

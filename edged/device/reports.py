@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edged.domain.audit_chain import Link
 from edged.domain.drift.signals import DriftSignal
-from edged.domain.events import Event, EventOfKey
+from edged.domain.events import Event
 from edged.domain.judging.latencies import LatencyPercentiles
 from edged.domain.judging.metrics import QualityFigures
 from edged.domain.stream.anomaly_rules import AlarmFigures
@@ -44,9 +44,8 @@ class Report:
 
     @property
     def event(self) -> Event | None:
-        """What has happened, to the stream's model or that of a key; None of other reports."""
-        found = self.message.event if isinstance(self.message, EventOfKey) else self.message
-        return found if isinstance(found, Event) else None
+        """The event that is reported; None of other reports."""
+        return self.message if isinstance(self.message, Event) else None
 
     def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
@@ -126,38 +125,6 @@ class WindowCounts(Message):
     forgotten: int
 
 
-@dataclass(frozen=True)
-class KeyModelLine(Message):
-    """What a key's own model does: whether it answers, and whether it is loaded or on disk.
-
-    `version` is 0 while it is the stream's model. `labels` are those that it may learn from; None until they
-    were counted.
-    """
-
-    key: str
-    accuracy: float | None
-    version: int
-    runs: int
-    labels: int | None = None
-    answers: bool = False
-    loaded: bool = False
-
-
-@dataclass(frozen=True)
-class KeyModelsReport(Message):
-    """How many keys have models of their own, for how many these answer, and those that do `worst`.
-
-    The worst are first; keys whose accuracy is not known are last, where there is room for them.
-    """
-
-    own: int
-    answering: int
-    loaded: int
-    loads: int
-    unloads: int
-    worst: tuple[KeyModelLine, ...]
-
-
 # ---- the status --------------------------------------------------------------------------------
 
 
@@ -196,7 +163,7 @@ class TrainingStatus(Message):
 
 @dataclass(frozen=True)
 class StreamStatus(SparseMessage):
-    """The summary of `edged status` and `request/status`; `keys` where keys have models of their own."""
+    """The summary of `edged status` and `request/status`."""
 
     state: str
     problem: str | None
@@ -219,7 +186,6 @@ class StreamStatus(SparseMessage):
     host: BoardVitals
     flash: FlashPace
     audit: Link | None
-    keys: KeyModelsReport | None = None
 
 
 @dataclass(frozen=True)
@@ -407,7 +373,6 @@ class StoredStatus(Message):
     host: BoardVitals | None = None
     flash: FlashPace | None = None
     audit: Link | None = None
-    keys: KeyModelsReport | None = None
 
     @classmethod
     def of(cls, state: Path) -> StoredStatus:

@@ -162,8 +162,6 @@ class Settings:
             pipeline.evaluator.configure(self.config.gate)
             pipeline.models.configure(self.config.gate)
             pipeline.predictor.configure(self.config.gate)
-        if pipeline.keys is not None:
-            pipeline.keys.pipelines.configure(self.config)
         if "log" in changes:
             logs.configure(self.config.log.level, self.config.log.format)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from edged.device.reports import (
         DriftStatus,
         FlashPace,
-        KeyModelsReport,
         ModelStatus,
         StoredModel,
         StoredTraining,
@@ -48,8 +47,6 @@ def summary(status: StreamStatus | StoredStatus) -> dict[str, str]:
     }
     if status.training.last is not None:
         lines["last run"] = last_run(status.training.last)
-    if status.keys is not None:
-        lines["keys"] = key_models(status.keys)
     lines |= {
         "engine": status.engine or "auto",
         "samples": f"{status.samples:,} received, {status.evicted:,} evicted",
@@ -118,18 +115,6 @@ def quality(live: QualityFigures | None) -> str:
     again = live.repeated
     beside = "" if again is None else f"; repeating the last value {figure(live.name, again)}"
     return f"{', '.join(parts)} over {count(live.labelled, 'label')}{beside}"
-
-
-def key_models(report: KeyModelsReport) -> str:
-    """How many keys have models of their own.
-
-    >>> from edged.device.reports import KeyModelsReport
-    >>> key_models(KeyModelsReport(own=12, answering=9, loaded=5, loads=5, unloads=0, worst=()))
-    '12 with models of their own: 9 answer, 5 are loaded'
-    """
-    return (
-        f"{report.own:,} with models of their own: {report.answering:,} answer, {report.loaded:,} are loaded"
-    )
 
 
 def learned(state: TrainingStatus | StoredTraining) -> str:

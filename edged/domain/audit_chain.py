@@ -36,7 +36,7 @@ class AuditEntry(Message):
     A `command` has a hash of its transaction as `id`, and of its request and result what the log may hold;
     `before` and `after` are the settings that it changed. In a `configuration` they are what differs from the
     start before, in a `champion` or `rollback` the versions of the models; there `trigger` is what began the
-    `run`, and `source`, `data` and `verdict` are those of the model's record. `key` has a model of its own.
+    `run`, and `source`, `data` and `verdict` are those of the model's record.
     """
 
     ts: float
@@ -55,7 +55,6 @@ class AuditEntry(Message):
     run: int | None = None
     data: ModelData | None = None
     verdict: Verdict | None = None
-    key: str | None = None
 
     def to_json(self) -> JsonObject:
         """Return the fields of this kind of entry; only some of them can be null."""

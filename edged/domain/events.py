@@ -170,34 +170,6 @@ class DriftDetected(Event):
 
 
 @dataclass(frozen=True)
-class KeyModelChanged(Event):
-    """Which model answers for a key, `own` or that of the `stream`; `reason` why it was not to be used."""
-
-    NAME = "key_model"
-    key: str
-    answers: str
-    labels: int | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
-class EventOfKey(Event):
-    """What happened to the model of one key, which the event names."""
-
-    key: str
-    event: Event
-
-    @property
-    def name(self) -> str:
-        """Name in the contract: that of the event."""
-        return self.event.name
-
-    def to_json(self) -> JsonObject:
-        """Return the fields of the contract, and the key before them."""
-        return {"key": self.key, **self.event.to_json()}
-
-
-@dataclass(frozen=True)
 class LabelRequested(Event):
     """A sample whose label is asked for; `answer` is a class with its confidence, or a value per target."""
 

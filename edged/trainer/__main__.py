@@ -91,10 +91,6 @@ def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:
     code = 0
     while (order := pipe.next_order(idle)) is not None:
         try:
-            if isinstance(order, messages.Setup):  # another learner's turn
-                trainer.close()
-                trainer = Trainer(loader.from_json(order.config), pipe, order)
-                continue
             pipe.report(trainer.execute(order))
             code = 0
         except NoDataError as problem:

@@ -52,17 +52,12 @@ class Trainer:
         state, training = config.storage.dir, config.training
         if training.guide != "none" and training.engine == "auto":
             training = training.model_copy(update={"engine": "portable"})
-        chosen = choose(
-            training, bundle, setup.log or state, warn=lambda what: control.report(messages.LogLine(what))
-        )
+        chosen = choose(training, bundle, state, warn=lambda what: control.report(messages.LogLine(what)))
         if chosen.new:
             control.report(messages.EngineChosen(chosen.line()))
         engines = EngineFactory(chosen.engine, bundle, training.threads, training.provider)
         engine = engines.open()
-        self._log = samples = SampleLog.open((setup.log or state) / "samples.db", schema, readonly=True)
-        self._key = setup.key
-        if setup.key is not None:
-            samples = samples.of_key(setup.key)
+        self._log = samples = SampleLog.open(state / "samples.db", schema, readonly=True)
         task = LearningTask(training, schema, bundle, block_of(config.stream.window_rules))
         models = LocalModels(state, bundle)
         # Weights lie beside a model where they are published, and where nothing could read them from it.
@@ -101,8 +96,6 @@ class Trainer:
         """Execute an order and return its result."""
         match order:
             case messages.RunRequest():
-                if order.key != self._key:
-                    raise TrainingError(f"set up for {self._key!r}", where=f"order about {order.key!r}")
                 before = written_bytes()
                 result = self._run.run(order)
                 after = written_bytes()

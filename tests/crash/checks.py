@@ -19,19 +19,16 @@ from edged.storage.files.checksummed_json import read_sealed
 from edged.storage.journal.audit_log import AuditLog, read_audit
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
-from edged.storage.models.reopening_registry import ReopeningRegistry
 from edged.storage.samples.label_history import LabelHistory
 from tests.crash.learning import Desk
 from tests.crash.rig import opened
 from tests.crash.workloads import (
     JOINED,
-    KEYS,
     PARTS,
     SAID,
     SIZE,
     STREAMS,
     content,
-    key_dir,
     opened_outbox,
     stream_dir,
 )
@@ -93,27 +90,6 @@ def check_streams(root: Path, bundle: Path, promises: Promises) -> None:
             state.samples.commit(batch(state.samples, x, classes(x)))
         finally:
             state.close()
-
-
-def check_keys(root: Path, _bundle: Path, promises: Promises) -> None:
-    """Of each key the pointer names a whole model, the promised one or a later one."""
-    for key in KEYS:
-        folder = key_dir(root, key)
-        folder.mkdir(parents=True, exist_ok=True)
-        check_pointer(folder / "models")
-        registry = ReopeningRegistry.open(folder)
-        assert isinstance(registry, ReopeningRegistry)
-        with registry:
-            serves, promoted = (
-                registry.champion(),
-                max(map(int, promised(promises, f"champion-{key}")), default=0),
-            )
-            assert (serves or 0) >= promoted, f"model {promoted} of {key} was promoted, {serves} serves"
-            if serves is not None:
-                registry.verify(serves)
-            registry.close_until_used()
-            registry.set_value("after", 1)
-            assert registry.get_value("after") == 1
 
 
 # ---- labels that people give ------------------------------------------------------------------
@@ -352,5 +328,4 @@ CHECKS: dict[str, Check] = {
     "labels": check_labels,
     "joined": check_joined,
     "streams": check_streams,
-    "keys": check_keys,
 }

@@ -35,11 +35,10 @@ MISTAKES = [
     ("labels", "normal"),
     ("joined", "normal"),
     ("streams", "normal"),
-    ("keys", "names"),
 ]
 
 OTHERS = [("ingest", 15), ("checkpoints", 60), ("models", 15), ("train", 20), ("audit", 60), ("outbox", 60),
-          ("labels", 15), ("joined", 20), ("streams", 15), ("keys", 15)]  # fmt: skip
+          ("labels", 15), ("joined", 20), ("streams", 15)]  # fmt: skip
 
 
 class Laboratory:

@@ -29,7 +29,6 @@ from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.records import Reign
 from edged.storage.models.registry import Registry
-from edged.storage.models.reopening_registry import ReopeningRegistry
 from edged.storage.outbox.queue import DATABASE as OUTBOX
 from edged.storage.outbox.queue import Outbox
 from edged.storage.samples import label_history
@@ -94,20 +93,14 @@ def ingest(root: Path, bundle: Path, mistake: str) -> None:
         dock.close()
 
 
-# ---- several streams, and models by key ----------------------------------------------------------
+# ---- several streams ----------------------------------------------------------
 
 STREAMS = ("a", "b", "c")
-KEYS = ("p", "q")
 
 
 def stream_dir(root: Path, name: str) -> Path:
     """The state directory of one of several streams."""
     return root / "lib" / "state" / "streams" / name
-
-
-def key_dir(root: Path, key: str) -> Path:
-    """Where the models of a key are."""
-    return root / "lib" / "state" / "by-key" / f"={key}"
 
 
 class StreamDock(Dock):
@@ -136,29 +129,6 @@ def streams(root: Path, bundle: Path, mistake: str) -> None:
             first += SIZE
         for dock in docks:
             dock.close()
-
-
-def keys(root: Path, _bundle: Path, mistake: str) -> None:
-    """Models of two keys that are promoted in turn; their registries are closed in between."""
-    gates = []
-    for key in KEYS:
-        folder = key_dir(root, key)
-        make_directory(folder)
-        gate = persistently(partial(Gate, folder, GOOD, samples=0))
-        gate.registry.close()
-        gate.registry = ReopeningRegistry.open(
-            folder, disk=NamesNotSynced() if mistake == "names" else Disk()
-        )
-        gate.open_parts()
-        gates.append((key, gate))
-    for run in (1, 2):
-        for key, gate in gates:
-            tell(f"champion-{key}", crowned(gate, run))
-            gate.registry.prune(2)
-            assert isinstance(gate.registry, ReopeningRegistry)
-            gate.registry.close_until_used()
-    for _, gate in gates:
-        gate.close()
 
 
 # ---- labels that people give ------------------------------------------------------------------
@@ -403,7 +373,7 @@ def opened_outbox(folder: Path) -> Outbox:
 
 WORKLOADS = {
     "ingest": ingest, "checkpoints": checkpoints, "models": models, "train": train, "audit": audit,
-    "outbox": outbox, "labels": labels, "joined": joined, "streams": streams, "keys": keys,
+    "outbox": outbox, "labels": labels, "joined": joined, "streams": streams,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -84,7 +84,6 @@ def _with_registry(status: LocalStatus, config: Config, registry: Registry) -> L
         engine=last.engine or status.engine,
         on_hold=registry.get_value("paused") or (),
         drift=last.drift,
-        keys=last.keys,
     )
     if status.state == "crashed":
         seen = "" if last.ts is None else f"; its last status is of {when(last.ts)}"

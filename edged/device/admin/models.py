@@ -16,7 +16,6 @@ from edged.domain.model_files import SUFFIXES
 from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import publish_file
 from edged.storage.journal.audit_log import AuditLog
-from edged.storage.models.key_folders import KeyFolders
 from edged.storage.models.model_metadata import ModelMetadata
 from edged.storage.models.registry import Registry
 
@@ -27,18 +26,13 @@ if TYPE_CHECKING:
 ModelsAnswer = list[ListedModel] | ListedModel | ExportedModel | Pinned | ChampionChange
 
 
-def on_models(
-    config: Config, action: str, version: int | None, out: Path | None, key: str | None = None
-) -> ModelsAnswer:
+def on_models(config: Config, action: str, version: int | None, out: Path | None) -> ModelsAnswer:
     """Carry out `edged models`: list, show and export read; the others change the registry.
 
-    `key` is one that has models of its own, which are only read. Raises ConfigError when there is no
-    registry, the action is unknown, or it needs a version or file; RefusedError when the registry is to be
-    changed while a daemon runs.
+    Raises ConfigError when there is no registry, the action is unknown, or it needs a version or file;
+    RefusedError when the registry is to be changed while a daemon runs.
     """
     state = config.storage.dir
-    if key is not None:
-        state = _registry_of_key(config, key, action)
     if not (state / "state.db").exists():
         raise ConfigError(
             "there is no registry yet", where=str(state), remedy="run `edged run` or `edged train` first"
@@ -60,22 +54,6 @@ def on_models(
         finally:
             AuditLog(state).drain(registry)
         return done
-
-
-def _registry_of_key(config: Config, key: str, action: str) -> Path:
-    """The directory of the models of one key."""
-    folder = KeyFolders(config.storage.dir).of(key)
-    if not (folder / "state.db").exists():
-        raise ConfigError(
-            "this key has no own model", where=f"--key {key}", remedy="`edged status CONFIG` lists those"
-        )
-    if action not in ("list", "show", "export"):
-        device = f"{config.device.id}{f' --stream {config.name}' if config.name else ''}"
-        remedy = f"ask the daemon: edged ctl {device} {action} key={key}"
-        raise ConfigError(
-            "models of a key are changed by the daemon", where=f"models {action}", remedy=remedy
-        )
-    return folder
 
 
 def _read_models(

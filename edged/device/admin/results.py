@@ -17,7 +17,7 @@ from edged.storage.journal.journal import RunRecord
 from edged.storage.models.records import ModelRecord
 
 if TYPE_CHECKING:
-    from edged.device.reports import DriftStatus, FlashPace, Health, KeyModelsReport, StoredModel
+    from edged.device.reports import DriftStatus, FlashPace, Health, StoredModel
     from edged.domain.audit_chain import Link
     from edged.domain.json_fields import JsonObject
     from edged.host.vitals import BoardVitals
@@ -44,10 +44,7 @@ class LocalTraining(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalStatus(SparseMessage):
-    """What `edged status` prints; `host`, `flash` and `stuck` are of a running daemon.
-
-    `keys` is as the daemon wrote it last, where keys have models of their own.
-    """
+    """What `edged status` prints; `host`, `flash` and `stuck` are of a running daemon."""
 
     state: str
     pid: int | None
@@ -66,7 +63,6 @@ class LocalStatus(SparseMessage):
     flash: FlashPace | None = None
     stuck: int | None = None
     problem: str | None = None
-    keys: KeyModelsReport | None = None
     health: Health
 
     def line(self) -> StreamLine:

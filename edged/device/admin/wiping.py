@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
-    "by-key", "imports", last_status.FILE, ".restor*", ".replaced",
+    "imports", last_status.FILE, ".restor*", ".replaced",
 )  # fmt: skip
 
 

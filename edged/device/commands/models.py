@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.device.commands.of_key import addressed
 from edged.domain.commands.tasks import TaskProgress
 from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.metrics import score
@@ -19,7 +18,6 @@ from edged.errors import EdgedError, ModelError, RefusedError
 from edged.host.child_process import run_module
 from edged.mqtt import weight_encoding
 from edged.storage.files.atomic import make_directory, publish_file, remove
-from edged.storage.models.key_folders import folder_name
 from edged.storage.models.model_metadata import ModelMetadata
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
     from edged.device.events import Events
     from edged.device.live_pipeline import LivePipeline
-    from edged.device.pipeline import Pipeline
     from edged.domain.commands.rules import Answer, Request
     from edged.domain.commands.tasks import Task
     from edged.domain.protocols import ServedModel
@@ -49,44 +46,38 @@ class ModelCommands:
 
     def roll_back(self, request: Request) -> Answer:
         """Serve an earlier model again and reject the present one."""
-        with addressed(self._pipeline, request) as pipeline:
-            change = pipeline.rollout.roll_back("command", _version(request))
+        change = self._pipeline.rollout.roll_back("command", _version(request))
         self._events.states_changed()
         return change.to_json()
 
     def promote(self, request: Request) -> Answer:
         """Serve a stored model, with probation."""
         to = int(request["version"])
-        with addressed(self._pipeline, request) as pipeline:
-            others = [version for version in pipeline.registry.pinned() if version != to]
-            if others:
-                raise RefusedError(
-                    f"version {others[0]} is pinned", where=f"version {to}", remedy="send unpin"
-                )
-            return self._serve(pipeline, to, watch=True)
+        others = [version for version in self._pipeline.registry.pinned() if version != to]
+        if others:
+            raise RefusedError(f"version {others[0]} is pinned", where=f"version {to}", remedy="send unpin")
+        return self._serve(to, watch=True)
 
-    def _serve(self, pipeline: Pipeline, version: int, *, watch: bool) -> Answer:
-        change = pipeline.rollout.promote(version, watch=watch)
-        pipeline.recall.record_champion(version)
+    def _serve(self, version: int, *, watch: bool) -> Answer:
+        change = self._pipeline.rollout.promote(version, watch=watch)
+        self._pipeline.recall.record_champion(version)
         self._events.states_changed()
         return change.to_json()
 
     def pin(self, request: Request) -> Answer:
         """Serve one version until `unpin`: candidates are evaluated, but cannot replace it."""
-        with addressed(self._pipeline, request) as pipeline:
-            registry, champion = pipeline.registry, pipeline.predictor.champion.version
-            version = _version(request) or champion
-            registry.verify(registry.get(version).version)
-            before = {"pinned": registry.pinned()}
-            if pipeline.rollout.pin(version) != version:
-                self._serve(pipeline, version, watch=False)
+        registry, champion = self._pipeline.registry, self._pipeline.predictor.champion.version
+        version = _version(request) or champion
+        registry.verify(registry.get(version).version)
+        before = {"pinned": registry.pinned()}
+        if self._pipeline.rollout.pin(version) != version:
+            self._serve(version, watch=False)
         self._events.states_changed()
         return {"pinned": version, "before": before, "after": {"pinned": [version]}}
 
-    def unpin(self, request: Request) -> Answer:
+    def unpin(self, _: Request) -> Answer:
         """Unpin all versions: candidates can replace the model again."""
-        with addressed(self._pipeline, request) as pipeline:
-            unpinned = pipeline.registry.unpin_all()
+        unpinned = self._pipeline.registry.unpin_all()
         self._events.states_changed()
         return {"unpinned": unpinned, "before": {"pinned": unpinned}, "after": {"pinned": []}}
 
@@ -95,14 +86,10 @@ class ModelCommands:
     def evaluate(self, request: Request, task: Task) -> Answer:
         """Evaluate a model on the newest labelled samples that were never trained on."""
         self._pipeline.ingestor.flush()
-        with addressed(self._pipeline, request) as pipeline:
-            return self._evaluate(pipeline, request, task)
-
-    def _evaluate(self, pipeline: Pipeline, request: Request, task: Task) -> Answer:
-        window = pipeline.reader.holdout_window(int(request.get("rows", ROWS)))
+        window = self._pipeline.reader.holdout_window(int(request.get("rows", ROWS)))
         if len(window) == 0:
             raise RefusedError("no labelled holdout sample yet", where="evaluate")
-        served = self._model(pipeline, _version(request))
+        served = self._model(_version(request))
         raw = []
         for start in range(0, len(window), PIECE):
             if task.cancelled:
@@ -118,9 +105,9 @@ class ModelCommands:
             "figures": self._figures(served, np.concatenate(raw), window.y),
         }
 
-    def _model(self, pipeline: Pipeline, version: int | None) -> ServedModel:
-        champion = pipeline.predictor.champion
-        return champion if version in (None, champion.version) else pipeline.models.open(int(version or 0))
+    def _model(self, version: int | None) -> ServedModel:
+        champion, models = self._pipeline.predictor.champion, self._pipeline.models
+        return champion if version in (None, champion.version) else models.open(int(version or 0))
 
     def _figures(
         self, served: ServedModel, raw: NDArray[np.float32], y: NDArray[np.float32]
@@ -138,11 +125,7 @@ class ModelCommands:
 
         The newest 8 files stay there.
         """
-        with addressed(self._pipeline, request) as pipeline:
-            return self._export(pipeline, request, task)
-
-    def _export(self, pipeline: Pipeline, request: Request, task: Task) -> Answer:
-        what = request.get("what", "model")
+        pipeline, what = self._pipeline, request.get("what", "model")
         version = _version(request) or pipeline.predictor.champion.version
         record = pipeline.registry.get(version)
         source = pipeline.registry.verify(record.version)
@@ -158,13 +141,11 @@ class ModelCommands:
         folder = self._pipeline.config.storage.dir / EXPORTS
         make_directory(folder)
         if what == "mixture":
-            content, name = self._mixture(pipeline, version, source, folder), f"mixture-{version}.onnx"
+            content, name = self._mixture(version, source, folder), f"mixture-{version}.onnx"
         else:
             content = source.read_bytes()
         if what != "weights":
             content = ModelMetadata.of_stream(pipeline.schema, record).stamp(content, Path(name).suffix)
-        if request.get("key") is not None:
-            name = f"{folder_name(request['key'])}-{name}"
         task.progress(TaskProgress(bytes=len(content)))
         publish_file(folder / name, content)
         _prune(folder, EXPORTS_KEPT)
@@ -175,10 +156,9 @@ class ModelCommands:
             "sha256": hashlib.sha256(content).hexdigest(),
         }
 
-    def _mixture(self, pipeline: Pipeline, version: int, source: Path, folder: Path) -> bytes:
+    def _mixture(self, version: int, source: Path, folder: Path) -> bytes:
         """What is served with this version, as one ONNX file that another process writes."""
-        champion = pipeline.predictor.champion
-        served = champion if champion.version == version else pipeline.models.open(version)
+        served = self._model(version)
         if not isinstance(served.model, StreamModel) or source.suffix != ".onnx":
             raise RefusedError("nothing is mixed with this model", where=f"version {version}")
         with TemporaryDirectory(dir=folder.parent) as made:

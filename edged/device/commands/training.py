@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edged.device.commands.of_key import addressed
 from edged.domain.training.training_run import RunOptions
 from edged.errors import RefusedError
 from edged.storage.models.checkpoints import Checkpoints
@@ -35,20 +34,12 @@ class TrainingCommands:
         Samples received so far are committed first, so that the run can read them.
         """
         self._pipeline.ingestor.flush()
-        key = request.get("key")
-        if key is not None:
-            with addressed(self._pipeline, request) as own:
-                self._pipeline.worker.command(_options(request), task, key)
-                return {"new_samples": own.scheduler.new()}
         self._pipeline.worker.command(_options(request), task)
         return {"new_samples": self._status.new_labelled()}
 
     def resume(self, request: Request, task: Task) -> None:
         """Resume a run that was interrupted when the daemon ended."""
-        if request.get("key") is not None:
-            self.train(request, task)
-        else:
-            self._pipeline.worker.adopt(_options(request), task)
+        self._pipeline.worker.adopt(_options(request), task)
 
     def cancel(self, request: Request) -> Answer:
         """Cancel the present run, or the command with the transaction `target`."""
@@ -94,13 +85,12 @@ class TrainingCommands:
         self._pipeline.worker.wake()
         return {"accepted": accepted}
 
-    def reset_drift(self, request: Request) -> Answer:
+    def reset_drift(self, _: Request) -> Answer:
         """Use current data as the drift baseline and drop pending drift triggers."""
-        with addressed(self._pipeline, request) as pipeline:
-            predictor, triggers = pipeline.predictor, pipeline.scheduler.triggers
-            signals = predictor.drift.signals
-            predictor.reset_drift()
-            triggers.drifted = triggers.warned = triggers.fallen = False
+        predictor, triggers = self._pipeline.predictor, self._pipeline.scheduler.triggers
+        signals = predictor.drift.signals
+        predictor.reset_drift()
+        triggers.drifted = triggers.warned = triggers.fallen = False
         self._pipeline.worker.store_state()
         self._events.states_changed()
         return {"forgotten": signals}

@@ -50,16 +50,13 @@ class WipeCommands:
             )
         with suppress(RefusedError):  # no run is in progress
             pipeline.worker.cancel()
-        if request.get("key") is not None and pipeline.keys is None:
-            raise RefusedError("keys have no models here", where="key", remedy="set model.per: key")
         gone: dict[str, int] = {}
         done = threading.Event()
         problems: list[EdgedError] = []
 
         def erase() -> None:
             try:
-                key = request.get("key")
-                gone.update(self._erase(what) if key is None else self._erase_key(key))
+                gone.update(self._erase(what))
             except StorageError:
                 raise  # tried again
             except EdgedError as problem:
@@ -77,12 +74,6 @@ class WipeCommands:
             raise problems[0]
         return gone
 
-    def _erase_key(self, key: str) -> dict[str, int]:
-        """Erase what a key has learned for itself: it shares the stream's model again."""
-        pipeline = self._pipeline
-        pipeline.scheduler.client.stop()
-        return {"keys": 0 if pipeline.keys is None else pipeline.keys.forget(key)}
-
     def _erase(self, what: list[str]) -> dict[str, int]:
         """Erase data on the training thread; return counts by kind."""
         pipeline, state = self._pipeline, self._pipeline.config.storage.dir
@@ -92,8 +83,6 @@ class WipeCommands:
         )
         if "samples" in what or "labels" in what:
             pipeline.ingestor.forget()
-        if pipeline.keys is not None:  # whatever goes, models of keys were learned from it
-            gone["keys"] = pipeline.keys.forget()
         if "models" in what:
             pipeline.registry.unpin_all()
             pipeline.rollout.begin_anew("wiped")

@@ -33,7 +33,7 @@ from edged.domain.training.trainer_messages import (
 )
 from edged.domain.training.training_run import RunCause, RunEnd, RunOptions
 from edged.domain.training.triggers import TriggerRules, Triggers
-from edged.domain.training.turns import RunGain, Waiting
+from edged.domain.training.turns import RunGain
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import get_logger
 
@@ -94,7 +94,7 @@ class TrainingScheduler:
 
     `registry` records runs, and knows how far was learned and which failures there were. `predictor` knows
     the share of the newest answers that were wrong. `bundle` is the fingerprint of what is trained: earlier
-    failures of another bundle do not count. `key` is whose model it is; None: the stream's.
+    failures of another bundle do not count.
     Without `conditions` only the time is known. `unfinished` is the
     run of an earlier process that was cut off, until a run has continued it or taken its place.
     """
@@ -117,8 +117,6 @@ class TrainingScheduler:
         self._events = events
         self._clock = clock
         self._bundle = bundle
-        self._since = clock.monotonic()
-        self.key: str | None = None
         self._seen = samples.next_offset()
         self._conditions = conditions
         self.client = client
@@ -154,10 +152,7 @@ class TrainingScheduler:
         self.triggers.rules = trigger_rules(training, drift=config.drift.train, fewest=self._fewest)
         self.backoff.rules = backoff_rules(training)
         self._go_by(training)
-        if self.key is None:
-            self.client.configure(config)
-        else:
-            self.client.enrol(self.key, config)
+        self.client.configure(config)
 
     def _go_by(self, training: TrainingConfig) -> None:
         self._retry_after = training.retry_after
@@ -221,16 +216,6 @@ class TrainingScheduler:
             return None
         self.triggers.begun(wanted)
         return wanted
-
-    def waiting(self) -> Waiting | None:
-        """How this learner waits for its turn beside others; None while no trigger wants a run."""
-        triggers = self.triggers
-        new, triggers.arrived = self.new(), self.arrived
-        if not self.enabled or self.paused or triggers.wanted(new) is None:
-            self._since = self._clock.monotonic()
-            return None
-        drifted = triggers.drifted or triggers.fallen
-        return Waiting(None, self._since, RunGain(new / max(1.0, triggers.needed), drifted))
 
     def _resumes_first(self, *, automatic: bool) -> bool:
         """Whether a run that was cut off continues before one that a command asked for."""
@@ -330,7 +315,7 @@ class TrainingScheduler:
         result: RunResult | None = None
         try:
             unjudged = left is not None and left.trained
-            request = RunRequest(run, trigger, options, resumes, unjudged, self.key)
+            request = RunRequest(run, trigger, options, resumes, unjudged)
             opened = self._predictor.schema.open
             classes = None if opened is None else len(opened.rows())
             result = replace(self.client.run(request, self._on_message), classes=classes)

@@ -118,9 +118,6 @@ class TrainerClient:
         self._special = RunOptions()
         self._outdated = False
         self._started_with: Path | None = None
-        self._learners: dict[str, Config] = {}
-        self._key: str | None = None  # whose order it is; None for the stream's own model
-        self._set_up: str | None = None  # whom the process is set up for
         self.written = 0
         self._durable = durable
         self._counted = 0  # of them by the present process
@@ -134,12 +131,6 @@ class TrainerClient:
     def configure(self, config: Config) -> None:
         """Use another configuration: the next run starts a process with it."""
         self._config, self._outdated = config, True
-
-    def enrol(self, key: str, config: Config) -> None:
-        """Let runs of this key go by `config`, whose state directory is the key's own; from any thread."""
-        self._learners[key] = config
-        if self._set_up == key:
-            self._set_up = None
 
     def ask_checkpoint(self) -> bool:
         """Request a checkpoint after the present step; return whether the trainer can receive the request."""
@@ -177,9 +168,7 @@ class TrainerClient:
 
     def _run_now(self, order: TrainingOrder[R], on_message: Callable[[Message], None]) -> R:
         self._cancelled = False
-        self._special, self._key = RunOptions(), None
-        if isinstance(order, RunRequest):
-            self._special, self._key = order.options, order.key
+        self._special = order.options if isinstance(order, RunRequest) else RunOptions()
         if self._special.of_process or self._outdated:
             self.stop()
             self._outdated = False
@@ -269,12 +258,7 @@ class TrainerClient:
         if process is not None and bundle != self._started_with:
             self.stop()
         with self._lock:
-            there = self._process is not None and self._process.poll() is None
-            if there and self._set_up != self._key:
-                # Another learner takes its turn: that needs no other process.
-                self._set_up = self._key
-                self._send(self._setup(bundle))
-            if there:
+            if self._process is not None and self._process.poll() is None:
                 return
             self._forget()
             try:
@@ -287,22 +271,19 @@ class TrainerClient:
                 raise TrainingError("the trainer has no output")
             os.set_blocking(self._process.stdout.fileno(), False)
             self._selector.register(self._process.stdout, selectors.EVENT_READ)
-        self._started_with, self._set_up = bundle, self._key
+        self._started_with = bundle
         self._send(self._setup(bundle))
         if self._pause != 0.0:
             self._send(Pace(self._pause))
 
     def _setup(self, bundle: Path | None) -> Setup:
-        """What sets a process up for the learner whose order it is."""
-        key = self._key
-        config = self._config if key is None else self._learners[key]
-        settings = config.model_dump(mode="json", exclude_unset=True)
+        """Return the first order of a process."""
+        settings = self._config.model_dump(mode="json", exclude_unset=True)
         if self._special.engine:
             settings.setdefault("training", {})["engine"] = self._special.engine
         if bundle is not None:
             settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
-        log = None if key is None else self._config.storage.dir
-        return Setup(json.dumps(settings), self._special.base or "checkpoint", self._durable, key, log)
+        return Setup(json.dumps(settings), self._special.base or "checkpoint", self._durable)
 
     def _send(self, message: Message) -> bool:
         process = self._process

@@ -20,7 +20,6 @@ from edged.storage.samples.erasure import erase_files
 if TYPE_CHECKING:
     from edged.device.learning.anomaly_exclusion import AnomalyExclusion
     from edged.device.learning.changes import ChangeQueue
-    from edged.device.learning.key_turns import KeyTurns
     from edged.device.learning.label_disputes import LabelDisputes
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
@@ -52,7 +51,7 @@ class TrainingWorker:
     A run may take hours: a champion that fails meanwhile is replaced by the other thread.
 
     The detectors of the predictor are stored for the next start; its events hear of changed states. `changes`
-    are carried out on a thread of their own. `keys` are models of keys that take turns with the stream's.
+    are carried out on a thread of their own.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class TrainingWorker:
         samples: SampleLog,
         registry: Registry,
         changes: ChangeQueue,
-        keys: KeyTurns | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._rollout = rollout
@@ -77,7 +75,6 @@ class TrainingWorker:
         self._samples = samples
         self._registry = registry
         self._queue = changes
-        self._keys = keys
         self._kept_at = float("-inf")
         self.idle: float | None = IDLE_SECONDS
         """Seconds between two looks whether a run is due; None where `look` is called while one may be."""
@@ -136,19 +133,14 @@ class TrainingWorker:
         """Live quality has fallen, errors are larger by the share `rise`: from any thread."""
         self.defer(lambda: self._fallen(rise))
 
-    def command(self, options: RunOptions, task: Task | None = None, key: str | None = None) -> None:
+    def command(self, options: RunOptions, task: Task | None = None) -> None:
         """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
-
-        With `key` the model of that key is trained.
 
         Those that ask for the same before it has begun get the same run.
 
         Raises RefusedError when too many runs wait.
         """
-        if self._keys is not None and key is not None:
-            self._keys.command(key, options, task)
-        else:
-            self._orders.add(options, task)
+        self._orders.add(options, task)
         self.wake()
 
     def adopt(self, options: RunOptions, task: Task) -> None:
@@ -197,8 +189,6 @@ class TrainingWorker:
             return None
         running, progress = self._running, self._scheduler.progress
         if progress is None or running is None or not (task is None or task in running.tasks):
-            if self._keys is not None:
-                return self._keys.cancel(task)
             raise RefusedError("no run is under way", where="cancel")
         running.cancelled = True
         self._registry.set_value(CANCELLED, True)
@@ -287,13 +277,7 @@ class TrainingWorker:
         return True
 
     def _train_due(self) -> None:
-        """Train the model that is due, if any: the stream's, or that of a key."""
-        key = None if self._keys is None else self._keys.next_key(self._scheduler.waiting())
-        if self._keys is not None and key is not None:
-            with self._wake.apart():
-                self._keys.train(key)
-            self.wake()  # others may wait
-            return
+        """Train the stream's model if a run is due."""
         trigger = self._scheduler.due()
         if trigger is not None:
             with self._wake.apart():
@@ -342,8 +326,6 @@ class TrainingWorker:
         self._registry.set_value("budget", self._scheduler.budget.to_json())
         if self._predictor.anomalies is not None:
             self._registry.set_value("anomalies", self._predictor.anomalies.state())
-        if self._keys is not None:
-            self._keys.store_state()
 
     def _run(self, trigger: str) -> None:
         """Train once and evaluate the result; publish the outcome to those who requested the run."""

@@ -148,10 +148,6 @@ class ModelStore(CandidateStore):
             raise RefusedError("no bundle was opened", where="registry")
         return self.install_base(self._base, reason)
 
-    def forget_base(self) -> None:
-        """Never serve the bundle's own model: what this registry goes back to is another one."""
-        self._base = None
-
     def unproven(self, champion: int) -> ServedModel | None:
         """The predecessor, loaded, of a champion whose probation the end of an earlier process cut short."""
         reign = self._registry.reign()

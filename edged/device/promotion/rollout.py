@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edged.device.promotion.candidate_store import discard
 from edged.domain import outcomes
@@ -59,17 +59,9 @@ class ChampionChange:
         return change if self.reason is None else {**change, "reason": self.reason}
 
 
-class Shared(Protocol):
-    """Of a key that has a model of its own: the stream's model, which is its version 0."""
-
-    def share(self) -> ServedModel:
-        """Go back to the stream's model."""
-
-
 class Rollout:
     """Brings candidates and stored models into service, and takes failing ones out of it.
 
-    Of a key `last_resort` is the stream's model.
     `events` hears of every change; `triggers` holds back the next training run after suspect labels.
     """
 
@@ -90,7 +82,6 @@ class Rollout:
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
         self._streak = RefusalStreak()
         self.origins: dict[str, int] = {}
-        self.last_resort: Shared | None = None
 
     @property
     def champion(self) -> int:
@@ -314,8 +305,6 @@ class Rollout:
 
         Raises RefusedError when that version serves already, or none can be loaded.
         """
-        if to == 0 and self.last_resort is not None:
-            return self._share(reason)
         with self._lock:
             failing, previous = self.predictor.champion.version, self.predictor.previous
             if to is None and previous is not None:
@@ -324,15 +313,6 @@ class Rollout:
                 raise RefusedError("this version is serving already", where=f"version {to}")
             served = self._models.roll_back(failing, reason, to=to)
             self.predictor.revert(served)
-        return self._publish_rollback(failing, served, reason)
-
-    def _share(self, reason: str) -> ChampionChange:
-        """Serve what a key shares with the whole stream."""
-        with self._lock:
-            failing = self.predictor.champion.version
-            served = None if self.last_resort is None else self.last_resort.share()
-        if served is None:
-            raise RefusedError("there is no version 0", where="version 0")
         return self._publish_rollback(failing, served, reason)
 
     def begin_anew(self, reason: str) -> None:

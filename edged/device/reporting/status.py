@@ -138,7 +138,6 @@ class StatusCollector:
             host=self._vitals.board(),
             flash=self._flash(counters.samples),
             audit=stored.audit_head,
-            keys=None if pipeline.keys is None else pipeline.keys.status(),
         )
 
     def flash_bytes(self) -> int | None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.device.events import Events
-    from edged.device.serving.key_answers import KeyAnswers, Share
     from edged.device.serving.label_requester import LabelRequester
     from edged.device.serving.predictor import Predictor
     from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
@@ -53,7 +52,7 @@ class ServingWorker:
     their own. `supervisor` acts on drift, failed champions and the outcome of probations. `requester` asks
     for labels of answered samples. `events` hears predictions and alarms. `watchdog` is shown that this
     thread works, as the loop `serve`. `latencies` collects seconds from the arrival of a sample to its
-    prediction. `keys` answers for keys that have models of their own, where there are such.
+    prediction.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class ServingWorker:
         events: Events,
         watchdog: Watchdog,
         latencies: Latencies,
-        keys: KeyAnswers | None = None,
     ) -> None:
         self._predictor = predictor
         self._schema = predictor.schema
@@ -81,7 +79,6 @@ class ServingWorker:
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
             queue.Queue(MAX_WAITING)
         )
-        self._keys = keys
         self._requests: InferenceRequests | None = None
         self._called = False
         self._on_asked: Callable[[list[InferenceRequest]], None] = lambda _: None
@@ -248,48 +245,25 @@ class ServingWorker:
             self._join([u.offset for u in item], [u.label for u in item], [u.source for u in item])
             return
         batch, received = item
-        if self._keys is None:
-            self._answer_all(batch, received)
-            return
-        for share in self._keys.split(batch.keys):
-            self._answer_all(batch.take(share.rows), received[share.rows], share)
-
-    def _answer_all(self, batch: Batch, received: NDArray[np.float64], share: Share | None = None) -> None:
         for start in range(0, len(batch), self._batch):
             part = slice(start, start + self._batch)
             try:
-                self._answer(batch, received, part, share)
+                self._answer(batch, received, part)
             except ModelError as problem:
                 self.errors += 1
                 log.error("prediction_failed", samples=len(batch.keys[part]), problem=problem.line())
 
-    def _predict(
-        self, offsets: NDArray[np.int64], x: NDArray[np.float32], keys: list[str], share: Share | None
-    ) -> tuple[Predictor, Predictions]:
-        """Who has answered, and what: the model of a key, or that of the stream."""
-        if self._keys is not None and share is not None and share.own:
-            try:
-                return share.predictor, share.predictor.predict(offsets, x, keys)
-            except ModelError as problem:
-                self._keys.failed(share, problem)
-        return self._predictor, self._rescued(lambda: self._predictor.predict(offsets, x, keys))
-
-    def _answer(
-        self, batch: Batch, received: NDArray[np.float64], part: slice, share: Share | None = None
-    ) -> None:
-        offsets, x, keys = batch.offsets[part], batch.x[part], batch.keys[part]
-        predictor, made = self._predict(offsets, x, keys, share)
+    def _answer(self, batch: Batch, received: NDArray[np.float64], part: slice) -> None:
+        offsets, x, keys, predictor = batch.offsets[part], batch.x[part], batch.keys[part], self._predictor
+        made = self._rescued(lambda: predictor.predict(offsets, x, keys))
         ids = [
             own if own is not None else f"{self._boot}-{offset}"
             for own, offset in zip(batch.ids[part], offsets.tolist(), strict=True)
         ]
-        own = predictor is not self._predictor
-        self._events.predicted(encode(made, ids, keys, batch.ts[part], self._schema.classes, own=own))
+        self._events.predicted(encode(made, ids, keys, batch.ts[part], self._schema.classes))
         self.latencies.add(time.monotonic() - received[part])
         self._requester.answered(batch, part, ids, made)
         self._events.answered(made, ids, keys, batch.ts[part])
-        if self._keys is not None and share is not None:
-            self._keys.compare(share, made, x, keys)
         if batch.aside:
             aside = batch.is_aside()[part]
             predictor.ignore(offsets[aside])
@@ -298,9 +272,9 @@ class ServingWorker:
             predictor.shadow(offsets, x)
         self._report_failed()
         if self._schema.labels_itself:
-            for change in self._predictor.detect_anomalies(made, keys, batch.ts[part]).changes:
+            for change in predictor.detect_anomalies(made, keys, batch.ts[part]).changes:
                 self._events.event(AnomalyAlarm(change))
-            self._report(self._predictor.label(offsets, x))
+            self._report(predictor.label(offsets, x))
             return
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]
         if labelled:
@@ -355,8 +329,6 @@ class ServingWorker:
     ) -> None:
         y, at = np.asarray(labels, np.float32).reshape(len(labels), -1), np.asarray(offsets, np.int64)
         self._report(self._predictor.label(at, y, x, sources=sources))
-        if self._keys is not None:
-            self._keys.label(at, y, x, sources)
 
     def _report(self, outcome: bool | None) -> None:
         if outcome is not None:

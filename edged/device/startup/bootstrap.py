@@ -66,7 +66,6 @@ def open_samples(
         readonly=readonly,
         beside=beside,
         clock=clock,
-        by_key=config.model.per == "key",
         cache_kib=STREAM_CACHE_KIB if config.name else CACHE_KIB,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -28,16 +28,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 FIRST = 1.4  # sum of the first weights: what learned smoothed labels is less sure than it is right
-OWN, COMMON = 0.4, 0.8  # sums of first weights where the model of a whole stream is one of the experts
-STEADY_LABELS = 3000  # labels from which on steps are as short as theirs: a key has few, and they are noise
 HALVED = 100  # labels after which the first step is halved
-
-
-class CommonModel(Protocol):
-    """The model of a whole stream, as an expert of one of its keys."""
-
-    def log_likelihoods(self, x: Floats) -> Floats:
-        """What it says of rows `(n, d)`, `(n, c)`; see `edged.domain.judging.ridge_head`."""
 
 
 class ExpertMix:
@@ -48,8 +39,7 @@ class ExpertMix:
     w ← max(0, w − step·Σ (p − [y])·ℓ), with ℓ and p of prediction time, and a step that shrinks as
     `step_after` says. Their sum is free, so a mixture that is too sure of itself becomes less so.
     `classes` that come and go are settled in what is served. `head` is the last of the experts, where there
-    is one; of a key that has a model of its own, the model of the whole stream comes behind it, `common`, and
-    is all that counts at first: labels must show that what the key's own experts say is worth something.
+    is one.
     """
 
     def __init__(self, classes: OpenClasses | None = None, head: RidgeHead | None = None) -> None:
@@ -57,7 +47,6 @@ class ExpertMix:
         self._weights = np.empty(0)
         self.labels = 0
         self.head = head
-        self.common: CommonModel | None = None
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -90,9 +79,6 @@ class ExpertMix:
         """The weights; of another number of experts nothing is known."""
         if len(self._weights) != experts:
             self._weights, self.labels = np.full(experts, FIRST / experts), 0
-            if self.common is not None:
-                self._weights[:-1], self._weights[-1] = OWN / (experts - 1), COMMON
-                self.labels = STEADY_LABELS
         return self._weights
 
     def state(self) -> JsonObject:
@@ -111,9 +97,7 @@ class ExpertMix:
 
     def fresh(self) -> ExpertMix:
         """The same weights for all, with what the head knows now."""
-        fresh = ExpertMix(self._classes, copy.deepcopy(self.head))
-        fresh.common = self.common
-        return fresh
+        return ExpertMix(self._classes, copy.deepcopy(self.head))
 
     def fold(self, raw: Floats) -> Floats:
         """Logits `(n, c)` for the classes of now, where they come and go."""
@@ -195,23 +179,18 @@ class StreamModel:
             both = mix.beside(own, self._model.predict(own))
             return mix.combine(both), both
         if mix.head is None:
-            if not (self._model.experts or mix.common):
+            if not self._model.experts:
                 return mix.fold(self._model.predict(own)), None
-            said = self._with_common(x, self._experts(own))
+            said = self._experts(own)
         elif self.random:
             return mix.fold(mix.head.likelihoods(x)), None
         else:
             head = mix.head.likelihoods(x)
-            said = self._with_common(x, beside(self._experts(own), head))
+            said = beside(self._experts(own), head)
             new = [] if self._learned is None else mix.head.beyond(self._learned)
             if new:
                 return led_by_head(mix.fold(mix.combine(said)), mix.fold(head), new), said
         return mix.fold(mix.combine(said)), said
-
-    def _with_common(self, x: Floats, said: Floats) -> Floats:
-        """What experts say `(n, e, c)`, and behind them the model of the whole stream, for a key of it."""
-        common = self.mix.common
-        return said if common is None else beside(said, common.log_likelihoods(x))
 
     def _experts(self, x: Floats) -> Floats:
         if self._model.experts:
@@ -224,7 +203,7 @@ class StreamModel:
         Raises RefusedError where nothing is mixed, and for random weights.
         """
         mix = self.mix
-        if isinstance(mix, ChangeMix) or mix.common is not None or not (self._model.experts or mix.head):
+        if isinstance(mix, ChangeMix) or not (self._model.experts or mix.head):
             raise RefusedError("nothing is mixed with this model", where="export", remedy="export the model")
         if self.random:
             raise RefusedError("the model is untrained", where="export", remedy="wait for the first run")

@@ -16,7 +16,6 @@ from edged.domain.messages.schema import (
     one_of,
 )
 
-OF_KEY = about("a key with its own model (model.per); the stream's model when absent", TEXT)
 PARTS = ("training", "serving")
 WIPED = ("samples", "labels", "checkpoints", "models")
 
@@ -53,7 +52,6 @@ REQUESTS: dict[str, Schema] = {
             engine=about("engine of this run", one_of("auto", "native", "portable")),
             dry_run=about("train and evaluate, but change nothing", FLAG),
             from_=about("initial weights", one_of("checkpoint", "champion", "bundle")),
-            key=OF_KEY,
         ),
     ),
     "cancel": about(
@@ -65,25 +63,25 @@ REQUESTS: dict[str, Schema] = {
         fields(what=one_of(*PARTS), hold=about("false: resume, for a switch", FLAG)),
     ),
     "resume": about("Resume a paused component.", fields(what=one_of(*PARTS))),
-    "promote": about("Serve a stored model, on probation.", fields("version", version=VERSION, key=OF_KEY)),
+    "promote": about("Serve a stored model, on probation.", fields("version", version=VERSION)),
     "rollback": about(
         "Serve an earlier model (by default the previous one) and reject the current one; version 0 of a key"
         " is the stream's model.",
-        fields(version={"type": "integer", "minimum": 0}, key=OF_KEY),
+        fields(version={"type": "integer", "minimum": 0}),
     ),
     "pin": about(
         "Serve only this version (by default the current one) until `unpin`.",
-        fields(version=VERSION, key=OF_KEY),
+        fields(version=VERSION),
     ),
-    "unpin": about("Allow new models to replace the current one again.", fields(key=OF_KEY)),
+    "unpin": about("Allow new models to replace the current one again.", fields()),
     "checkpoint": about("Save a checkpoint of the current run.", fields()),
     "export": about(
         "Write a model, its weights, or the mixture as served, to exports/ in the state directory.",
-        fields(what=one_of("model", "weights", "mixture"), version=VERSION, key=OF_KEY),
+        fields(what=one_of("model", "weights", "mixture"), version=VERSION),
     ),
     "evaluate": about(
         "Evaluate a model on the newest labelled samples never trained on.",
-        fields(version=VERSION, rows={"type": "integer", "minimum": 1, "maximum": 100_000}, key=OF_KEY),
+        fields(version=VERSION, rows={"type": "integer", "minimum": 1, "maximum": 100_000}),
     ),
     "label": about(
         "Store labels: `id` and `label`; `key`, `ts` and `label`; or a list of these in `labels`. With"
@@ -170,7 +168,7 @@ REQUESTS: dict[str, Schema] = {
         "Revoke a public key; always signed.",
         fields("key", key=about("ID or text (PEM) of the key", TEXT)),
     ),
-    "drift.reset": about("Use current data as the drift baseline.", fields(key=OF_KEY)),
+    "drift.reset": about("Use current data as the drift baseline.", fields()),
     "config.get": about(
         "Return the effective configuration.",
         fields(keys=about("such as training.every; all when absent", listed(TEXT))),
@@ -192,7 +190,6 @@ REQUESTS: dict[str, Schema] = {
             what=about(
                 "samples, checkpoints and models when absent", listed(one_of(*WIPED), minItems=1)
             ),
-            key=about("erase only this key's own models and checkpoints", TEXT),
         ),
     ),
     "status": about("Get the status.", fields()),

@@ -44,12 +44,7 @@ ACCEPTED = {"state": one_of("accepted")}
 SUMMARY = about("result of the newest labels in one sentence; null before the first run", or_null(TEXT))
 SUMMED_UP: Schema = {"summary": about("one sentence for people", TEXT)}
 
-KEYS = about(
-    "with model.per: key: keys with their own models, and the worst of them (at most 20)",
-    every(**each(COUNT, "own", "answering", "loaded", "loads", "unloads"), worst=listed(OBJECT)),
-)
 STATUS = every(
-    {"keys": KEYS},
     state=one_of("online", "degraded", "stopped", "crashed"), problem=or_null(TEXT),
     health=every(state=one_of("ok", "degraded", "stopped", "crashed"), reasons=listed(TEXT)),
     on_hold=about("components paused by a command", listed(TEXT)),
@@ -239,7 +234,6 @@ PUBLISHED: dict[str, Schema] = {
          "set": about("with serving.coverage: classes, or smallest and largest value per target",
                       {"type": ["array", "null"]}),
          "coverage": about("share of the sets that contain the truth", NUMBER),
-         "own": about("the key's own model answered, and `model` is its version", FLAG),
          "historical": HISTORICAL, "untrained": about("true until every class has labels", FLAG),
          "missing": about("what an untrained model lacks, such as 7 of 20 labels", TEXT)},
         id=TEXT, key=TEXT, ts=SECONDS, model=VERSION,
@@ -270,14 +264,6 @@ EVENTS: dict[str, Schema] = {
     "candidates_refused": every(SUMMED_UP, count=COUNT, cause=TEXT, reasons=listed(TEXT)),
     "model_promoted": every(SUMMED_UP, version=VERSION, parent=VERSION, origin=TEXT, reasons=listed(TEXT)),
     "model_rolled_back": every(SUMMED_UP, from_=VERSION, to=VERSION, reason=TEXT),
-    "key_model": every(
-        {
-            "labels": about("labels of the key when it gets its own model", COUNT),
-            "reason": about("why its own model no longer answers", TEXT),
-        },
-        key=TEXT,
-        answers=about("the model that answers from now on", one_of("own", "stream")),
-    ),
     "anomaly": every(key=TEXT, state=one_of("start", "end"), offset=COUNT, since=SECONDS),
     "sensor_stuck": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
     "sensor_moves": every(key=TEXT, features=listed(ANYTHING), more_=COUNT),
@@ -312,9 +298,7 @@ EVENTS: dict[str, Schema] = {
 
 def event() -> Schema:
     """The schema of a message on `events`."""
-    of_key = about("key whose model this is about, with model.per: key", TEXT)
-    more = {"historical": HISTORICAL, "key": of_key}
-    common = every(more, event=one_of(*EVENTS), ts=SECONDS, seq=COUNT, boot=COUNT)
+    common = every({"historical": HISTORICAL}, event=one_of(*EVENTS), ts=SECONDS, seq=COUNT, boot=COUNT)
     cases = [
         {"if": {"properties": {"event": {"const": name}}}, "then": schema} for name, schema in EVENTS.items()
     ]

@@ -53,7 +53,6 @@ class RunRequest(TrainingOrder[RunResult]):
     options: RunOptions = field(default_factory=RunOptions)
     resumes: bool = True
     unjudged: bool = False
-    key: str | None = None  # whose own model it is about; None for the stream's
 
 
 @dataclass(frozen=True)
@@ -88,17 +87,11 @@ class ReviewLabels(TrainingOrder[LabelReview]):
 
 @dataclass(frozen=True)
 class Setup(Message):
-    """The first line: the configuration as JSON text, and whether to wait for the disk.
-
-    With a `key`, samples of that key alone are learned, from the log of the state directory `log`. Another
-    such line before an order sets the process up for another learner.
-    """
+    """The first line: the configuration as JSON text, and whether to wait for the disk."""
 
     config: str
     base: Base = "checkpoint"
     durable: bool = True
-    key: str | None = None
-    log: Path | None = None
 
 
 @dataclass(frozen=True)

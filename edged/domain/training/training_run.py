@@ -75,7 +75,7 @@ class ModelData(Message):
     `consumed` is the position in label order up to which the model has learned, with `classes` at its start.
     Of weights that came from elsewhere: the name of the `transfer`, the fingerprint `update`, their `share`
     in the mixture with the champion's own, and the `losses` on the holdout by share. `form` is what it is
-    served as, `common` the version of the stream's model that a key has a copy of.
+    served as.
     """
 
     first_offset: int | None = None
@@ -89,7 +89,6 @@ class ModelData(Message):
     consumed: int | None = None
     classes: int | None = None
     form: str | None = None
-    common: int | None = None
 
     def to_json(self) -> JsonObject:
         """Return what is known as JSON values; with `samples` their offsets, too, known or not."""

@@ -40,10 +40,10 @@ class RunGain:
 class Waiting:
     """A learner that waits for the trainer since `since` (monotonic seconds).
 
-    `name` is that of a stream, or a key with a model of its own; None is the stream beside its keys.
+    `name` is that of a stream, empty for the only one.
     """
 
-    name: str | None
+    name: str
     since: float
     gain: RunGain = RunGain()
 

@@ -32,8 +32,6 @@ from edged.storage.files.damaged_database import damage
 from edged.storage.files.database import connect, migrate, schema_version, transaction, translated
 from edged.storage.journal.journal import DATABASE as REGISTRY
 from edged.storage.journal.journal import MIGRATIONS as REGISTRY_STEPS
-from edged.storage.models.key_folders import FOLDER as BY_KEY
-from edged.storage.models.key_folders import KEY_FILE
 from edged.storage.models.registry import MODELS, POINTER, present_reign
 from edged.storage.outbox import queue, tables
 from edged.storage.samples.tables import MIGRATIONS as SAMPLE_STEPS
@@ -147,28 +145,9 @@ def _copy_state(state: Path, picture: Path) -> None:
     for name in FILES:
         if (state / name).is_file():
             _link(state / name, picture / name)
-    _copy_keys(state / BY_KEY, picture / BY_KEY)
     for name in SCHEMAS:
         if (state / name).exists():
             _copy_database(state / name, picture / name)
-
-
-def _copy_keys(keys: Path, picture: Path) -> None:
-    """Copy each key's directory, files first; without those that are damaged."""
-    for folder in sorted(keys.iterdir()) if keys.is_dir() else ():
-        target = picture / folder.name
-        if not (folder / REGISTRY).is_file() or ".damaged-" in folder.name:
-            continue
-        target.mkdir(parents=True)
-        for name in (MODELS, "checkpoints"):
-            if (folder / name).is_dir():
-                _link_folder(folder / name, target / name)
-        try:
-            _copy_database(folder / REGISTRY, target / REGISTRY)
-            if (folder / KEY_FILE).is_file():
-                _link(folder / KEY_FILE, target / KEY_FILE)
-        except (CorruptError, FileNotFoundError):
-            shutil.rmtree(target)  # its key shares the stream's model once it is put back
 
 
 def _link_folder(source: Path, target: Path) -> None:
@@ -335,7 +314,7 @@ def _unpack(
             )
         about = packed.about()
         for entry in packed.entries:
-            if entry.name.split("/")[0] not in {*FOLDERS, *FILES, *SCHEMAS, BY_KEY}:
+            if entry.name.split("/")[0] not in {*FOLDERS, *FILES, *SCHEMAS}:
                 raise RefusedError("no backup holds this", where=repr(entry.name[:120]))
         with atomic.disk_errors("unpacking", folder):
             folder.mkdir()

@@ -39,7 +39,6 @@ from edged.storage.samples.tables import (
     MOST_SOURCES,
     SampleCounts,
     check_stream,
-    index_keys,
     numbers_of,
     write_stream,
 )
@@ -133,7 +132,6 @@ class SampleLog(JoiningReader):
         beside: SampleLog | None = None,
         synchronous: Synchronous = "FULL",
         clock: Clock | None = None,
-        by_key: bool = False,
         cache_kib: int = database.CACHE_KIB,
     ) -> SampleLog:
         """Open the log, creating it unless `readonly`.
@@ -151,7 +149,6 @@ class SampleLog(JoiningReader):
         * `beside`: the writer in this process, which knows the counts without reading them.
         * `synchronous`: FULL, except for logs that need not survive anything.
         * `clock`: with it `max_age` is not fooled by the wall clock being set; see `Ages`.
-        * `by_key`: keys have models of their own, and windows of one key are read quickly.
         * `cache_kib`: KiB of pages that stay in memory, half of it when `readonly`.
 
         Raises StorageError when it is missing (`readonly`), belongs to another stream, or cannot be opened;
@@ -163,7 +160,7 @@ class SampleLog(JoiningReader):
         )
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
-            cls._prepare(db, path, schema, readonly=readonly, by_key=by_key)
+            cls._prepare(db, path, schema, readonly=readonly)
             unless_opened.pop_all()
         if readonly:
             return cls(db, path, schema, beside=beside)
@@ -185,7 +182,7 @@ class SampleLog(JoiningReader):
         )
 
     @staticmethod
-    def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool, by_key: bool) -> None:
+    def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool) -> None:
         """Bring the schema up to date, and see that the log belongs to this stream."""
         if readonly:
             database.require_version(db, path, len(MIGRATIONS))
@@ -198,8 +195,6 @@ class SampleLog(JoiningReader):
         if not known and not readonly:
             with database.transaction(db, path):
                 write_stream(db, schema)
-        if not readonly:
-            index_keys(db, path, wanted=by_key)
 
     def shrink(self) -> None:
         """Give back memory that is kept for the next use; from any thread."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, replace
 from heapq import merge
 from pathlib import Path
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from array import array
 
     from numpy.typing import NDArray
-    from typing_extensions import Self
 
     from edged.domain.commits.imported import ImportProgress
     from edged.domain.labels.held_labels import HeldLabel
@@ -49,7 +47,6 @@ _COLUMNS = f"offset, label_seq, {CHECKED}"
 # Both forms are answered from the partial indexes alone; `tables.KEY_INDEX` is for those of one key.
 _TRAINING = "label_seq IS NOT NULL AND holdout = 0"
 _HOLDOUT = "label_seq IS NOT NULL AND holdout = 1"
-_OF_KEY = "key = ? AND "
 
 
 @dataclass
@@ -76,17 +73,6 @@ class WindowReader:
         self._path = path
         self._schema = schema
         self._lock = threading.RLock()
-        self._key: tuple[str, ...] = ()
-        self._training, self._holdout = _TRAINING, _HOLDOUT
-
-    def of_key(self, key: str) -> Self:
-        """The same log with the labelled samples of one key alone in its windows, over the same connection.
-
-        Offsets and positions in label order are those of the whole log.
-        """
-        view = copy(self)
-        vars(view).update(_key=(key,), _training=_OF_KEY + _TRAINING, _holdout=_OF_KEY + _HOLDOUT)
-        return view
 
     # ---- windows ---------------------------------------------------------------------------
 
@@ -95,7 +81,7 @@ class WindowReader:
 
         The newest `limit` of them, oldest label first. Holdout samples are never among them.
         """
-        return self._labelled(self._training, after_seq + 1, _upto(upto_seq), limit)
+        return self._labelled(_TRAINING, after_seq + 1, _upto(upto_seq), limit)
 
     def training_parts(
         self, after_seq: int, limit: int, size: int, *, upto_seq: int | None = None
@@ -106,9 +92,9 @@ class WindowReader:
         """
         with self._reading():
             found = self._db.execute(
-                f"SELECT label_seq FROM samples WHERE {self._training} AND label_seq BETWEEN ? AND ?"
+                f"SELECT label_seq FROM samples WHERE {_TRAINING} AND label_seq BETWEEN ? AND ?"
                 " ORDER BY label_seq DESC LIMIT ?",
-                (*self._key, after_seq + 1, _upto(upto_seq), limit),
+                (after_seq + 1, _upto(upto_seq), limit),
             )
             seqs = [row[0] for row in found][::-1]
         count = max(1, round(len(seqs) / size))
@@ -117,7 +103,7 @@ class WindowReader:
 
     def holdout_window(self, limit: int, *, before_seq: int | None = None) -> Window:
         """The newest `limit` labelled holdout samples (with `seq < before_seq`), oldest label first."""
-        return self.bounded(self._labelled(self._holdout, 0, _upto(before_seq, 1), limit))
+        return self.bounded(self._labelled(_HOLDOUT, 0, _upto(before_seq, 1), limit))
 
     def bounded(self, window: Window) -> Window:
         """A window without what a source of labels gave beyond its share, by the labels before the window."""
@@ -130,10 +116,10 @@ class WindowReader:
         with self._reading():
             before = self._db.execute(
                 "SELECT source, count(*) FROM"
-                f" (SELECT source FROM samples WHERE {self._training} AND label_seq < ?"
+                f" (SELECT source FROM samples WHERE {_TRAINING} AND label_seq < ?"
                 " ORDER BY label_seq DESC LIMIT ?)"
                 " WHERE source IS NOT NULL GROUP BY source",
-                (*self._key, int(window.seq[0]), _USUAL),
+                (int(window.seq[0]), _USUAL),
             ).fetchall()
         within = within_shares(numbers, dict(before))
         return window if within.all() else window.take(within)
@@ -146,16 +132,16 @@ class WindowReader:
         """
         with self._reading():
             found = self._db.execute(
-                f"SELECT label_seq FROM samples WHERE {self._holdout} AND label_seq > ? AND label_seq < ?"
+                f"SELECT label_seq FROM samples WHERE {_HOLDOUT} AND label_seq > ? AND label_seq < ?"
                 " ORDER BY label_seq",
-                (*self._key, after_seq, before_seq),
+                (after_seq, before_seq),
             )
             seqs = np.fromiter((row[0] for row in found), np.int64)
             chosen = seqs[_spread(len(seqs), limit, seed)]
             return self._read(
-                f"SELECT {_COLUMNS} FROM samples WHERE {self._holdout} AND label_seq IN"
+                f"SELECT {_COLUMNS} FROM samples WHERE {_HOLDOUT} AND label_seq IN"
                 " (SELECT value FROM json_each(?)) ORDER BY label_seq",
-                (*self._key, json_list(chosen.tolist())),
+                (json_list(chosen.tolist()),),
                 len(chosen),
             )
 
@@ -240,26 +226,15 @@ class WindowReader:
         """Labelled samples after `seq` that may be trained on."""
         with self._reading():
             found = self._db.execute(
-                f"SELECT count(*) FROM samples WHERE {self._training} AND label_seq > ?", (*self._key, seq)
+                f"SELECT count(*) FROM samples WHERE {_TRAINING} AND label_seq > ?", (seq,)
             ).fetchone()
         return int(found[0])
-
-    def labels_by_key(self, after_seq: int, upto_seq: int) -> dict[str, int]:
-        """How many labelled samples each key has for training, with `after_seq < seq <= upto_seq`."""
-        with self._reading():
-            found = self._db.execute(
-                f"SELECT key, count(*) FROM samples WHERE {_TRAINING} AND label_seq > ? AND label_seq <= ?"
-                " GROUP BY key",
-                (after_seq, upto_seq),
-            )
-            return dict(found.fetchall())
 
     def labels_by_class(self) -> dict[int, int]:
         """How many labelled samples of each class there are that may be trained on."""
         with self._reading():
             found = self._db.execute(
-                f"SELECT y, count(*) FROM samples WHERE {self._training} AND y IS NOT NULL GROUP BY y",
-                self._key,
+                f"SELECT y, count(*) FROM samples WHERE {_TRAINING} AND y IS NOT NULL GROUP BY y",
             )
             return {int(y): count for y, count in found.fetchall()}
 
@@ -339,11 +314,11 @@ class WindowReader:
             ORDER BY label_seq DESC LIMIT ?"""
         with self._reading():
             count, start = self._db.execute(
-                f"SELECT count(*), min(label_seq) FROM ({newest})", (*self._key, first, last, limit)
+                f"SELECT count(*), min(label_seq) FROM ({newest})", (first, last, limit)
             ).fetchone()
             oldest_first = f"SELECT {_COLUMNS} FROM samples WHERE {role} AND label_seq BETWEEN ? AND ?"
             first = first if start is None else start
-            return self._read(f"{oldest_first} ORDER BY label_seq", (*self._key, first, last), count)
+            return self._read(f"{oldest_first} ORDER BY label_seq", (first, last), count)
 
     def _read(self, sql: str, parameters: tuple[Any, ...], at_most: int) -> Window:
         """Fill preallocated arrays chunk by chunk, so that no second copy of a window is ever held."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.files.database import transaction, translated
 from edged.storage.samples import imports, joined_values, label_actions, open_windows, stored_classes
 
 if TYPE_CHECKING:
@@ -72,20 +71,6 @@ MIGRATIONS: Migrations = (
         "ALTER TABLE samples ADD COLUMN source INTEGER",
     ),
 )
-
-KEY_INDEX = "key_labels"
-"""Index for the windows of one key: only a log whose keys have models of their own pays for it."""
-
-
-def index_keys(db: sqlite3.Connection, path: Path, *, wanted: bool) -> None:
-    """Make or drop the index for the windows of one key."""
-    with translated(path):
-        there = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (KEY_INDEX,)).fetchone() is not None
-    if wanted == there:
-        return
-    change = "ON samples(key, holdout, label_seq) WHERE label_seq IS NOT NULL" if wanted else ""
-    with transaction(db, path):
-        db.execute(f"{'CREATE' if wanted else 'DROP'} INDEX {KEY_INDEX} {change}")
 
 
 @dataclass

@@ -47,7 +47,6 @@ class Observer:
     swaps: list[tuple[int, int]] = field(default_factory=list)
     rollbacks: int = 0
     trainings: int = 0
-    answers: dict[str, str] = field(default_factory=dict)  # which model answers for a key
     events: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=50))
     engine: str = ""
     training: str = "idle"
@@ -87,8 +86,6 @@ class Observer:
             elif message["outcome"] == "failed":
                 self.failure = message["error"]
                 self.events.append(f"training failed: {message['error']}")
-        elif kind == "key_model":
-            self.answers[message["key"]] = message["answers"]
         elif kind == "model_promoted":
             self.swaps.append((self.answered, message["version"]))
             self.events.append(f"model {message['version']} promoted: {message['reasons'][0]}")

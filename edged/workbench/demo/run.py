@@ -120,10 +120,8 @@ class Demo:
             "storage": {"dir": str(self.folder / "state"), "commit_delay": 0.1},
             "report": {"every": "2s"},
         }
-        model: dict[str, Any] = {} if self.world.units is None else {"per": "key"}
         if self._bundle is not None:
-            model["bundle"] = str(self._bundle.resolve())
-        values["model"] = model
+            values["model"] = {"bundle": str(self._bundle.resolve())}
         path = self.folder / "edged.yaml"
         path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
         return path
@@ -293,8 +291,7 @@ class Demo:
         for score in (self.frozen, self.witness.adapted):
             right = [np.nanmean(score.right[start:][units[start:] == one]) for one in np.unique(units)]
             found.append({"mean": float(np.nanmean(right)), "worst": float(np.nanmin(right))})
-        own = list(self.witness.answers.values()).count("own")
-        return MachinesSummary(int(units.max()), found[0], found[1], own)
+        return MachinesSummary(int(units.max()), found[0], found[1])
 
 
 def _acknowledging(session: Session, handler: Any) -> Any:
@@ -330,7 +327,7 @@ def run_demo(
 ) -> DemoSummary:
     """Run the demo and return its summary.
 
-    The plant has so many `machines`; each of several gets its own model once it has labels enough.
+    The plant has so many `machines`.
 
     `broker` is the first one installed when absent; `bundle` the standard network, built at the start. Of
     samples a second no more than `rate` are published, and a machine that needs fewer gets longer to answer.

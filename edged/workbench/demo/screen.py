@@ -343,13 +343,12 @@ def _facts(state: DemoState) -> list[str]:
 
 
 def _machines(summary: MachinesSummary) -> str:
-    """How the pumps did, and how many got models of their own."""
+    """How the pumps did."""
     found = (summary.adapted, summary.frozen)
     adapted, frozen = (
         f"{_percent(one['mean'], 1)} in the mean, {_percent(one['worst'], 1)} the worst pump" for one in found
     )
-    own = f"{summary.own_models} with their own model"
-    return f"{summary.count} pumps, {own}: {adapted}; frozen {frozen}"
+    return f"{summary.count} pumps: {adapted}; frozen {frozen}"
 
 
 def _figures(values: Sequence[float]) -> tuple[float, float, float]:

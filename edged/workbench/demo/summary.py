@@ -10,12 +10,11 @@ from edged.domain.training.message import Message
 
 @dataclass(frozen=True)
 class MachinesSummary(Message):
-    """Accuracy of several machines: `mean` over them and that of the `worst`; and who has an own model."""
+    """Accuracy of several machines: `mean` over them and that of the `worst`."""
 
     count: int
     frozen: Mapping[str, float]
     adapted: Mapping[str, float]
-    own_models: int
 
 
 @dataclass(frozen=True)

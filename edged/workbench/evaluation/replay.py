@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -16,7 +16,6 @@ import numpy as np
 
 from edged.clock import VirtualClock
 from edged.device.events import Events, Listener
-from edged.device.keys import KeyModels
 from edged.device.learning.regime_recall import EVERY
 from edged.device.learning.trainer_client import TrainerClient
 from edged.device.pipeline import Host, Pipeline, label_requests
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
-    from edged.device.serving import Predictor
-    from edged.device.serving.key_answers import Share
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.events import Event
     from edged.domain.judging.predictions import Predictions
@@ -124,9 +121,6 @@ class Replay(Listener):
         models = InferenceReader(threads=config.serving.threads, providers=config.serving.provider)
         host = Host(Events(self), self._clock, models, client)
         self.pipeline = pipeline = Pipeline(config, bundle, self.registry, self.log, self.log, host)
-        self.keys = KeyModels(pipeline, bundle, host) if config.model.per == "key" else None
-        if self.keys is not None:
-            stack.callback(self.keys.pipelines.close)
         self.models, self.recall, self.rollout = pipeline.models, pipeline.recall, pipeline.rollout
         self.predictor, self.scheduler = pipeline.predictor, pipeline.scheduler
 
@@ -239,38 +233,22 @@ class Replay(Listener):
     def _replay(self, start: int, end: int) -> None:
         index = np.arange(start, end)
         self._clock.advance_to(float(self.stream.t[end - 1]))
-        shares = [(*one, self._answer(one[0], one[2], end)) for one in self._shares(index)]
+        made = self._answer(index, end)
         aside = self._append(index, with_labels=False)
-        for predictor, share, rows, made in shares:
-            if share is not None and self.keys is not None:
-                self.keys.serving.compare(
-                    share, made, self.stream.x[rows], [self.stream.keys[i] for i in rows]
-                )
-            out = aside[rows - start]
-            predictor.ignore(rows[out] + 1)
-            predictor.shadow(rows[~out] + 1, self.stream.x[rows[~out]])
-            if self.schema.labels_itself:
-                self._judge_itself(rows, made)
+        self.predictor.ignore(index[aside] + 1)
+        self.predictor.shadow(index[~aside] + 1, self.stream.x[index[~aside]])
+        if self.schema.labels_itself:
+            self._judge_itself(index, made)
         self._arrive(max(self.pretrain, start - self.options.delay), end - self.options.delay)
 
-    def _shares(
-        self, index: NDArray[np.int64]
-    ) -> Iterator[tuple[Predictor, Share | None, NDArray[np.int64]]]:
-        """Who answers rows: all of them the stream's model, unless keys have models of their own."""
-        if self.keys is None:
-            yield self.predictor, None, index
-            return
-        for share in self.keys.serving.split([self.stream.keys[i] for i in index]):
-            yield share.predictor, share, index[share.rows]
-
-    def _answer(self, predictor: Predictor, rows: NDArray[np.int64], end: int) -> Predictions:
+    def _answer(self, rows: NDArray[np.int64], end: int) -> Predictions:
         """Predict rows, and keep what was answered; `end` is where the block of rows ends."""
         keys = [self.stream.keys[i] for i in rows]
-        made = predictor.predict(rows + 1, self.stream.x[rows], keys)
+        made = self.predictor.predict(rows + 1, self.stream.x[rows], keys)
         self.answers[rows] = made.output if self.schema.labels_itself else made.answers
         self.versions[rows] = made.version
         self.promises.add(rows, made)
-        if made.experts is not None and self.schema.task == "classify" and predictor is self.predictor:
+        if made.experts is not None and self.schema.task == "classify":
             if self.expert_answers is None:
                 self.expert_answers = np.full((len(self.stream), made.experts.shape[1]), np.nan, np.float32)
             self.expert_answers[rows] = made.experts.argmax(axis=2)
@@ -345,8 +323,6 @@ class Replay(Listener):
         sources = self.stream.sources or ["labels"] * len(self.stream)
         their_sources = [sources[i] for i in rows]
         outcome = self.predictor.label(rows + 1, y, self.stream.x[rows], sources=their_sources)
-        if self.keys is not None:
-            self.keys.serving.label(rows + 1, y, self.stream.x[rows], their_sources)
         self.pipeline.disputes.apply()
         if outcome is not None:
             self.rollout.probation_ended(self.predictor.champion.version, outcome)
@@ -358,9 +334,6 @@ class Replay(Listener):
         found = self.recall.worth_trying(self.scheduler.consumed, self.predictor.champion.version)
         if found is not None:
             self._serves(self.rollout.recall(*found))
-        training = None if self.keys is None else self.keys.training
-        while training is not None and (key := training.next_key(self.scheduler.waiting())) is not None:
-            training.train(key)
         result = self.scheduler.step()
         if result is None:
             return
@@ -378,7 +351,7 @@ class Replay(Listener):
         return self.answers_of(self.frozen)
 
     def answers_of_experts(self) -> list[NDArray[np.float32]]:
-        """What each expert of the stream's models has answered, `(n, 1)` each; NaN where a key's answered."""
+        """What each expert of the stream's models has answered, `(n, 1)` each."""
         found = self.expert_answers
         return [] if found is None else [found[:, i : i + 1] for i in range(found.shape[1])]
 

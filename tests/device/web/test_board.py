@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from edged.device.reports import Report, StoredModel
+from edged.device.reports import Report
 from edged.device.web.page.history import EVENTS, MARKS, MOST_KEYS, POINTS, REQUESTS, History, PageState
 from edged.domain.events import (
     Event,
-    EventOfKey,
     LabelRequested,
     ModelPromoted,
     ModelRolledBack,
@@ -60,14 +59,6 @@ def test_history_goes_on_after_a_restart() -> None:
     again = PageState(json.loads(json.dumps(board.dump())))
     assert again.history.points == [(1.0, 0.5, None)]
     assert list(again.history.marks) == [(2.0, "back", "Rollback to version 2")]
-
-
-def test_what_happens_to_the_model_of_a_key_is_marked_too() -> None:
-    board = PageState(None)
-    board.reported(event(EventOfKey("k", ModelPromoted(3, 2, "", "")), 1.0))
-    board.reported(Report("state/model", StoredModel(3), 2.0))
-    assert list(board.history.marks) == [(1.0, "swap", "Version 3 promoted")]
-    assert [said.to_json()["key"] for said in board.events] == ["k"]
 
 
 def test_a_sensor_is_silent_by_its_own_measure() -> None:

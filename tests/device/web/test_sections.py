@@ -14,8 +14,6 @@ from edged.device.reports import (
     DriftStatus,
     FlashPace,
     Health,
-    KeyModelLine,
-    KeyModelsReport,
     ModelStatus,
     Report,
     StreamStatus,
@@ -166,21 +164,6 @@ def test_buttons_are_for_those_who_may() -> None:
     assert "<option>class 3</option>" in SECTIONS["requests"][1](view(MANY))
     assert 'type="number"' in SECTIONS["requests"][1](view(REGRESS))
     assert "use the label command" in text("requests", view(PAIR))
-
-
-def test_keys_with_models_of_their_own_are_a_table() -> None:
-    assert text("keys", view(CLASSIFY)) == ""
-    lines = (
-        KeyModelLine(HOSTILE, 0.625, 4, 3, labels=1200, answers=True, loaded=True),
-        KeyModelLine("pump-2", None, 0, 1),
-    )
-    told = view(CLASSIFY, status=replace(STATUS, keys=KeyModelsReport(22, 1, 1, 3, 2, lines)))
-    said = text("keys", told)
-    for word in ("22 with models", "62.5 %", "1,200", "Own model", "Loaded", "On disk", "20 more keys"):
-        assert word in said, (word, said)
-    page = SECTIONS["keys"][1](told)
-    assert page.count("data-command=") == 2  # pump-2 has nothing to go back from
-    assert "data-command" not in SECTIONS["keys"][1](replace(told, may_control=False))
 
 
 def test_a_chart_stays_within_its_picture() -> None:

@@ -175,12 +175,3 @@ def test_a_slow_board_is_waited_for_while_its_training_makes_steps() -> None:
     thread.join()
     with pytest.raises(TrainingError, match="the second training did not happen within 0 s"):
         observer.wait(lambda: observer.trainings > 1, 0.4, "the second training")
-
-
-def test_a_pump_that_shares_the_model_again_has_none_of_its_own() -> None:
-    world = simulated(12, seed=1, machines=3)
-    observer = Observer(world, Score(np.full(len(world), np.nan, np.float32)))
-    for key, answers in (("1", "own"), ("2", "own"), ("1", "stream"), ("2", "own")):
-        event = {"event": "key_model", "key": key, "answers": answers}
-        observer.on_event(cast("Any", Metrics(json.dumps(event).encode())))
-    assert observer.answers == {"1": "stream", "2": "own"}

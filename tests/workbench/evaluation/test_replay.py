@@ -780,25 +780,3 @@ def test_a_stream_that_repeats_itself_is_predicted_best_by_repeating_it(
     better = [text for text in told["warnings"] if "repeating the last known value is better" in text]
     assert bool(better) is warned
     assert (told["no_change"]["mae"] < told["metric"]["mae"]) is warned
-
-
-def test_models_of_keys_that_contradict_each_other_are_scored(tmp_path: Path) -> None:
-    """Where a key's own model answers, the experts of the stream's have none: they are scored elsewhere."""
-    x, y = two_classes(900)
-    key = np.array(["a", "b"] * 450)
-    y = np.where(key == "b", 1 - y, y)
-    made = {}
-    for per in ("stream", "key"):
-        (tmp_path / per).mkdir()
-        made[per] = evaluate(
-            tmp_path / per,
-            save(tmp_path / per, X=x, y=y, key=key),
-            CLASSIFY,
-            options=LabelOptions(delay=10, pretrain=100),
-            model={"per": per, "own_after": 60},
-            training={"every": None, "min_new_samples": 100},
-        )
-    assert made["key"]["metric"]["accuracy"] > made["stream"]["metric"]["accuracy"] + 0.1
-    accuracies = [figures["accuracy"] for figures in made["key"]["experts"].values()]
-    assert len(accuracies) == 3
-    assert all(0 < accuracy < 1 for accuracy in accuracies)

@@ -10,7 +10,6 @@ from edged.device.web.page.format import button, moment
 from edged.device.web.page.snapshot import PAUSABLE
 
 if TYPE_CHECKING:
-    from edged.device.reports import KeyModelLine
     from edged.device.web.page.snapshot import Snapshot
     from edged.domain.events import LabelRequested
     from edged.storage.models.registry import ModelRecord
@@ -81,20 +80,6 @@ def model_buttons(view: Snapshot, record: ModelRecord) -> str:
         ask = f"Pin version {version} until you unpin it?"
         line.append(button("Pin", ask, "pin", {"version": version}, about=f"Pin version {version}"))
     return " ".join(line)
-
-
-def key_buttons(view: Snapshot, line: KeyModelLine) -> str:
-    """Return the buttons of one key's model."""
-    if not view.may_control or not line.version:
-        return ""
-    key, model = line.key, f"the model of {line.key}"
-    back = f"Roll {model} back to its previous version?"
-    share = f"Replace {model} by the stream’s? It learns on from there."
-    return (
-        button("Roll back", back, "rollback", {"key": key}, about=f"Roll back {model}")
-        + " "
-        + button("Use the stream’s", share, "rollback", {"key": key, "version": 0}, about=f"Replace {model}")
-    )
 
 
 def requests(view: Snapshot) -> str:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from edged.charts.figures import age, change, count, percent, plain, size
 from edged.charts.html import document
-from edged.device.status_text import key_models, notes, summary
+from edged.device.status_text import notes, summary
 from edged.device.web.page.format import facts, meter, moment, table
-from edged.device.web.page.forms import actions, alarms, evaluations, key_buttons, model_buttons, requests
+from edged.device.web.page.forms import actions, alarms, evaluations, model_buttons, requests
 from edged.device.web.page.labels import sample_map, suspects
 from edged.device.web.page.timeline import NARROW, WIDE, measured, timeline
 from edged.domain.events import CandidateRejected, ModelPromoted
@@ -209,34 +209,6 @@ def _in_words(view: Snapshot, points: Sequence[Point], formatter: Callable[[floa
     )
 
 
-def keys(view: Snapshot) -> str:
-    """Return the keys that have models of their own, the worst first; nothing where none has."""
-    models = view.status.keys
-    if models is None or not models.own:
-        return ""
-    rows = [
-        (
-            escape(line.key),
-            "Own model" if line.answers else "The stream’s",
-            "–" if not line.version else str(line.version),
-            percent(line.accuracy),
-            "–" if line.labels is None else f"{line.labels:,}",
-            str(line.runs),
-            "Loaded" if line.loaded else "On disk",
-            key_buttons(view, line),
-        )
-        for line in models.worst
-    ]
-    head = ("Key", "Answers", "Version", "Accuracy", "Labels", "Trainings", "Model", "Actions")
-    columns = ("", "", "wide", "", "", "wide", "wide", "" if view.may_control else "gone")
-    hidden = models.own - len(rows)
-    return (
-        f"<p>{escape(key_models(models))}.</p>"
-        + table("Keys with models of their own, least accurate first", head, rows, columns)
-        + (f"<p>{hidden:,} more keys not shown.</p>" if hidden > 0 else "")
-    )
-
-
 def training(view: Snapshot) -> str:
     """Return the present training run, and recent runs."""
     state = view.status.training
@@ -393,7 +365,6 @@ SECTIONS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
     "map": ("Map of the samples", sample_map),
     "alarms": ("Alarms", alarms),
     "model": ("Model", model),
-    "keys": ("Models of keys", keys),
     "training": ("Training", training),
     "predictions": ("Predictions", predictions),
     "sensors": ("Sensors", sensors),

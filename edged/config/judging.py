@@ -50,11 +50,6 @@ class GateConfig(Section):
     )
     tolerance: float = Field(1e-4, gt=0, description="maximum difference from the trainer's outputs")
     latency: Duration = Field(0.05, gt=0, description="maximum time of one prediction of a candidate")
-    suspect_labels: bool = Field(
-        True,
-        description="reject candidates and pause training while no model can explain the labels; exclude"
-        " falsified labels",
-    )
     timeout: Duration = Field(
         60.0, gt=0, description="maximum time to verify, to evaluate and to load a candidate, each"
     )

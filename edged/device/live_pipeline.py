@@ -45,7 +45,6 @@ class LivePipeline(Pipeline):
             rollout=self.rollout,
             recall=self.recall,
             exclusion=self.exclusion,
-            disputes=self.disputes,
             samples=self.samples,
             registry=self.registry,
             changes=ChangeQueue(),

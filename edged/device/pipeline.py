@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
-from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.scheduler import TrainingScheduler
 from edged.device.learning.worker import CANCELLED
@@ -122,11 +121,8 @@ class Pipeline:
             clock=host.clock,
             conditions=host.conditions,
         )
-        self.rollout = Rollout(
-            self.evaluator, self.models, self.predictor, host.events, self.scheduler.triggers
-        )
+        self.rollout = Rollout(self.evaluator, self.models, self.predictor, host.events)
         self.exclusion = AnomalyExclusion(self.predictor.anomalies, samples)
-        self.disputes = LabelDisputes(self.predictor, self.teacher, samples, registry, host.events)
 
     def resume(self, unfinished: UnfinishedRun | None) -> None:
         """Restore what an earlier process left: detectors, thresholds, the probation of the champion.

@@ -185,18 +185,6 @@ class LabelRequested(Event):
     set: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
-class LabelsDisputed(Event):
-    """Labels of a source contradict the model: `all`, the `contradicting` ones or `none` are set aside."""
-
-    NAME = "labels_disputed"
-    source: str
-    predicted: str
-    said: str
-    labels: str
-    detail: str
-
-
 # ---- training ----------------------------------------------------------------------------------
 
 
@@ -228,15 +216,13 @@ class TrainingFinished(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPaused(Event):
-    """Training waits: after failures, until somebody acts on the remedy, or for labels that agree."""
+    """Training waits after failures, until somebody acts on the remedy."""
 
     NAME = "training_paused"
-    failures: int | None = None
+    failures: int
     reason: str
-    remedy: str | None = None
-    since: float | None = None
-    verdicts: int | None = None
-    new_labels: int | None = None
+    remedy: str
+    since: float
     summary: str
 
 

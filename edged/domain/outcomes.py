@@ -94,19 +94,6 @@ def pinned(version: int) -> str:
     return f"model {version} is pinned: unpin it to let new models serve"
 
 
-def suspect_labels(task: Task, error: float, usual: float) -> str:
-    """The reason for which nothing is learned from labels that no model explains.
-
-    >>> suspect_labels("classify", 0.4, 0.15)
-    'the newest labels look wrong: even the better model misses 40.0 % of them, at most 15.0 % is usual'
-    """
-    if task == "classify":
-        detail = f"even the better model misses {percent(error)} of them, at most {percent(usual)} is usual"
-    else:
-        detail = f"even the better model's error is {plain(error)}, at most {plain(usual)} is usual"
-    return f"the newest labels look wrong: {detail}"
-
-
 def why_not(reasons: Sequence[str], numbers: Mapping[str, float], *, forgets: bool) -> str:
     """The kind of a rejection, without its numbers, so that like ones can be counted.
 
@@ -114,7 +101,6 @@ def why_not(reasons: Sequence[str], numbers: Mapping[str, float], *, forgets: bo
     'worse than the current model'
     """
     kinds = {
-        "usual_limit": "the newest labels look wrong",
         "lost_class": "finds fewer cases of one class",
         "judged_error": "forgets what earlier data taught" if forgets else "worse than the current model",
         "holdout": "too few labelled held-back cases",
@@ -255,14 +241,6 @@ def paused_after(failures: int, reason: str, remedy: str) -> str:
     'Training is paused after 3 failures in a row: killed by SIGSEGV. To do: send `train` to try again.'
     """
     return f"Training is paused after {count(failures, 'failure')} in a row: {reason}. To do: {remedy}."
-
-
-def paused_for_labels(verdicts: int, labels: int) -> str:
-    """That training is paused because the newest labels cannot be trusted."""
-    return (
-        f"Training is paused until {count(labels, 'more label')} arrive: no model explained the newest "
-        f"labels in {verdicts:,} attempts. Check these labels."
-    )
 
 
 def refused_again(times: int, cause: str) -> str:

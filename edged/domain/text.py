@@ -137,6 +137,5 @@ DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "sensor_back": lambda e: f"{e['key']} sends {_brief(e['features'])} again",
     "sensor_moves": lambda e: f"{e['key']} recovered: {_brief(e['features'])}",
     "sensor_flooding": lambda e: f"{e['key']} exceeds its rate limit",
-    "labels_disputed": lambda e: e["detail"],
     "sample_implausible": lambda e: f"{e['key']}: implausible value {plain(e['value'])} of {e['feature']}",
 }

@@ -128,7 +128,7 @@ class Desk:
         self.worker = TrainingWorker(
             scheduler=pipeline.scheduler, rollout=pipeline.rollout, recall=pipeline.recall,
             exclusion=pipeline.exclusion, samples=state.samples, registry=state.registry,
-            changes=ChangeQueue(), disputes=pipeline.disputes,
+            changes=ChangeQueue(),
         )  # fmt: skip
         running = RunningCommands()
         self.dispatcher = CommandDispatcher(

@@ -126,7 +126,7 @@ ENTRIES = [
      "request": {"version": 2}, "before": {"pinned": []}, "after": {"pinned": [2]}},
     {"ts": 1.5, "what": "configuration", "before": {"edged": None}, "after": {"edged": "1.0"}},
     {"ts": 1.5, "what": "champion", "before": None, "after": 1, "reason": "bundle", "trigger": None,
-     "source": "bundle", "run": None, "data": {"bundle": "ab"}, "verdict": None, "key": "a"},
+     "source": "bundle", "run": None, "data": {"bundle": "ab"}, "verdict": None},
     {"ts": 1.5, "what": "rollback", "before": 2, "after": 1, "reason": "worse", "trigger": "labels",
      "source": "training", "run": 3, "data": {}, "verdict": {
          "accepted": True, "reasons": ["better"], "numbers": {"gain": 0.5}, "forgets": False,

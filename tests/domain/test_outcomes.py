@@ -11,7 +11,6 @@ import pytest
 from edged.domain import outcomes
 from edged.domain.judging.gate import Evidence, GateRules, Retained, judge
 from edged.domain.judging.verdict import Verdict, refuse
-from edged.domain.labels.label_trust import LabelTrust
 from edged.domain.stream.schema import Schema, Task
 from edged.domain.training.training_run import Candidate, RunEnd
 
@@ -121,16 +120,6 @@ def test_a_class_that_is_lost_is_named() -> None:
     )
 
 
-def test_labels_that_nobody_can_explain() -> None:
-    trust = LabelTrust("classify")
-    for _ in range(20):
-        trust.review(verdict("classify", wrong(0.05), wrong(0.05)))
-    found = trust.review(verdict("classify", wrong(0.5), wrong(0.5)))
-    said = told(TWO, found, None)
-    assert "Not used: the newest labels look wrong: even the better model misses 50.0 % of them" in said
-    assert said.endswith("Check the newest labels; training continues with the next ones.")
-
-
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -150,7 +139,6 @@ def test_rollbacks_pauses_and_failures_say_what_to_do() -> None:
         "Nothing to do; edged keeps learning."
     )
     assert outcomes.rolled_back(5, 4, "output is not finite").startswith("Model 4 serves in place of model 5")
-    assert "Check these labels." in outcomes.paused_for_labels(25, 500)
     failed = outcomes.ended(RunEnd(3, outcome="failed", error="killed by SIGSEGV"))
     assert failed == "Training failed: killed by SIGSEGV. edged tries again by itself."
     assert outcomes.ended(RunEnd(3, outcome="stopped", error="cancelled")) == (

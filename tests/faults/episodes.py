@@ -31,7 +31,6 @@ from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
 from edged.device.serving import Predictor, ServingWorker
 from edged.domain.judging.latencies import Latencies
 from edged.domain.judging.regimes import Regimes
-from edged.domain.training.triggers import TriggerRules, Triggers
 from edged.engines.inference import InferenceModel
 from edged.errors import ModelError, StorageError
 from edged.storage.files.atomic import Disk
@@ -127,8 +126,7 @@ class Episode(Supervisor, Recorder):
         evaluator = CandidateEvaluator(config, self.registry, self, self, regimes)
         models = ModelStore(config, self.registry, self, regimes, clock)
         self.predictor = Predictor(ServingConfig(), rules, SCHEMA, models.boot(self.gate.base))
-        triggers = Triggers(TriggerRules(new_labels=100))
-        self.rollout = Rollout(evaluator, models, self.predictor, Events(self), triggers)
+        self.rollout = Rollout(evaluator, models, self.predictor, Events(self))
         self.decided_at = self.back_at = 0.0
         self.submitted = 0
         self.has_labels = False

@@ -86,8 +86,6 @@ def _erase(config: Config, state: Path, what: Sequence[str]) -> Erased:
 def _wipe_values(state: Path, what: Sequence[str]) -> None:
     """What the registry keeps beside its models: positions, and traces of samples and labels."""
     with Registry.open(state) as registry:
-        if "checkpoints" in what or "models" in what:
-            registry.set_value("label_trust", None)
         if "checkpoints" in what:
             registry.set_value("consumed", 0)  # whoever begins anew learns from all that is there
         if "samples" in what or "labels" in what:

@@ -65,16 +65,7 @@ class TrainingCommands:
         return {}
 
     def accept(self, request: Request) -> Answer:
-        """Mark the samples of an alarm as normal, end the alarm and learn from the samples.
-
-        With `labels` trust a source of labels again; learn from those that were set aside unless `earlier` is
-        false.
-        """
-        if "labels" in request:
-            earlier = request.get("earlier", True)
-            back = self._pipeline.disputes.release(request["labels"], earlier=earlier)
-            self._pipeline.worker.wake()
-            return {"accepted": back}
+        """Mark the samples of an alarm as normal, end the alarm and learn from the samples."""
         key, anomalies = request.get("key"), self._pipeline.predictor.anomalies
         self._pipeline.ingestor.flush()  # a sample that is not stored yet could not be learned from
         accepted = 0 if anomalies is None else anomalies.accept(key)

@@ -93,8 +93,6 @@ class WipeCommands:
             doomed = [state / "candidates", state / EXPORTS, state / IMPORTS, *copies(state)]
             doomed += [state / name for name in (SENT, ROUNDS, FLEET)] if "models" in what else []
             gone["files"] = erase_files(doomed)
-        if "checkpoints" in what or "models" in what:
-            pipeline.evaluator.forget_trust()
         if "samples" in what or "labels" in what:
             self._forget(samples="samples" in what)
         return gone
@@ -104,7 +102,6 @@ class WipeCommands:
         pipeline = self._pipeline
         if pipeline.predictor.sets is not None:
             pipeline.predictor.sets.forget_rows()
-        pipeline.disputes.forget()
         if samples:
             self._events.erased()
             for model in sorted((pipeline.config.storage.dir / MODELS).glob("[0-9]*")):

@@ -20,7 +20,6 @@ from edged.storage.samples.erasure import erase_files
 if TYPE_CHECKING:
     from edged.device.learning.anomaly_exclusion import AnomalyExclusion
     from edged.device.learning.changes import ChangeQueue
-    from edged.device.learning.label_disputes import LabelDisputes
     from edged.device.learning.regime_recall import RegimeRecall
     from edged.device.learning.scheduler import TrainingScheduler
     from edged.device.promotion.rollout import Rollout
@@ -61,7 +60,6 @@ class TrainingWorker:
         rollout: Rollout,
         recall: RegimeRecall,
         exclusion: AnomalyExclusion,
-        disputes: LabelDisputes,
         samples: SampleLog,
         registry: Registry,
         changes: ChangeQueue,
@@ -70,7 +68,6 @@ class TrainingWorker:
         self._rollout = rollout
         self._recall = recall
         self._exclusion = exclusion
-        self._disputes = disputes
         self._predictor, self._events = rollout.predictor, rollout.events
         self._samples = samples
         self._registry = registry
@@ -265,7 +262,6 @@ class TrainingWorker:
         try:
             self._do_between_runs()
             self._exclusion.apply()
-            self._disputes.apply()
             self._try_recall()
             self._train_due()
         except StorageError as problem:
@@ -395,6 +391,5 @@ class TrainingWorker:
         try:
             # Here, too: a run that goes on for hours holds up the other thread.
             self._exclusion.apply()
-            self._disputes.apply()
         except StorageError as problem:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")

@@ -13,7 +13,6 @@ from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_
 from edged.domain.judging.gate import Evidence, GateRules, judge_recalled
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
-from edged.domain.labels.label_trust import LabelTrust
 from edged.domain.model_files import INT8
 from edged.errors import EdgedError
 from edged.host.timeout import within
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from edged.storage.models.registry import Registry
 
 UNIT_ROWS = 1000  # newest samples by which the errors of a reconstruction are weighed
-TRUST = "label_trust"  # the registry's value that holds what labels are usual
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,9 @@ class GateEvaluation:
 class CandidateEvaluator:
     """Compares candidates with the champion by the configured rules.
 
-    `registry` knows pinned versions, and keeps what is known of labels. `holdout` has labelled rows that no
-    model has learned from. A candidate must not forget `regimes`. `trust` tells whether the labels of the
-    newest verdicts can be trusted. `mix` are the weights of
-    experts that serve now: what is compared is what would be served.
+    `registry` knows pinned versions. `holdout` has labelled rows that no model has learned from. A candidate
+    must not forget `regimes`. `mix` are the weights of experts that serve now: what is compared is what would
+    be served.
     """
 
     def __init__(
@@ -75,7 +72,6 @@ class CandidateEvaluator:
         self._reader = reader
         self._mix = mix or mix_of(schema)
         self._int8 = config.serving.quantise == INT8
-        self.trust = LabelTrust.load(schema.task, registry.get_value(TRUST))
 
     def configure(self, config: GateConfig) -> None:
         """Judge by other rules from the next candidate on."""
@@ -84,13 +80,8 @@ class CandidateEvaluator:
 
     # ---- a candidate -----------------------------------------------------------------------
 
-    def evaluate(
-        self, candidate: Candidate, champion: ServedModel, *, first: bool = False, rehearsal: bool = False
-    ) -> GateEvaluation:
-        """Verify a candidate and compare it with the champion; `first` skips the comparison alone.
-
-        Of a `rehearsal`, the candidate of a dry run, nothing is learned.
-        """
+    def evaluate(self, candidate: Candidate, champion: ServedModel, *, first: bool = False) -> GateEvaluation:
+        """Verify a candidate and compare it with the champion; `first` skips the comparison alone."""
         doing = "verification"
         try:
             model, seconds = within(self._config.timeout, doing, lambda: self._verify(candidate))
@@ -100,8 +91,6 @@ class CandidateEvaluator:
                 doing,
                 lambda: self._compare(model, champion, first=first, contest=candidate.contest),
             )
-            if candidate.source == "training" and not rehearsal:  # others say nothing about the labels
-                verdict = self._review(verdict)
             verdict = self._with_form(verdict, candidate, (model, champion), scale, first=first)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
             refused = refuse(f"{doing} failed: {line_of(problem)}")
@@ -199,28 +188,6 @@ class CandidateEvaluator:
         scale = self._scale(champion, window)
         evidence = self._comparison.evidence(served.model, champion.model, window, scale)
         return judge_recalled(self._schema.task, evidence, tried)
-
-    # ---- labels ----------------------------------------------------------------------------
-
-    def _review(self, verdict: Verdict) -> Verdict:
-        """Refused where the labels that decided cannot be trusted."""
-        if not self._config.suspect_labels:
-            return verdict
-        reviewed = self.trust.review(verdict)
-        self._registry.set_value(TRUST, self.trust.dump())
-        return reviewed
-
-    def recommended_pause(self) -> int | None:
-        """Return how long training should pause, as `LabelTrust.pause` does, and store that it does."""
-        pause = self.trust.pause()
-        if pause is not None:
-            self._registry.set_value(TRUST, self.trust.dump())
-        return pause
-
-    def forget_trust(self) -> None:
-        """Labels are judged anew, by what comes."""
-        self.trust = LabelTrust.load(self._schema.task, None)
-        self._registry.set_value(TRUST, None)
 
 
 def gate_rules(config: GateConfig) -> GateRules:

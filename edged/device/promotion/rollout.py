@@ -20,9 +20,8 @@ from edged.domain.events import (
     CandidatesRefused,
     ModelPromoted,
     ModelRolledBack,
-    TrainingPaused,
 )
-from edged.domain.judging.refusal_streak import RefusalStreak
+from edged.domain.judging.verdict import RefusalStreak
 from edged.domain.training.training_run import JudgedCandidate
 from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from edged.domain.protocols import ServedModel
     from edged.domain.stream.sample import Window
     from edged.domain.training.training_run import Candidate
-    from edged.domain.training.triggers import Triggers
 
 log = get_logger("edged.succession")
 
@@ -62,7 +60,7 @@ class ChampionChange:
 class Rollout:
     """Brings candidates and stored models into service, and takes failing ones out of it.
 
-    `events` hears of every change; `triggers` holds back the next training run after suspect labels.
+    `events` hears of every change.
     """
 
     def __init__(
@@ -71,13 +69,11 @@ class Rollout:
         models: ModelStore,
         predictor: Predictor,
         events: Events,
-        triggers: Triggers,
     ) -> None:
         self._evaluator = evaluator
         self._models = models
         self.predictor = predictor
         self.events = events
-        self._triggers = triggers
         self._lock = threading.RLock()
         self._owed: list[tuple[int, str]] = []  # failed versions that the registry does not know of yet
         self._streak = RefusalStreak()
@@ -116,10 +112,7 @@ class Rollout:
         if candidate.source == "training" and self._streak.record(verdict, failed=evaluation.failed):
             self._publish_streak(verdict)
         if served is None:
-            judged = self._rejected(self._judged(candidate, verdict, evaluation.scale))
-            if candidate.source == "training":
-                self._pause_if_advised()
-            return judged, None
+            return self._rejected(self._judged(candidate, verdict, evaluation.scale)), None
         against = self._make_champion(served, champion, "; ".join(verdict.reasons))
         if against is not None:
             withdrawn = self._models.withdraw(served.version, against)
@@ -149,18 +142,9 @@ class Rollout:
             self.events.event(CandidatesRefused(count, cause, verdict.reasons, summary))
         self.events.problem_changed()
 
-    def _pause_if_advised(self) -> None:
-        times = self._evaluator.recommended_pause()
-        if times is not None:
-            suspicious, labels = self._evaluator.trust.suspicious, self._triggers.hold_back(times)
-            summary = outcomes.paused_for_labels(suspicious, labels)
-            self.events.event(
-                TrainingPaused(reason="labels", verdicts=suspicious, new_labels=labels, summary=summary)
-            )
-
     def rehearse(self, candidate: Candidate) -> JudgedCandidate:
         """Bring the candidate of a dry run before the gate; whatever the verdict, nothing changes."""
-        evaluation = self._evaluator.evaluate(candidate, self.predictor.champion, rehearsal=True)
+        evaluation = self._evaluator.evaluate(candidate, self.predictor.champion)
         discard(candidate.folder)
         return self._judged(candidate, evaluation.verdict, evaluation.scale)
 

@@ -86,9 +86,8 @@ class StatusCollector:
             return self._pipeline.committer.problem
         problems = [self.session.problem, *(extension.problem for extension in self._extensions)]
         ingestor = self._pipeline.ingestor
-        learning = self._pipeline.disputes.problem, self._pipeline.rollout.problem
         arriving = ingestor.decoder.problem, ingestor.joiner.problem
-        return next(filter(None, [*problems, *arriving, *learning]), None)
+        return next(filter(None, [*problems, *arriving, self._pipeline.rollout.problem]), None)
 
     @property
     def uptime(self) -> float:

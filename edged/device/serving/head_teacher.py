@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.judging.ridge_head import RidgeHead
-from edged.domain.labels.label_watch import CONFIRMED, TIMES_BETTER, advantage
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import StorageError
 from edged.logs import get_logger
@@ -19,6 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edged.domain.judging.ridge_head import RidgeHead
     from edged.domain.protocols import Samples
     from edged.domain.stream.sample import Window
     from edged.domain.stream.schema import Schema
@@ -103,32 +101,9 @@ class HeadTeacher:
         except StorageError as problem:
             log.warning("head_missed_labels", problem=problem.line())
 
-    def confirms(
-        self, predicted: int, x: NDArray[np.float32], seq: NDArray[np.int64], *, early: bool = False
-    ) -> bool:
-        """Whether labels before positions `seq` confirm that rows `x` `(n, d)` are of the predicted class.
-
-        A head that learns those alone says so, and is right about the others of this class; for an `early`
-        suspicion it must be unlikely that it is wrong about all these rows. From any thread.
-        """
-        head = RidgeHead.of(self._schema)
-        if head is None:
-            return False
-        joined, last = np.zeros((head.classes, head.classes)), int(seq.min()) - 1
-        for window in self._newest(last):
-            head.learn(window.x, window.y[:, 0].astype(np.int64))
-        confirmed = int(np.count_nonzero(head.answers(x) == predicted))
-        if not 2 * confirmed > len(x):
-            return False
-        for window in self._newest(last):
-            y = window.y[:, 0].astype(np.int64)
-            np.add.at(joined, (head.answers(window.x, left_out=y), y), 1)
-        times = advantage(joined, predicted)
-        return times > TIMES_BETTER and (not early or confirmed * math.log(times) > CONFIRMED)
-
-    def _newest(self, upto_seq: int | None = None) -> Iterator[Window]:
-        """The newest labels of the log up to a position, oldest first, part after part."""
-        for after, upto in pairwise(self._samples.training_parts(0, NEWEST, PART, upto_seq=upto_seq)):
+    def _newest(self) -> Iterator[Window]:
+        """Yield the newest labels of the log, oldest first, part after part."""
+        for after, upto in pairwise(self._samples.training_parts(0, NEWEST, PART)):
             yield self._samples.training_window(after, PART, upto_seq=upto)
 
     def _classes_changed(self) -> bool:

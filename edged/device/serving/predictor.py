@@ -15,7 +15,6 @@ from edged.domain.judging.gate import Probation
 from edged.domain.judging.metrics import QualityFigures
 from edged.domain.judging.outputs import answers, probabilities
 from edged.domain.judging.predictions import LiveQuality, Predictions, QualityDrop, RecentAnswers
-from edged.domain.labels.label_watch import MOST_CLASSES, LabelWatch
 from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
 from edged.domain.stream.quantiles import quantiles
 from edged.domain.stream.temporal_context import pad
@@ -70,9 +69,7 @@ class Predictor:
         self.sets = sets
         self.teacher = teacher
         self._memory = RecentAnswers(config.remember, schema)
-        self._unkept: tuple[Predictions, NDArray[np.float32] | float, Sequence[str] | None] | None = None
-        watched = schema.task == "classify" and gate.suspect_labels and len(schema.classes) <= MOST_CLASSES
-        self.watch = LabelWatch(len(schema.classes), config.remember) if watched else None
+        self._unkept: tuple[Predictions, NDArray[np.float32] | float] | None = None
         self.quality, self.repeated = LiveQuality(), LiveQuality()
         self._covered = LiveQuality(COVERED)
         self._last: NDArray[np.float32] | float = np.nan  # the newest label
@@ -96,10 +93,8 @@ class Predictor:
 
     # ---- predicting ------------------------------------------------------------------------
 
-    def predict(
-        self, offsets: NDArray[np.int64], x: NDArray[np.float32], keys: Sequence[str] | None = None
-    ) -> Predictions:
-        """Answers for `x` `(n, d)`; the labels of samples whose `keys` are given are watched.
+    def predict(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> Predictions:
+        """Return the answers for `x` `(n, d)`.
 
         A champion that fails is replaced by its predecessor at once. What labels are judged by is kept with
         the next call, so that the answer need not wait for it.
@@ -114,8 +109,7 @@ class Predictor:
             promise = None if self.sets is None else self.sets.promise(made.output)
             made = replace(made, promise=promise, least=max(made.least, self._config.min_confidence))
         forecast = self.schema.forecast
-        watched = keys if self.watch is not None and not is_untrained(self.champion.model) else None
-        self._unkept = made, x[:, forecast] if forecast else self._last, watched
+        self._unkept = made, x[:, forecast] if forecast else self._last
         self.predictions += len(offsets)
         self._newest = int(offsets[-1]) if len(offsets) else self._newest
         return made
@@ -125,10 +119,8 @@ class Predictor:
         unkept, self._unkept = self._unkept, None
         if unkept is None:
             return
-        made, repeated, keys = unkept
+        made, repeated = unkept
         self._memory.remember(made, repeated)
-        if self.watch is not None and keys is not None:
-            self.watch.remember(made, keys)
         confidence = _unmixed_confidence(made)
         if confidence is not None:
             with self._watching:
@@ -170,8 +162,6 @@ class Predictor:
         """Judge by no label of these samples, which have been answered."""
         self._keep()
         self._memory.forget(offsets)
-        if self.watch is not None:
-            self.watch.forget(offsets)
 
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
         """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
@@ -301,13 +291,10 @@ class Predictor:
         offsets: NDArray[np.int64],
         y: NDArray[np.float32],
         x: NDArray[np.float32] | None = None,
-        *,
-        sources: Sequence[str] | None = None,
     ) -> bool | None:
         """Join labels `(n, targets)` to answers. The probation's outcome once it is known.
 
-        `x` `(n, d)` are the samples; without them they are read where the head learns them. Labels whose
-        `sources` are given are watched; nothing is judged by those that are set aside.
+        `x` `(n, d)` are the samples; without them they are read where the head learns them.
         """
         self._keep()
         champion = self.champion
@@ -315,9 +302,6 @@ class Predictor:
         if self.schema.open is not None:
             y = self.schema.open.mapped(y)
             good = y[:, 0] >= 0
-        if self.watch is not None and sources is not None:
-            watched = [source for source, known in zip(sources, good.tolist(), strict=True) if known]
-            good[good] = ~self.watch.judge(offsets[good], y[good], watched)
         offsets, y, x = offsets[good], y[good], None if x is None else x[good]
         joined = self._memory.join(offsets, y, champion.scale, watched=champion.version)
         if joined.experts is not None:

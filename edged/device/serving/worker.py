@@ -242,7 +242,7 @@ class ServingWorker:
 
     def _handle(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate]) -> None:
         if isinstance(item, list):
-            self._join([u.offset for u in item], [u.label for u in item], [u.source for u in item])
+            self._join([u.offset for u in item], [u.label for u in item])
             return
         batch, received = item
         for start in range(0, len(batch), self._batch):
@@ -255,7 +255,7 @@ class ServingWorker:
 
     def _answer(self, batch: Batch, received: NDArray[np.float64], part: slice) -> None:
         offsets, x, keys, predictor = batch.offsets[part], batch.x[part], batch.keys[part], self._predictor
-        made = self._rescued(lambda: predictor.predict(offsets, x, keys))
+        made = self._rescued(lambda: predictor.predict(offsets, x))
         ids = [
             own if own is not None else f"{self._boot}-{offset}"
             for own, offset in zip(batch.ids[part], offsets.tolist(), strict=True)
@@ -278,9 +278,8 @@ class ServingWorker:
             return
         labelled = [i for i, label in enumerate(batch.labels[part]) if label is not None]
         if labelled:
-            labels, sources = batch.labels[part], batch.sources[part] or [""] * len(offsets)
-            values, their_sources = [labels[i] for i in labelled], [sources[i] for i in labelled]
-            self._join(offsets[labelled].tolist(), values, their_sources, x[labelled])
+            labels = batch.labels[part]
+            self._join(offsets[labelled].tolist(), [labels[i] for i in labelled], x[labelled])
 
     def _rescued(self, predict: Callable[[], Predictions]) -> Predictions:
         """Predict; a champion that fails and has no predecessor is replaced, where there is another model."""
@@ -324,11 +323,9 @@ class ServingWorker:
         self._on_asked(asked)
         self._report_failed()
 
-    def _join(
-        self, offsets: list[int], labels: list[Any], sources: list[str], x: NDArray[np.float32] | None = None
-    ) -> None:
+    def _join(self, offsets: list[int], labels: list[Any], x: NDArray[np.float32] | None = None) -> None:
         y, at = np.asarray(labels, np.float32).reshape(len(labels), -1), np.asarray(offsets, np.int64)
-        self._report(self._predictor.label(at, y, x, sources=sources))
+        self._report(self._predictor.label(at, y, x))
 
     def _report(self, outcome: bool | None) -> None:
         if outcome is not None:

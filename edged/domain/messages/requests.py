@@ -121,12 +121,7 @@ REQUESTS: dict[str, Schema] = {
     ),
     "class.merge": about("Count the class `from` as `to`.", fields("from", "to", from_=TEXT, to=TEXT)),
     "accept": about(
-        "Accept active alarms as normal, or trust a source of labels again.",
-        fields(
-            key=TEXT,
-            labels=about("a disputed source of labels", TEXT),
-            earlier=about("also learn from its excluded labels; default true", FLAG),
-        ),
+        "Accept active alarms as normal.", fields(key=TEXT),
     ),
     "weights.get": about(
         "Publish the weights of a version, or some of their chunks, on weights/<version>/….",
@@ -222,7 +217,7 @@ SETTABLE: dict[str, tuple[str, ...]] = {
         "mains_only", "min_battery", "max_load", "max_runs_per_day", "max_minutes_per_day",
     ),
     "gate": (
-        "recent", "min_holdout", "min_gain", "significance", "max_regret", "recall", "suspect_labels",
+        "recent", "min_holdout", "min_gain", "significance", "max_regret", "recall",
         "probation", "probation_drop", "probation_time",
     ),
     "labels": ("request_share", "request_random", "requests_per_day"),

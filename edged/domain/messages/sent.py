@@ -271,9 +271,6 @@ EVENTS: dict[str, Schema] = {
     "sensor_back": every(key=TEXT, features=listed(TEXT), more_=COUNT),
     "sensor_flooding": every(key=TEXT, more_=COUNT),
     "sample_quarantined": every(reason=TEXT),
-    "labels_disputed": every(
-        source=TEXT, predicted=TEXT, said=TEXT, labels=one_of("all", "contradicting", "none"), detail=TEXT
-    ),
     "sample_implausible": every(key=TEXT, feature=ANYTHING, value=NUMBER, more_=COUNT),
     "weights_applied": INSTALLED,
     "model_installed": INSTALLED,

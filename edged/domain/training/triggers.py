@@ -46,11 +46,6 @@ class Triggers:
         """Start no automatic run for `seconds` after a failed one."""
         self.held_until = monotonic + seconds
 
-    def hold_back(self, times: int) -> int:
-        """Wait for `times` the new labels that start a run; return their number. A command overrides it."""
-        self.least = times * max(self.rules.new_labels or 0, self.rules.min_new_samples)
-        return self.least
-
     def cancelled(self, new: int) -> None:
         """Record that a run of `new` labels was cancelled: wait for as many more as start one."""
         self.interrupted = self.scheduled = self.drifted = self.fallen = self.warned = False

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from edged.storage.files.database import json_list
 from edged.storage.samples.checksum import checksum_with
-from edged.storage.samples.rows import WITHDRAWN
 from edged.storage.samples.tables import numbers_of
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ _ASIDE = """UPDATE samples SET label_seq = NULL
     WHERE label_seq IS NOT NULL AND offset IN (SELECT value FROM json_each(?))"""
 _SET_ASIDE = """SELECT offset, holdout FROM samples
     WHERE key = ? AND offset >= ? AND label_seq IS NULL ORDER BY offset"""
-_OF_SOURCE = """SELECT offset, holdout FROM samples WHERE label_seq IS NULL AND y IS NOT NULL
-    AND source = (SELECT number FROM label_sources WHERE name = ?) AND ifnull(changes, 0) < ?
-    ORDER BY offset"""
 _READMIT = "UPDATE samples SET label_seq = ? WHERE offset = ?"
 _STATES = """SELECT offset, label_seq, holdout, y, changes FROM samples
     WHERE offset IN (SELECT value FROM json_each(?))"""
@@ -123,15 +119,7 @@ def exclude(db: sqlite3.Connection, offsets: Sequence[int], tally: SampleCounts)
 
 def include(db: sqlite3.Connection, key: str, first: int, tally: SampleCounts) -> int:
     """Put what was set aside of a key, from offset `first` on, at the end of label order; how many."""
-    return _readmit(db, db.execute(_SET_ASIDE, (key, first)).fetchall(), tally)
-
-
-def readmit(db: sqlite3.Connection, source: str, tally: SampleCounts) -> int:
-    """Put what was set aside of a source of labels at the end of label order; how many."""
-    return _readmit(db, db.execute(_OF_SOURCE, (source, WITHDRAWN)).fetchall(), tally)
-
-
-def _readmit(db: sqlite3.Connection, found: Sequence[tuple[int, int]], tally: SampleCounts) -> int:
+    found = db.execute(_SET_ASIDE, (key, first)).fetchall()
     for seq, (offset, holdout) in enumerate(found, tally.next_seq):
         db.execute(_READMIT, (seq, offset))
         tally.holdout_labels += holdout

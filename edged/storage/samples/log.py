@@ -409,11 +409,6 @@ class SampleLog(JoiningReader):
         with self._writing() as (tally, _):
             return labelling.include(self._db, key, first, tally)
 
-    def readmit(self, source: str) -> int:
-        """Learn after all from labels of a source that were set aside; how many samples."""
-        with self._writing() as (tally, _):
-            return labelling.readmit(self._db, source, tally)
-
     @contextmanager
     def looking(self) -> Iterator[sqlite3.Connection]:
         """Read tables at one moment."""

@@ -243,8 +243,7 @@ class Replay(Listener):
 
     def _answer(self, rows: NDArray[np.int64], end: int) -> Predictions:
         """Predict rows, and keep what was answered; `end` is where the block of rows ends."""
-        keys = [self.stream.keys[i] for i in rows]
-        made = self.predictor.predict(rows + 1, self.stream.x[rows], keys)
+        made = self.predictor.predict(rows + 1, self.stream.x[rows])
         self.answers[rows] = made.output if self.schema.labels_itself else made.answers
         self.versions[rows] = made.version
         self.promises.add(rows, made)
@@ -320,10 +319,7 @@ class Replay(Listener):
         if not scored or len(rows) == 0:
             return
         self.labels_used += len(rows)
-        sources = self.stream.sources or ["labels"] * len(self.stream)
-        their_sources = [sources[i] for i in rows]
-        outcome = self.predictor.label(rows + 1, y, self.stream.x[rows], sources=their_sources)
-        self.pipeline.disputes.apply()
+        outcome = self.predictor.label(rows + 1, y, self.stream.x[rows])
         if outcome is not None:
             self.rollout.probation_ended(self.predictor.champion.version, outcome)
 

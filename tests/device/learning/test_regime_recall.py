@@ -16,7 +16,6 @@ from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
 from edged.domain.drift.signals import DriftSignal, Level
 from edged.domain.judging.regimes import BANK, Regimes
-from edged.domain.training.triggers import TriggerRules, Triggers
 from tests.device.gates import Gate
 from tests.device.learning_rig import batch
 from tests.device.linear import BAD, GOOD, SCHEMA, candidate, classes, inputs
@@ -31,8 +30,7 @@ class Stream:
         self.recall = RegimeRecall(SCHEMA, gate.regimes, gate.log)
         self.heard = Recorder()
         self.predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
-        triggers = Triggers(TriggerRules(new_labels=100))
-        self.rollout = Rollout(gate.evaluator, gate.models, self.predictor, Events(self.heard), triggers)
+        self.rollout = Rollout(gate.evaluator, gate.models, self.predictor, Events(self.heard))
         self.consumed = 0
         self.runs = 0
 

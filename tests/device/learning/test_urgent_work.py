@@ -15,11 +15,10 @@ from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.changes import ChangeQueue
-from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion.rollout import Rollout
-from edged.device.serving import HeadTeacher, Predictor
+from edged.device.serving import Predictor
 from edged.errors import StorageError
 from tests.device.gates import Gate
 from tests.device.linear import BAD, GOOD, SCHEMA
@@ -42,18 +41,12 @@ class House(Recorder):
         self.predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, self.gate.champion)
         news = Events(self)
         scheduler = self.desk.scheduler
-        self.rollout = Rollout(
-            self.gate.evaluator, self.gate.models, self.predictor, news, scheduler.triggers
-        )
+        self.rollout = Rollout(self.gate.evaluator, self.gate.models, self.predictor, news)
         self.learning = TrainingWorker(
             scheduler=scheduler, rollout=self.rollout, samples=self.plant.log,
             registry=self.desk.registry, changes=ChangeQueue(),
             exclusion=AnomalyExclusion(None, self.plant.log),
             recall=RegimeRecall(SCHEMA, self.gate.regimes, self.gate.log),
-            disputes=LabelDisputes(
-                self.predictor, HeadTeacher(None, self.plant.log, SCHEMA, 0.05), self.plant.log,
-                self.desk.registry, news,
-            ),
         )  # fmt: skip
 
     def states_changed(self) -> None:

@@ -15,11 +15,10 @@ from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events, Listener
 from edged.device.learning.anomaly_exclusion import AnomalyExclusion
 from edged.device.learning.changes import ChangeQueue
-from edged.device.learning.label_disputes import LabelDisputes
 from edged.device.learning.regime_recall import RegimeRecall
 from edged.device.learning.worker import TrainingWorker
 from edged.device.promotion import CandidateEvaluator, ModelStore, Rollout
-from edged.device.serving import HeadTeacher, Predictor
+from edged.device.serving import Predictor
 from edged.domain.judging.regimes import Regimes
 from edged.engines.inference import InferenceReader
 from tests.device.trainers import Desk, Plant
@@ -49,14 +48,11 @@ def test_what_is_erased_is_gone_and_learning_goes_on(tmp_path: Path, bundle: Bun
     evaluator = CandidateEvaluator(plant.config, desk.registry, plant.log, reader, regimes)
     models = ModelStore(plant.config, desk.registry, reader, regimes, SystemClock())
     predictor = Predictor(ServingConfig(), GateConfig(), schema, models.boot(bundle.inference_model))
-    rollout = Rollout(evaluator, models, predictor, Events(judged), desk.scheduler.triggers)
+    rollout = Rollout(evaluator, models, predictor, Events(judged))
     learning = TrainingWorker(
         scheduler=desk.scheduler, rollout=rollout, samples=plant.log, registry=desk.registry,
         changes=ChangeQueue(), exclusion=AnomalyExclusion(None, plant.log),
         recall=RegimeRecall(schema, regimes, plant.log),
-        disputes=LabelDisputes(
-            predictor, HeadTeacher(None, plant.log, schema, 0.05), plant.log, desk.registry, Events()
-        ),
     )  # fmt: skip
     erased: queue.Queue[dict[str, int]] = queue.Queue()
     with closing(plant.log), closing(desk.registry), closing(desk.scheduler.client):

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edged.domain.labels.label_trust import PATIENCE
 from edged.engines.inference import InferenceModel, InferenceReader
 from edged.errors import ConfigError, ModelError, RefusedError
 from tests.device.gates import Gate
@@ -316,29 +315,6 @@ def test_a_confirmed_champion_is_proven(gate: Gate) -> None:
     gate.models.confirm(version)
     assert gate.registry.get(version).proven
     assert gate.registry.champion() == version
-
-
-# ---- labels that nobody can explain --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("suspect", [True, False])
-def test_no_candidate_passes_on_labels_that_have_become_noise(tmp_path: Path, suspect: bool) -> None:
-    with closing(Gate(tmp_path, GOOD, recent=40, suspect_labels=suspect)) as gate:
-        for run in range(1, 12):
-            assert gate.consider(GOOD, run)[0].accepted
-            assert gate.evaluator.recommended_pause() is None
-        x = inputs(600)
-        noise = np.random.default_rng(0).integers(0, 2, 600).astype(float)
-        gate.log.commit(batch(gate.log, x, noise.tolist()))
-        rests = []
-        for run in range(12, 13 + PATIENCE):
-            assert gate.consider(GOOD, run)[0].accepted is not suspect
-            rests.append((gate.evaluator.recommended_pause(), gate.evaluator.trust.suspicious))
-        assert [rest is not None for rest, _ in rests] == [False] * (PATIENCE - 1) + [suspect] * 2
-        if suspect:
-            assert rests[-2] == (5, PATIENCE)
-            gate.reboot()
-            assert gate.evaluator.trust.suspicious == PATIENCE + 1, "a restart does not make them better"
 
 
 def test_what_a_candidate_was_probed_with_is_not_kept(tmp_path: Path) -> None:

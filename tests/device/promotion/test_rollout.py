@@ -15,9 +15,7 @@ from edged.device.events import Events
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
 from edged.domain.judging.challenger_test import ContestErrors
-from edged.domain.judging.refusal_streak import MANY
-from edged.domain.labels.label_trust import PATIENCE
-from edged.domain.training.triggers import TriggerRules, Triggers
+from edged.domain.judging.verdict import MANY
 from edged.errors import ModelError, RefusedError
 from tests.device.gates import Gate
 from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, candidate, inputs, numbered
@@ -34,8 +32,7 @@ class House:
         self.gate = gate
         self.heard = Recorder()
         self.predictor = Predictor(ServingConfig(), GateConfig(), SCHEMA, gate.champion)
-        self.triggers = Triggers(TriggerRules(new_labels=100, min_new_samples=100))
-        self.rollout = Rollout(gate.evaluator, gate.models, self.predictor, Events(self.heard), self.triggers)
+        self.rollout = Rollout(gate.evaluator, gate.models, self.predictor, Events(self.heard))
 
     @property
     def told(self) -> list[tuple[str, Mapping[str, Any]]]:
@@ -146,23 +143,6 @@ def test_a_rollback_goes_to_the_model_before_and_not_to_itself(house: House) -> 
     with pytest.raises(RefusedError, match="no other model"):
         house.rollout.roll_back("command", to=77)
     assert house.serving() == (1, 1)
-
-
-def test_labels_that_nobody_can_explain_make_training_rest(house: House) -> None:
-    for number in range(10):
-        house.gate.evaluator.trust.usual.append(0.01 * number)
-    for run in range(1, PATIENCE + 2):
-        assert house.consider(BAD, run) is None
-    assert house.triggers.least == 1000
-    paused = [dict(told) for event, told in house.told if event == "training_paused"]
-    assert [told.pop("summary").partition(" more labels")[0] for told in paused] == [
-        "Training is paused until 500",
-        "Training is paused until 1,000",
-    ]
-    assert paused == [
-        {"reason": "labels", "verdicts": PATIENCE, "new_labels": 500},
-        {"reason": "labels", "verdicts": PATIENCE + 1, "new_labels": 1000},
-    ]
 
 
 def test_a_candidate_judged_against_a_model_that_is_gone_by_then_is_withdrawn(

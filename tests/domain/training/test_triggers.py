@@ -42,19 +42,6 @@ def test_a_failure_holds_back_all_but_a_command() -> None:
     assert decide(triggers, 9, 14.0) == "command"
 
 
-def test_a_rest_ends_with_enough_labels_or_a_command() -> None:
-    triggers = Triggers(TriggerRules(new_labels=200, min_new_samples=100))
-    assert triggers.hold_back(5) == 1000
-    triggers.scheduled = True
-    assert decide(triggers, 999, 0.0) is None
-    assert decide(triggers, 1000, 0.0) == "schedule"
-    assert decide(triggers, 200, 0.0) == "labels", "one trial, then as usual"
-    triggers.hold_back(5)
-    triggers.commanded = True
-    assert decide(triggers, 0, 0.0) == "command"
-    assert decide(triggers, 200, 0.0) == "labels"
-
-
 def test_a_run_that_was_cut_off_needs_no_new_labels() -> None:
     triggers = Triggers(TriggerRules(new_labels=500), interrupted=True)
     triggers.back_off(0.0, 1.0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edged.domain.judging.refusal_streak import MANY, RefusalStreak
-from edged.domain.judging.verdict import Verdict, refuse
+from edged.domain.judging.verdict import MANY, RefusalStreak, Verdict, refuse
 from edged.domain.outcomes import too_few
 
 WORSE = {"candidate_error": 0.4, "champion_error": 0.2}
@@ -16,7 +15,6 @@ WORSE = {"candidate_error": 0.4, "champion_error": 0.2}
     [
         (Verdict(False, ("worse",), WORSE), "they are worse on the newest labels"),
         (Verdict(False, ("forgets",), WORSE, forgets=True), "they forget what earlier data taught"),
-        (Verdict(False, ("no",), WORSE | {"usual_limit": 0.3}), "no model explains the newest labels"),
         (Verdict(False, ("loses",), WORSE | {"lost_class": 4.0}), "they lose a class"),
     ],
 )

@@ -86,7 +86,7 @@ class Bench:
         times.append(time.perf_counter())
         if result.steps != STEPS:
             raise SystemExit(f"a run made {result.steps} steps")
-        candidate = result.own_candidate()
+        candidate = result.to_candidate()
         evaluation = self.evaluator.evaluate(candidate, self.predictor.champion)
         verdict, served = self.models.add(evaluation)
         times.append(time.perf_counter())

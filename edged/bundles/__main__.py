@@ -27,7 +27,6 @@ def build_standard(order: StandardBundleOrder) -> None:
     require()
     # Imported here, so that a wrong order is answered before the heavy packages are loaded.
     from edged.bundles.build import build
-    from edged.bundles.export.forms import RequestedForms
     from edged.bundles.graph.naming import Naming
     from edged.bundles.graph.optimizers import Optimizer
 
@@ -41,7 +40,6 @@ def build_standard(order: StandardBundleOrder) -> None:
         optimizer=Optimizer.of(order.optimizer, **(order.options or {})),
         standardise=_statistics(order),
         seed=network.seed,
-        forms=RequestedForms(int8=order.int8),
     )  # fmt: skip
 
 

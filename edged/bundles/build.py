@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edged import __version__
-from edged.bundles.export.forms import RequestedForms, add_forms
+from edged.bundles.export.forms import add_ort_format
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, value_info
 from edged.bundles.graph.external_data import MOST, is_elsewhere, set_apart, size_of, values_of
@@ -97,9 +97,6 @@ class _Plan:
             frozen=self.frozen,
             data=self.input,
             labels=self.objective.labels,
-            loss=self.objective.name,
-            output=replace(self.output, name=_compared(self.output.name, self.target)),
-            target=self.target,
         )
 
     def with_loss(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -130,7 +127,7 @@ def build(
     standardise: Statistics | None = None,
     engine: str = "both",
     seed: int | None = None,
-    forms: RequestedForms = RequestedForms(),  # noqa: B008  it cannot be changed
+    ort_format: bool = False,
     checkpoint: str = "full",
     external_above: int = MOST,
     add_note: Callable[[str], None] = lambda _: None,
@@ -169,8 +166,8 @@ def build(
     seed
         Noted in the bundle: the seed the model was initialised from, and from which the portable engine
         draws the noise of its steps.
-    forms
-        What is to be there in other forms too: graphs in ORT format, a quantised inference model.
+    ort_format
+        Whether the graphs are to be there in ORT format, too.
     naming
         Names and units of inputs and outputs; a device refuses a bundle that was built for others.
     checkpoint
@@ -179,8 +176,7 @@ def build(
     external_above
         Bytes of parameters from which on they are written into a file of their own, `checkpoint.data`.
     add_note
-        Receives one line for each change of the model, for why `both` became one of them, and for what could
-        not be quantised.
+        Receives one line for each change of the model, and for why `both` became one of them.
     library
         An ONNX file with functions for operators of the model that are not ONNX's own.
     rows
@@ -235,9 +231,12 @@ def build(
             engines=_engines(files), refused=refused,
             change_of=() if standardise is None else standardise.change_of,
         )  # fmt: skip
-        described_forms, added = add_forms(staged, (*plan.trainable, *plan.frozen), forms, files, add_note)
-        added += _checkpoint(plan, staged, files, checkpoint, external_above, forms)
-        seal(replace(described, forms=described_forms), [*files, *added])
+        added: list[str] = []
+        if ort_format:
+            forms, added = add_ort_format(staged, (*plan.trainable, *plan.frozen), files)
+            described = replace(described, forms=forms)
+        added += _checkpoint(plan, staged, files, checkpoint, external_above, ort_format=ort_format)
+        seal(described, [*files, *added])
         _leave_only(staged, {*files, *added, DESCRIPTION})
         publish(staged, out)
     return Bundle.open(out, verify=False)
@@ -256,17 +255,17 @@ def _check_choice(chosen: str, known: Sequence[str], where: str) -> None:
 
 
 def _checkpoint(
-    plan: _Plan, staged: Path, files: list[str], checkpoint: str, external_above: int, forms: RequestedForms
+    plan: _Plan, staged: Path, files: list[str], checkpoint: str, external_above: int, *, ort_format: bool
 ) -> list[str]:
     """Write the initial parameters; the file that holds them, where it is one of their own."""
     trainable, frozen = (values_of(plan.model.graph, names) for names in (plan.trainable, plan.frozen))
     held = TrainingCheckpoint(trainable, frozen, nominal=checkpoint == "nominal")
     path = staged / onnxruntime_generator.CHECKPOINT if onnxruntime_generator.CHECKPOINT in files else None
     if held.nominal or size_of(plan.model.graph, (*trainable, *frozen)) > external_above:
-        if forms:
+        if ort_format:
             raise BundleError(
-                "other forms need the parameters in the inference model, these are in a file of their own",
-                remedy="build without --ort-format and --int8",
+                "ORT format needs the parameters in the inference model, these are in a file of their own",
+                remedy="build without --ort-format",
             )
         return [set_apart(path, staged / INFERENCE, held)]
     if path is not None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from edged.bundles.build import NAMELESS, build
-from edged.bundles.export.forms import RequestedForms
 from edged.bundles.export.parameters import get
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.network import UNTRAINED
@@ -163,7 +162,7 @@ def build_from_file(
     data: Path | Frame | None,
     standardise: bool | None,
     engine: str,
-    forms: RequestedForms = RequestedForms(),  # noqa: B008  it cannot be changed
+    ort_format: bool = False,
     class_weights: str | None = None,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
@@ -206,7 +205,7 @@ def build_from_file(
     statistics = _statistics(given, objective, recorded, str(data)) if standardise else None
     built = build(
         given, out, loss=objective, optimizer=optimizer, train=train, freeze=freeze, standardise=statistics,
-        engine=engine, forms=forms, checkpoint=checkpoint, naming=naming, library=library,
+        engine=engine, ort_format=ort_format, checkpoint=checkpoint, naming=naming, library=library,
         add_note=notes.append, rows=None if recorded is None else np.asarray(recorded.x, np.float32),
     )  # fmt: skip
     return replace(inspect(built.path), notes=tuple(notes))

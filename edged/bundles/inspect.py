@@ -18,12 +18,10 @@ from edged.bundles.graph.edit import shape_of
 from edged.bundles.preflight import refusal, unsafe
 from edged.bundles.source import foreign
 from edged.bundles.source.normalise import conform, read_model
-from edged.domain.model_files import FLOAT32, INT8
 from edged.domain.protocols import LearningRate
 from edged.domain.training.message import Message, SparseMessage
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
-from edged.engines.onnx.base_model import BaseModel
 from edged.engines.portable.description import Description
 from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
@@ -161,11 +159,6 @@ def verify(path: Path, *, threads: int = 1) -> VerifiedBundle:
         checks.append(VerifiedPart("export", _compare(bundle, exported, x)))
         if foreign.is_foreign(path):
             checks.append(VerifiedPart("preflight", _preflight(bundle, exported)))
-        quantised = BaseModel.of_form(bundle, INT8)
-        if quantised is not None:
-            checks.append(
-                VerifiedPart("int8", _compare_int8(quantised, engine, Path(folder) / "int8", exported, x))
-            )
         before, after = _train(engine, x, y)
         checks.append(VerifiedPart("training", f"{STEPS} steps: loss {before:.4g} to {after:.4g}"))
         if engine.name == "native" and "portable" in bundle.engines:
@@ -213,7 +206,7 @@ def _shapes(bundle: Bundle) -> dict[str, list[int | str]]:
     if "native" in bundle.engines:
         inputs = foreign.load_graph(bundle.path / onnxruntime_generator.EVALUATION).graph.input
         return {value.name: shape_of(value) for value in inputs if value.name in names}
-    initializers = foreign.load_graph(bundle.path / BASE[FLOAT32]).graph.initializer
+    initializers = foreign.load_graph(bundle.path / BASE).graph.initializer
     return {tensor.name: list(tensor.dims) for tensor in initializers if tensor.name in names}
 
 
@@ -274,16 +267,6 @@ def _compare(bundle: Bundle, exported: Path, x: Floats) -> str:
             remedy="build the bundle again",
         )
     return f"the export equals the base model (relative difference {difference:.1g})"
-
-
-def _compare_int8(base: BaseModel, engine: Engine, path: Path, exported: Path, x: Floats) -> str:
-    """How far the quantised form of the initial model is from the other."""
-    path.write_bytes(base.with_parameters(engine.parameters()))
-    got, plain = (InferenceModel(each).predict(x) for each in (path, exported))
-    difference = float(np.abs(got - plain).max() / max(1.0, float(np.abs(plain).max())))
-    if not np.isfinite(difference):
-        raise BundleError("the quantised form answers with numbers that are not finite", where=str(base.path))
-    return f"weights fit into the quantised form (relative difference {difference:.1g})"
 
 
 def _compare_losses(bundle: Bundle, native: tuple[float, float], x: Floats, y: Labels, threads: int) -> str:

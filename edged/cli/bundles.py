@@ -54,9 +54,6 @@ SequenceLength = Annotated[
 ClassNames = Annotated[str | None, Option(help="class names in the order of the outputs: ok,worn")]
 NamesFrom = Annotated[Path | None, Option(help="take names and units from this configuration of a device")]
 OrtFormat = Annotated[bool, Option("--ort-format", help="also write the graphs in ORT format")]
-Int8Form = Annotated[
-    bool, Option("--int8", help="also write a quantised inference model, for serving.quantise")
-]
 CheckpointForm = Annotated[
     str, Option(help="full, or nominal: parameters in a separate parameters.safetensors")
 ]
@@ -98,7 +95,6 @@ def artifacts_build(
     target_units: Annotated[str | None, Option(help="units of the outputs of a regression")] = None,
     config: NamesFrom = None,
     ort_format: OrtFormat = False,
-    int8: Int8Form = False,
     checkpoint: CheckpointForm = "full",
     of_stream: Stream = None,
     force: Force = False,
@@ -107,7 +103,6 @@ def artifacts_build(
     """Build a bundle from MODEL.onnx: training, eval and optimizer graphs, checkpoint and base model."""
     bundles.require()
     from edged.bundles.commands import build_from_file
-    from edged.bundles.export.forms import RequestedForms
     from edged.bundles.graph.naming import Naming
     from edged.bundles.graph.optimizers import Optimizer
     from edged.config.loader import load_stream
@@ -123,7 +118,7 @@ def artifacts_build(
     )  # fmt: skip
     report = build_from_file(
         model, out, loss=loss, optimizer=rule, train=train or [], freeze=freeze or [], data=data,
-        standardise=standardise, engine=engine, forms=RequestedForms(ort_format, int8),
+        standardise=standardise, engine=engine, ort_format=ort_format,
         class_weights=class_weights, ignore_index=ignore_index, label_smoothing=label_smoothing,
         checkpoint=checkpoint, library=library, sequence=sequence,
         naming=naming.given(features=features, units=units, classes=classes, target_units=target_units),

@@ -19,14 +19,12 @@ from edged.device.admin.arrivals import Arrivals
 from edged.device.commands.keys import counting
 from edged.device.startup.bootstrap import with_own_keys
 from edged.domain.messages.requests import READS
-from edged.domain.model_files import INT8
 from edged.domain.nearest import one_of
 from edged.domain.stream.refusals import ENOUGH
 from edged.domain.training.message import SparseMessage
 from edged.engines import candidates, open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api
-from edged.engines.onnx.base_model import BaseModel
 from edged.errors import ConfigError, EdgedError, UnavailableError
 from edged.host.cpu_affinity import for_training, usable
 from edged.host.time_sync import synchronised
@@ -183,9 +181,7 @@ def _bundle(config: Config) -> Iterator[CheckResult]:
         with as_folder(path) as folder:
             bundle = open_bundle(folder, config.model.keys)
             bundle.check_schema(config.stream.to_schema())
-            bundle.check_form(config.serving.quantise)
-            for served in _served(config, bundle):
-                InferenceModel(served, providers=config.serving.provider).warm_up()
+            InferenceModel(bundle.inference_model, providers=config.serving.provider).warm_up()
             operators = list(_operators(config, bundle))
             engine = _engine(config, bundle)
     except EdgedError as problem:
@@ -195,12 +191,6 @@ def _bundle(config: Config) -> Iterator[CheckResult]:
     yield _ok("bundle", f"{path}: complete, fits the stream, serves")
     yield from operators
     yield engine
-
-
-def _served(config: Config, bundle: Bundle) -> list[Path]:
-    """The base model in every form that models may be served in here."""
-    quantised = BaseModel.of_form(bundle, INT8) if config.serving.quantise == INT8 else None
-    return [bundle.inference_model, *([quantised.path] if quantised else [])]
 
 
 def _builder() -> CheckResult:

@@ -112,11 +112,9 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _classes_to_balance_or_smooth(self) -> Config:
-        balance, smoothing = self.training.balance, self.model.label_smoothing
-        for name, asked in (("training.balance", balance), ("model.label_smoothing", smoothing)):
-            if asked and self.stream.resolved_task != "classify":
-                raise ValueError(f"{name} needs stream.task classify")
+    def _classes_to_smooth(self) -> Config:
+        if self.model.label_smoothing and self.stream.resolved_task != "classify":
+            raise ValueError("model.label_smoothing needs stream.task classify")
         return self
 
     @model_validator(mode="after")

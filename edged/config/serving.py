@@ -26,11 +26,6 @@ class ServingConfig(Section):
         ["CPUExecutionProvider"],
         description="execution providers of predictions, by onnxruntime's names, in order of preference",
     )
-    quantise: Literal["none", "int8"] = Field(
-        "none",
-        description="int8: serve models with 8-bit weights if that form also passes the gate, else as"
-        " float32; needs a bundle built with --int8",
-    )
     coverage: float | None = Field(
         None,
         gt=0,

@@ -256,28 +256,6 @@ class TrainingConfig(GuardsConfig):
         " on new labels than the short average (0.97), else the short one; 0: exports the weights"
         " themselves",
     )
-    balance: bool = Field(
-        False,
-        description="keep up to an equal share of each class in the replay memory: better on rare classes,"
-        " slightly worse overall",
-    )
-    guide: Literal["none", "l2sp", "ewc", "distill"] = Field(
-        "none",
-        description="keeps a run close to the champion: to its weights (l2sp), to its weights by importance"
-        " (ewc), or to its predictions (distill); portable engine only",
-    )
-    guide_weight: float = Field(
-        0.01, ge=0, lt=1e6, description="weight of the guide relative to the labels; about 1 for distill"
-    )
-    challenger: Literal["auto", "off"] = Field(
-        "off",
-        description="auto: after a severe drift a fresh network also learns, from new labels alone, and"
-        " takes over once it is significantly better; not with a guide or with labels derived from"
-        " samples",
-    )
-    challenger_rise: float = Field(
-        0.5, gt=0, description="relative rise of live errors that makes a drift severe"
-    )
     key_share: Share = Field(
         0.5,
         description="average share of a batch that one key can fill, if there are enough keys; 1: unlimited",
@@ -332,8 +310,6 @@ class TrainingConfig(GuardsConfig):
             raise ValueError("every and cron exclude each other: keep one")
         if self.replay == 0 and "new_share" in self.model_fields_set and self.new_share < 1:
             raise ValueError("new_share below 1 needs a replay memory: set replay above 0")
-        if self.guide != "none" and self.engine == "native":
-            raise ValueError(f"guide {self.guide} needs the portable engine: set engine: portable")
         if "recent_share" in self.model_fields_set and self.new_share + self.recent_share > 1:
             raise ValueError("new_share and recent_share are parts of one batch: together at most 1")
         return self

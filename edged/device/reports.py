@@ -236,7 +236,6 @@ class ModelState(Message):
     source: str
     metrics: Mapping[str, float | None]
     pinned: bool
-    form: str
     on_hold: bool
     missing: str | None
 

@@ -101,54 +101,25 @@ class WeightedLoss(SparseMessage):
 
 @dataclass(frozen=True)
 class Slot(Message):
-    """Where a parameter lies in a model file, and as what.
-
-    `offset` is the first byte of its values, `scale` that of its scales, float32, one for each slice along
-    `axis`; None where it is float32 itself. `zero` is the byte that stands for 0: 0 for signed integers, 128
-    for unsigned ones. `transposed` says that the integers lie there with the axes the other way round.
-    """
+    """Where a float32 parameter of this shape lies in a model file: `offset` is its first byte."""
 
     name: str
     offset: int
     shape: tuple[int, ...]
-    scale: int | None = None
-    axis: int = 0
-    zero: int = 0
-    transposed: bool = False
 
-    def to_json(self) -> JsonObject:
-        """Return the fields; of float32 only where it lies."""
-        return self.without(*(("scale", "axis", "zero", "transposed") if self.scale is None else ()))
+    @property
+    def size(self) -> int:
+        """Number of bytes that it occupies."""
+        return 4 * math.prod(self.shape)
 
     @property
     def possible(self) -> bool:
         """Whether there can be such a parameter."""
-        scaled = self.scale is None or 0 <= self.axis < len(self.shape)
-        return scaled and min(self.shape, default=1) >= 1
-
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        """First byte and number of bytes of all that it occupies."""
-        size = math.prod(self.shape)
-        if self.scale is None:
-            return [(self.offset, 4 * size)]
-        return [(self.offset, size), (self.scale, 4 * self.shape[self.axis])]
+        return min(self.shape, default=1) >= 1
 
     def write(self, content: bytearray, value: NDArray[np.float32]) -> None:
         """Put another value in its place."""
-        if self.scale is None:
-            _put(content, self.offset, value.astype("<f4").tobytes())
-            return
-        from edged.domain.judging.quantised import quantise
-
-        whole, scale = quantise(value.reshape(self.shape), self.axis)
-        _put(content, self.scale, scale.astype("<f4").tobytes())
-        laid = whole.T if self.transposed else whole
-        _put(content, self.offset, (laid.astype("<i2") + self.zero).astype("u1").tobytes())
-
-
-def _put(content: bytearray, offset: int, data: bytes) -> None:
-    content[offset : offset + len(data)] = data
+        content[self.offset : self.offset + self.size] = value.astype("<f4").tobytes()
 
 
 @dataclass(frozen=True)
@@ -166,8 +137,8 @@ class BundleContents(Message):
     `standardise` names the input statistics inside the graphs, `target_standardise` those of the
     target; both None where the graphs take values as they are. Labels are always in raw units.
     `portable` describes the step graph for the portable engine, in the words of the version that built it:
-    `Description` reads them. `forms` are further forms of the inference model (ORT format, int8). Both are
-    None where there are none. `refused` has, for an engine that was wanted and is not among `engines`, why it
+    `Description` reads them. `forms` has the inference model in ORT format. Both are None where there
+    are none. `refused` has, for an engine that was wanted and is not among `engines`, why it
     cannot train this model. `made_with` has the versions of what built it, by package.
     A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` are what
     is added up. `properties` are a user's own.

@@ -1,34 +1,25 @@
 """Names of the model files in a directory of the registry, or of a candidate.
 
-A model lies there as `model.onnx`, or as `model.ort` where its bundle was built in ORT format; and its
-quantised form, where it has one, beside it.
+A model lies there as `model.onnx`, or as `model.ort` where its bundle was built in ORT format.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
-Form = Literal["float32", "int8"]
-
-FLOAT32: Form = "float32"
-INT8: Form = "int8"
+FLOAT32 = "float32"
+"""The form of an inference model that a bundle describes beside the plain ONNX file: in ORT format."""
 SUFFIXES = (".onnx", ".ort")
-_STEMS: dict[Form, str] = {FLOAT32: "model", INT8: "model.int8"}
 
 
-def file_name(suffix: str, form: Form = FLOAT32) -> str:
-    """The name of a form; `suffix` says which format it has.
-
-    >>> file_name(".ort", "int8")
-    'model.int8.ort'
-    """
-    return f"{_STEMS[form]}{suffix}"
+def file_name(suffix: str) -> str:
+    """Return the name of the model file; `suffix` says which format it has."""
+    return f"model{suffix}"
 
 
-def model_in(folder: Path, form: Form = FLOAT32) -> Path:
-    """The file of a form in this directory; `model.onnx` where there is none."""
-    paths = [folder / file_name(suffix, form) for suffix in SUFFIXES]
+def model_in(folder: Path) -> Path:
+    """Return the model file in this directory; `model.onnx` where there is none."""
+    paths = [folder / file_name(suffix) for suffix in SUFFIXES]
     return next((path for path in paths if path.exists()), paths[0])
 
 

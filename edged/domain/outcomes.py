@@ -71,15 +71,6 @@ def forgets(task: Task, regime: str, found: PairedComparison) -> str:
     return f"forgets {regime}: {beside(task, found, 'cases from then')}"
 
 
-def two_forms(task: Task, found: PairedComparison) -> str:
-    """A model as int8 beside the same model as float32, on the same cases."""
-    if task == "classify":
-        ours, whole = (_right(found.n, error) for error in (found.candidate, found.champion))
-        return f"right in {ours:,} of {found.n:,} {HELD_BACK} as int8, in {whole:,} as float32"
-    relation = "the same as" if not found.gain else _smaller(found.gain)
-    return f"mean error as int8 {relation} as float32 in {found.n:,} {HELD_BACK}"
-
-
 def too_few(n: int, needed: int) -> str:
     """The reason of a verdict on `n` held-back cases, which are too few.
 

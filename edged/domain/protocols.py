@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from edged.domain.model_files import FLOAT32, Form
-
 if TYPE_CHECKING:
     from array import array
     from contextlib import AbstractContextManager
@@ -52,27 +50,13 @@ class LearningRate:
 
 @dataclass(frozen=True)
 class Anchor:
-    """Weights that training is pulled back to: ½·strength·Σ importance·(θ − value)² joins the loss.
+    """Weights that training is pulled back to: ½·strength·Σ(θ − value)² joins the loss.
 
-    Without `importance` every weight counts the same (L2-SP); the diagonal of the Fisher information
-    makes it elastic weight consolidation (EWC). Parameters that are not named are free.
+    Parameters that are not named are free.
     """
 
     values: Mapping[str, NDArray[np.float32]]
     strength: float
-    importance: Mapping[str, NDArray[np.float32]] | None = None
-
-
-@dataclass(frozen=True)
-class Distillation:
-    """How much a teacher's outputs count: `weight` times the distillation term joins the loss.
-
-    For the classifying losses it is the cross-entropy between the two at `temperature`, times the square
-    of it; for the measuring ones the square error, without a temperature.
-    """
-
-    weight: float
-    temperature: float = 1.0
 
 
 def labels_of(y: Labels) -> Sequence[NDArray[np.generic]]:
@@ -102,8 +86,8 @@ class Engine(Protocol):
         looked at too, before they are applied; without it a bad gradient is noticed by `check`.
         """
 
-    def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:
-        """Pull the following steps to anchor weights and to a teacher; without either, no longer.
+    def guide(self, anchor: Anchor | None = None) -> None:
+        """Pull the following steps to anchor weights; without any, no longer.
 
         It is not part of what `save` writes. Raises UnavailableError where the engine cannot.
         """
@@ -164,12 +148,11 @@ class ModelReader(Protocol):
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model as the serving loop holds it, in one form. `scale` `(width,)` weights reconstruction errors."""
+    """A model as the serving loop holds it. `scale` `(width,)` weights reconstruction errors."""
 
     version: int
     model: Model
     scale: NDArray[np.float32] | None = None
-    form: Form = FLOAT32
 
 
 class StoredRows(Protocol):
@@ -334,11 +317,11 @@ class ModelSupervisor(Protocol):
     def wake(self) -> None:
         """Labels became durable, or samples that label themselves; a training run may be due."""
 
-    def drifted(self, signal: DriftSignal, rise: float) -> None:
-        """A drift or a warning of one was signalled; live errors rose by the share `rise`."""
+    def drifted(self, signal: DriftSignal) -> None:
+        """A drift or a warning of one was signalled."""
 
-    def fallen(self, rise: float) -> None:
-        """Live quality fell: errors rose by the share `rise`."""
+    def fallen(self) -> None:
+        """Live quality fell."""
 
     def probation_ended(self, version: int, passed: bool) -> None:
         """The probation of the champion `version` has an outcome."""

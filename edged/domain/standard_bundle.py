@@ -51,4 +51,3 @@ class StandardBundleOrder(Message):
     options: Mapping[str, float | bool | None] | None = None
     label_smoothing: float = 0.0  # for classes
     statistics: Mapping[str, tuple[float, ...]] | None = None
-    int8: bool = False  # a quantised form, too

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.model_files import INT8, file_name
+from edged.domain.model_files import file_name
 from edged.engines.inference import InferenceModel
 from edged.engines.model_parameters import WEIGHTS_FILE
-from edged.engines.onnx.base_model import BaseModel
 from edged.mqtt.weight_encoding import pack
 from edged.storage.files import atomic
 from edged.storage.models.candidates import PROBE_FILES
@@ -29,7 +27,7 @@ class CandidateExporter:
     """Publishes the weights of engines as candidates.
 
     They wait in `folder` for the gate. With `device`, its id, the weights are stored beside each model, with
-    the note that they are of this device; with `quantise` its int8 form, too, where the bundle has one.
+    the note that they are of this device.
     """
 
     def __init__(
@@ -38,30 +36,24 @@ class CandidateExporter:
         bundle: Bundle,
         *,
         device: str | None = None,
-        quantise: bool = False,
     ) -> None:
         self._folder, self._suffix, self._device = folder, bundle.inference_model.suffix, device
-        self._int8 = BaseModel.of_form(bundle, INT8) if quantise else None
 
     def export(
         self,
         run: int,
         engine: Engine,
         probe: NDArray[np.float32],
-        files: Mapping[str, bytes],
-        name: str = "",
+        weights: bytes | None = None,
     ) -> Path:
-        """Publish the engine's present weights, with further files beside them; the candidate's folder.
+        """Publish the engine's present weights; return the candidate's folder.
 
-        `probe` `(n, d)` is stored with the model's outputs for it; `name` tells a second candidate of a run.
+        `probe` `(n, d)` is stored with the model's outputs for it; `weights` is what to store beside the
+        model instead of the note.
         """
-        parameters, beside = engine.parameters(), dict[str, bytes]()
-        if self._int8 is not None:
-            beside[file_name(self._int8.suffix, INT8)] = bytes(self._int8.with_parameters(parameters))
-        if self._device is not None and WEIGHTS_FILE not in files:
-            beside[WEIGHTS_FILE] = pack(parameters, {"device": self._device})
-        beside |= files
-        staging, model = self._folder / f"{atomic.STAGING}{run}{name}", file_name(self._suffix)
+        if weights is None and self._device is not None:
+            weights = pack(engine.parameters(), {"device": self._device})
+        staging, model = self._folder / f"{atomic.STAGING}{run}", file_name(self._suffix)
         with atomic.disk_errors("writing the candidate", staging):
             for left in self._folder.glob(f"{atomic.STAGING}[0-9]*"):
                 atomic.remove(left)  # a run before this one came no further
@@ -71,8 +63,8 @@ class CandidateExporter:
             output = InferenceModel(staging / model).predict(probe)
             for file, values in zip(PROBE_FILES, (probe, output), strict=True):
                 np.save(staging / file, values)
-            for file, content in beside.items():
-                (staging / file).write_bytes(content)
-        final = self._folder / f"{run}{name}"
+            if weights is not None:
+                (staging / WEIGHTS_FILE).write_bytes(weights)
+        final = self._folder / str(run)
         atomic.publish_directory(staging, final, extra={"run": run})
         return final

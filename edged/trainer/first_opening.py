@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.domain.model_files import INT8
 from edged.domain.protocols import LearningRate
 from edged.domain.training.first_opening import FirstOpening, Opened
 from edged.engines.onnx.computed_sizes import computed_size
@@ -85,7 +84,6 @@ def open_first(order: FirstOpening) -> Opened:
             refuse_stale(signed, order.least_version, order.now)
             version, signer = signed.version or 0, key_id(key)
         bundle.check_schema(order.schema)
-        bundle.check_form(order.form)
         run(bundle, order)
 
     if order.kind == "bundle":
@@ -117,12 +115,9 @@ def run(bundle: Bundle, order: FirstOpening) -> None:
     from edged.engines import candidates, open_engine
     from edged.engines.benchmark import rows_for
     from edged.engines.inference import InferenceModel
-    from edged.engines.onnx.base_model import BaseModel
 
-    quantised = BaseModel.of_form(bundle, INT8) if order.form == INT8 else None
     rows = (1, max(1, min(MOST_ROWS, MOST_VALUES // bundle.input.width)))
-    for path in (bundle.inference_model, *([quantised.path] if quantised else [])):
-        InferenceModel(path).warm_up(rows)
+    InferenceModel(bundle.inference_model).warm_up(rows)
     for name in candidates(bundle):
         engine = open_engine(name, bundle)
         x, y = rows_for(bundle, engine, order.batch)

@@ -17,7 +17,6 @@ from edged.domain.federated.round_orders import FleetModelResult
 from edged.domain.training.training_run import Candidate, Received
 from edged.domain.training.weight_deltas import fingerprint
 from edged.domain.training.weight_mixing import SHARES, best_share, mixed
-from edged.engines.model_parameters import WEIGHTS_FILE
 from edged.engines.onnx.exported import parameters_within
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.mqtt import update_encoding, weight_encoding
@@ -191,8 +190,7 @@ class WeightImporter:
         if len(probe) == 0:
             probe = np.zeros((1, self._task.schema.width), np.float32)
         with in_place(chosen, self._engine):
-            files = {WEIGHTS_FILE: weight_encoding.pack(chosen)}
-            folder = self._exporter.export(run, self._engine, probe, files)
+            folder = self._exporter.export(run, self._engine, probe, weight_encoding.pack(chosen))
         return Candidate(
             run, folder, self._task.bundle.fingerprint, source, loss_last=loss, received=received
         )

@@ -21,17 +21,15 @@ if TYPE_CHECKING:
     from edged.domain.training.training_run import Base
     from edged.errors import NonFiniteError
     from edged.storage.models.checkpoints import Checkpoints, Generation
-    from edged.trainer.challenger import Challenges
     from edged.trainer.local_models import LocalModels
     from edged.trainer.task import LearningTask
 
 
 class Learner:
-    """An engine, the state that belongs to its weights, and the challenger beside it.
+    """An engine, and the state that belongs to its weights.
 
-    A challenger that takes over replaces `engine` and `state`. `statistics` are those of inputs and targets
-    among the engine's parameters; `untrained` says that the weights are random ones that a bundle was built
-    with.
+    `statistics` are those of inputs and targets among the engine's parameters; `untrained` says that the
+    weights are random ones that a bundle was built with.
     """
 
     def __init__(
@@ -40,11 +38,10 @@ class Learner:
         engine: Engine,
         checkpoints: Checkpoints,
         models: LocalModels,
-        challenges: Challenges,
         control: RunControl,
     ) -> None:
         self._task, self._checkpoints, self._models, self._control = task, checkpoints, models, control
-        self.engine, self.challenges = engine, challenges
+        self.engine = engine
         self.state = LearnerState.fresh(task.memory, task.training.seed)
         self.statistics = InputStatistics(task, engine)
         self.untrained = task.bundle.seed is not None
@@ -99,13 +96,6 @@ class Learner:
         self.checkpoint()
         self._control.report(LogLine(f"training goes on from the weights of version {version}"))
 
-    def follow_challenger(self) -> None:
-        """Continue from the challenger, if the gate has chosen it."""
-        found = self.challenges.promoted(self._models.champion(), self.state)
-        if found is not None:
-            self.engine, self.state = found
-            self._control.report(LogLine("going on from the challenger, which serves now"))
-
     def checkpoint(self) -> int | None:
         """Publish a checkpoint and return its generation; None in a dry run."""
         if self._dry_run:
@@ -120,9 +110,6 @@ class Learner:
             "learner": values,
             "followed": self._followed,
         }
-        if self.challenges.current is not None:
-            with disk_errors_of_others(staging):
-                state["challenger"] = self.challenges.current.save(staging, arrays)
         self._generation = self._checkpoints.publish(staging, state, arrays)
         self._control.report(CheckpointWritten(self._generation, self.state.step))
         return self._generation
@@ -139,7 +126,7 @@ class Learner:
         """End a run that has learned these samples, and publish its checkpoint."""
         state = self.state
         kept = ~np.isin(learned.offsets, state.excluded)
-        state.remember(learned.offsets[kept], learned.y[kept])
+        state.remember(learned.offsets[kept])
         state.step, self.untrained = 0, self.untrained and self._dry_run
         return self._store_plan(plan, finished=plan)
 
@@ -161,7 +148,6 @@ class Learner:
         values = generation.state["learner"]
         self.untrained = self.untrained and values["total_steps"] == 0
         self.state = LearnerState.load(values, generation.arrays, self._task.memory)
-        self.challenges.restore(generation.path, generation.state.get("challenger"), generation.arrays)
         self._generation = generation.number
         self._followed = int(generation.state.get("followed", 0))
 
@@ -179,10 +165,6 @@ class InputStatistics:
         self._task, self._initial = task, engine.parameters()
         parts = [part for part in (self._inputs, self._targets) if part is not None]
         self.names = {str(name) for part in parts for name in part.values()}
-
-    def of(self, engine: Engine) -> dict[str, NDArray[np.float32]]:
-        """Return the statistics among an engine's parameters."""
-        return {name: value for name, value in engine.parameters().items() if name in self.names}
 
     def follow(self, engine: Engine, state: LearnerState, new: Window) -> None:
         """Move the standardisation inside the graph after the inputs; fit it when it never was."""

@@ -24,15 +24,11 @@ from edged.domain.training.learner_state import (
     scarcity,
     steps_of_epochs,
 )
-from edged.domain.training.trainer_messages import ChallengerState
-from edged.domain.training.training_run import Challenge, RunResult
+from edged.domain.training.training_run import RunResult
 from edged.errors import NoDataError, NonFiniteError
-from edged.storage.models.checkpoints import pack_arrays
 from edged.trainer.candidate import PROBE_ROWS
-from edged.trainer.challenger import MARK_FILE
-from edged.trainer.guidance import ANCHOR_FILE, guide_for
 from edged.trainer.quality import JUDGED_ROWS, in_place, loss_of
-from edged.trainer.steps import InterruptedRunError, TrainingLoop
+from edged.trainer.steps import TrainingLoop
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +41,6 @@ if TYPE_CHECKING:
     from edged.trainer.batches import BatchSampler
     from edged.trainer.candidate import CandidateExporter
     from edged.trainer.learner import Learner
-    from edged.trainer.local_models import LocalModels
     from edged.trainer.task import LearningTask
 
 
@@ -61,14 +56,11 @@ class TrainingRun:
         learner: Learner,
         samples: Samples,
         sampler: BatchSampler,
-        models: LocalModels,
         exporter: CandidateExporter,
         control: RunControl,
     ) -> None:
         self._task, self._learner, self._samples, self._sampler = task, learner, samples, sampler
-        self._models, self._exporter, self._control = models, exporter, control
-        training = task.training
-        self._guide = guide_for(training.guide, training.guide_weight, learner.engine, task.bundle.trainable)
+        self._exporter, self._control = exporter, control
 
     def run(self, request: RunRequest) -> RunResult:
         """Carry out one run, on the learner that was restored from the newest checkpoint.
@@ -92,9 +84,8 @@ class TrainingRun:
             learner.state.plan, learner.state.finished = part, None
             new = self._sampler.new_rows(part)
             if not resumed:
-                self._prepare(request, part, new)
-            # A drift shortens the memory, and begins a challenger, once.
-            request = replace(request, trigger="part", options=replace(request.options, challenge=False))
+                self._prepare(request, new)
+            request = replace(request, trigger="part")  # a drift shortens the memory once
             steps = self._train(part, new)
             generation, pool = learner.finish(part, new), steps.pool
             offsets.append(new.offsets)
@@ -112,11 +103,10 @@ class TrainingRun:
         losses: Sequence[float] = (),
         skipped: int = 0,
     ) -> RunResult:
-        """Export the candidates of a run on the samples `new`; an earlier process may have made its steps."""
+        """Export the candidate of a run on the samples `new`; an earlier process may have made its steps."""
         learner, probe = self._learner, pool.x[-PROBE_ROWS:]
         candidate = self._export(plan.run, probe)
-        challenge = self._export_challenger(plan.run, probe)
-        state, beside = learner.state, learner.challenges.current
+        state = learner.state
         kept, tenth = state.remembered(), max(1, len(losses) // 10)
         return RunResult(
             run=plan.run,
@@ -128,8 +118,7 @@ class TrainingRun:
             last_offset=int(new[-1]) if len(new) else None,
             consumed=state.consumed,
             remembered=len(kept),
-            memory=tuple((np.union1d(kept, beside.state.remembered()) if beside else kept).tolist()),
-            challenger=challenge,
+            memory=tuple(kept.tolist()),
             averaged=state.average.better,
             bundle=self._task.bundle.fingerprint,
             steps=plan.steps,
@@ -203,17 +192,14 @@ class TrainingRun:
             new, steps=training.steps, steps_per=training.steps_per, max_steps=training.max_steps, times=times
         )
 
-    def _prepare(self, request: RunRequest, plan: RunPlan, new: Window) -> None:
+    def _prepare(self, request: RunRequest, new: Window) -> None:
         """Do what comes before the first step of a new run, and publish the checkpoint it starts from."""
         learner = self._learner
-        learner.follow_challenger()
         if request.trigger == "drift":
             learner.state.recent.shorten(SHORT_AFTER_DRIFT)
         if len(new):
             learner.statistics.follow(learner.engine, learner.state, new)
             self._judge_averages(new)
-            if learner.challenges.allowed and not request.options.dry_run:
-                self._challenge(plan, new, wanted=request.options.challenge)
         learner.state.step, learner.state.excluded = 0, []
         learner.checkpoint()
 
@@ -229,18 +215,6 @@ class TrainingRun:
         with in_place(average.values, engine):
             long = loss_of(engine, x, y)
         average.judge(short, long, len(x))
-
-    def _challenge(self, plan: RunPlan, new: Window, *, wanted: bool) -> None:
-        """Test the challenger on the new labels and train it, before the learner learns them."""
-        learner = self._learner
-        outcome = learner.challenges.step(
-            new, plan, self._models.champion(),
-            wanted=wanted, recent=learner.state.recent.ids, shared=learner.statistics.of(learner.engine),
-        )  # fmt: skip
-        if outcome is not None and outcome != "open":
-            self._control.report(ChallengerState(outcome))
-        if outcome is not None and self._control.stopping:
-            raise InterruptedRunError("the run was asked to stop", where="before its first step")
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -258,11 +232,7 @@ class TrainingRun:
 
     def _make_steps(self, plan: RunPlan, new: Window, *, careful: bool) -> TrainingLoop:
         pool = self._sampler.pool(new, self._learner.state)
-        if self._guide is not None:
-            self._guide.begin(self._models.champion(), pool.x)
-        loop = TrainingLoop(
-            self._learner, plan, self._task.training, pool, self._guide, self._control, careful=careful
-        )
+        loop = TrainingLoop(self._learner, plan, self._task.training, pool, self._control, careful=careful)
         loop.run()
         return loop
 
@@ -272,13 +242,4 @@ class TrainingRun:
         """Publish the average that does better, or the weights themselves where there is none."""
         engine = self._learner.engine
         with in_place(self._learner.state.average.chosen, engine):
-            files = {} if self._guide is None else {ANCHOR_FILE: pack_arrays(self._guide.anchor())}
-            return self._exporter.export(run, engine, probe, files)
-
-    def _export_challenger(self, run: int, probe: NDArray[np.float32]) -> Challenge | None:
-        """Publish a challenger that has won, with the errors by which it did."""
-        beside = self._learner.challenges.current
-        if beside is None or not beside.won:
-            return None
-        folder = self._exporter.export(run, beside.engine, probe, {MARK_FILE: beside.mark()}, "-challenger")
-        return Challenge(folder, beside.contest.dump())
+            return self._exporter.export(run, engine, probe)

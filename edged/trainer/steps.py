@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from edged.domain.protocols import Engine, RunControl, StepResult
     from edged.domain.training.batch_pool import BatchPool
     from edged.domain.training.learner_state import RunPlan
-    from edged.trainer.guidance import ChampionGuide
     from edged.trainer.learner import Learner
 
 CHECK_EVERY = 32
@@ -39,10 +38,9 @@ class InterruptedRunError(TrainingError):
 class TrainingLoop:
     """Makes the steps of a run, and counts them in the learner's state.
 
-    Engine, state and checkpoints of the learner change with each step. `guide` pulls the steps towards the
-    champion, if wanted. With `careful` each step is looked at by itself, so that the batch that does harm is
-    known. `losses` has the loss of each step; `skipped` counts those with a loss or a gradient that was not
-    finite.
+    Engine, state and checkpoints of the learner change with each step. With `careful` each step is looked at
+    by itself, so that the batch that does harm is known. `losses` has the loss of each step; `skipped` counts
+    those with a loss or a gradient that was not finite.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class TrainingLoop:
         plan: RunPlan,
         training: TrainingConfig,
         pool: BatchPool,
-        guide: ChampionGuide | None,
         control: RunControl,
         *,
         careful: bool,
@@ -59,7 +56,7 @@ class TrainingLoop:
         self._learner, self._state = learner, learner.state
         self._engine: Engine = learner.engine
         self._plan, self._training, self.pool = plan, training, pool
-        self._guide, self._control, self._careful = guide, control, careful
+        self._control, self._careful = control, careful
         self.losses: list[float] = []
         self.skipped = 0
 
@@ -140,10 +137,8 @@ class TrainingLoop:
         return loss
 
     def _step(self, index: NDArray[np.int64], *, apply: bool) -> StepResult:
-        x, y = self.pool.x, self.pool.y
-        if self._guide is not None:
-            return self._guide.step(x, y, index, apply=apply)
-        return self._engine.step(x[index], y[index], apply=apply, careful=self._careful)
+        x, y = self.pool.x[index], self.pool.y[index]
+        return self._engine.step(x, y, apply=apply, careful=self._careful)
 
     def _exclude(self, index: NDArray[np.int64]) -> None:
         """Exclude the rows of a batch whose own loss is not finite; all of them where there is none."""

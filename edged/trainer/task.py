@@ -40,9 +40,7 @@ class LearningTask:
         """Return the rules of what a learner of this task remembers."""
         training = self.training
         recent = min(training.recent, training.replay)
-        return MemoryRules(
-            training.replay, training.half_life, recent, training.average, balance=training.balance
-        )
+        return MemoryRules(training.replay, training.half_life, recent, training.average)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from edged.domain.federated.round_orders import TrainRound, TryFleetModel
 from edged.domain.judging.overlap import block_of
-from edged.domain.model_files import INT8
 from edged.domain.training import trainer_messages as messages
 from edged.errors import ConfigError, TrainingError
 from edged.host.vitals import written_bytes
@@ -16,7 +15,6 @@ from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
 from edged.trainer.batches import BatchSampler
 from edged.trainer.candidate import CandidateExporter
-from edged.trainer.challenger import Challenges
 from edged.trainer.engine_selection import choose
 from edged.trainer.fleet_training import RoundTrainer
 from edged.trainer.fleet_update import FleetUpdateTrainer, LearnerData
@@ -50,8 +48,6 @@ class Trainer:
         schema = config.stream.with_context(bundle.context).to_schema()
         bundle.check_schema(schema)
         state, training = config.storage.dir, config.training
-        if training.guide != "none" and training.engine == "auto":
-            training = training.model_copy(update={"engine": "portable"})
         chosen = choose(training, bundle, state, warn=lambda what: control.report(messages.LogLine(what)))
         if chosen.new:
             control.report(messages.EngineChosen(chosen.line()))
@@ -66,15 +62,13 @@ class Trainer:
             state / "candidates",
             bundle,
             device=config.device.id if beside else None,
-            quantise=config.serving.quantise == INT8,
         )
         self._importer = WeightImporter(task, engine, samples, models, exporter, config.weights.max_bytes)
         checkpoints = Checkpoints(state / "checkpoints", training.keep_checkpoints)
-        challenges = Challenges(task, engines, samples, control)
-        self.learner = Learner(task, engine, checkpoints, models, challenges, control)
+        self.learner = Learner(task, engine, checkpoints, models, control)
         self.learner.restore(setup.base)
         sampler = BatchSampler(task, samples, control)
-        self._run = TrainingRun(task, self.learner, samples, sampler, models, exporter, control)
+        self._run = TrainingRun(task, self.learner, samples, sampler, exporter, control)
         data = LearnerData(task, self.learner, samples, sampler, self._importer)
         rounds = self._round_trainer(task, engines, data, control)
         self._reviewer = LabelReviewer(task, samples, control)
@@ -89,7 +83,7 @@ class Trainer:
         return RoundTrainer(task, engines, data, control)
 
     def close(self) -> None:
-        """Close the log: another learner takes this one's place."""
+        """Close the log."""
         self._log.close()
 
     def execute(self, order: Message) -> Message:

@@ -14,7 +14,6 @@ from onnx import TensorProto, numpy_helper
 from edged import __version__
 from edged.bundles.build import build
 from edged.bundles.export.export import ExportReport, ExportRequest, export
-from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.naming import Naming
 from edged.bundles.graph.templates import cnn1d, mlp
 from edged.domain.protocols import LearningRate
@@ -36,7 +35,7 @@ ROWS = np.random.default_rng(0).standard_normal((8, 96)).astype(np.float32)
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("export") / "b"
-    return build(cnn1d((32, 3), 4, (8, 8)), out, loss="cross_entropy", forms=RequestedForms(ort_format=True))
+    return build(cnn1d((32, 3), 4, (8, 8)), out, loss="cross_entropy", ort_format=True)
 
 
 def made(source: Path, out: Path, bundle: Path | None = None, **wish: Any) -> ExportReport:

@@ -1,4 +1,4 @@
-"""Bundles in ORT format and with a quantised form: trained, exported, and changed."""
+"""Bundles in ORT format: trained, exported, and changed; and networks of 8-bit integers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from edged.bundles.build import build
 from edged.bundles.export import parameters
-from edged.bundles.export.forms import RequestedForms
 from edged.bundles.export.int8 import Quantiser, left_in_float32
 from edged.bundles.graph.ort_format import initializers
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.inspect import inspect, verify
 from edged.bundles.source.standardise import Statistics
 from edged.domain.bundle_contents import Slot, StoredForm
+from edged.domain.model_files import FLOAT32
 from edged.domain.protocols import LearningRate
 from edged.engines import model_parameters, open_engine
 from edged.engines.inference import InferenceModel
@@ -32,10 +32,8 @@ from tests.commands import edged
 from tests.installed import ENGINES, USUAL, needs_native
 
 if TYPE_CHECKING:
-    from edged.domain.model_files import Form
     from edged.domain.protocols import Engine
 
-BOTH = RequestedForms(ort_format=True, int8=True)
 NETWORKS: dict[str, tuple[onnx.ModelProto, int]] = {
     "mlp": (mlp(16, 4, (32, 16)), 16),
     "cnn1d": (cnn1d((32, 3), 4, (8, 8)), 96),
@@ -57,16 +55,11 @@ def trained(bundle: Bundle, engine: str, width: int, steps: int = 30) -> Engine:
     return made
 
 
-def answers(path: Path, content: bytes, width: int) -> np.ndarray[Any, Any]:
-    path.write_bytes(content)
-    return InferenceModel(path).predict(rows(width)[0])
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     network, _ = NETWORKS["mlp"]
     out = tmp_path_factory.mktemp("forms") / "both"
-    return build(network, out, loss="cross_entropy", standardise=Statistics.identity(16), forms=BOTH)
+    return build(network, out, loss="cross_entropy", standardise=Statistics.identity(16), ort_format=True)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -75,7 +68,7 @@ def test_both_engines_train_as_without_ort_format_and_export_the_same_model(
 ) -> None:
     network, width = NETWORKS[name]
     plain = build(network, tmp_path / "plain", loss="cross_entropy")
-    both = build(network, tmp_path / "both", loss="cross_entropy", forms=BOTH)
+    both = build(network, tmp_path / "both", loss="cross_entropy", ort_format=True)
     assert both.inference_model.suffix == ".ort"
     assert "native" not in ENGINES or both.training_model.suffix == ".ort"
     for engine in ENGINES:
@@ -89,10 +82,6 @@ def test_both_engines_train_as_without_ort_format_and_export_the_same_model(
         np.testing.assert_allclose(
             InferenceModel(tmp_path / "got.ort").predict(x), want, rtol=1e-4, atol=1e-4
         )
-        int8 = BaseModel.of_form(both, "int8")
-        assert int8 is not None
-        quantised = answers(tmp_path / "int8", bytes(int8.with_parameters(got.parameters())), width)
-        assert 0 < np.abs(quantised - want).max() < 0.05 * np.abs(want).max(), "8 bits, and near"
 
 
 def test_the_same_network_gives_the_same_bytes_but_in_ort_format(bundle: Bundle, tmp_path: Path) -> None:
@@ -101,7 +90,7 @@ def test_the_same_network_gives_the_same_bytes_but_in_ort_format(bundle: Bundle,
         tmp_path / "b",
         loss="cross_entropy",
         standardise=Statistics.identity(16),
-        forms=BOTH,
+        ort_format=True,
     )
     assert again.files.keys() == bundle.files.keys()
     for name, entry in bundle.files.items():
@@ -126,9 +115,7 @@ def test_weights_of_a_stored_model_in_ort_format_are_read_again(bundle: Bundle, 
 @needs_native
 def test_a_bundle_for_the_native_engine_alone_knows_where_weights_lie(tmp_path: Path) -> None:
     network, width = NETWORKS["mlp"]
-    native = build(
-        network, tmp_path / "b", loss="cross_entropy", engine="native", forms=RequestedForms(ort_format=True)
-    )
+    native = build(network, tmp_path / "b", loss="cross_entropy", engine="native", ort_format=True)
     assert native.portable is None
     engine = trained(native, "native", width)
     engine.export(tmp_path / "model.ort")
@@ -143,19 +130,16 @@ def test_inspecting_verifying_and_changing_parameters_know_the_forms(
 ) -> None:
     step = "training_model.ort" if "native" in ENGINES else "inference_model.ort"
     assert {"inference_int8.ort", step} <= {f.name for f in inspect(bundle.path).files}
-    checks = {check.check: check.detail for check in verify(bundle.path).checks}
-    assert "int8" in checks
+    verify(bundle.path)
     copied = tmp_path / "b"
-    build(NETWORKS["mlp"][0], copied, loss="cross_entropy", forms=BOTH, engine=engine)
+    build(NETWORKS["mlp"][0], copied, loss="cross_entropy", ort_format=True, engine=engine)
     bias = np.full(4, 7.0, np.float32)
     parameters.put(copied, {"layer3.bias": bias})
     changed = Bundle.open(copied)
-    forms: tuple[Form, ...] = ("float32", "int8")
-    for form in forms:
-        base = BaseModel.of_form(changed, form)
-        assert base is not None
-        np.testing.assert_array_equal(base.parameters()["layer3.bias"], bias)
-        assert (InferenceModel(base.path).predict(rows(16)[0]).mean() > 5.0).all()
+    base = BaseModel.of_form(changed, FLOAT32)
+    assert base is not None
+    np.testing.assert_array_equal(base.parameters()["layer3.bias"], bias)
+    assert InferenceModel(base.path).predict(rows(16)[0]).mean() > 5.0
     assert InferenceModel(copied / "inference_model.onnx").predict(rows(16)[0]).mean() > 5.0
     verify(copied)
 
@@ -179,7 +163,7 @@ def test_what_the_runtime_folds_is_left_open_so_that_weights_can_be_replaced(tmp
         tmp_path / "b",
         loss="cross_entropy",
         engine=USUAL,
-        forms=RequestedForms(ort_format=True),
+        ort_format=True,
     )
     engine = open_engine(USUAL, made)
     other = {"weight": np.ones((2, 4), np.float32), "gain": np.full((4, 2), 2.0, np.float32)}
@@ -207,21 +191,20 @@ def test_a_description_that_is_not_whole_is_refused(bundle: Bundle, tmp_path: Pa
     assert bundle.forms is not None
     assert seal(bundle.to_json()) == (bundle.path / "bundle.json").read_bytes()
     file, values = tmp_path / "bundle.json", dict(read_sealed(bundle.path / "bundle.json"))
-    broken: list[Any] = [{"file": "inference_int8.ort"}, {"slots": []}, {"file": 7, "slots": []}, 7]
+    broken: list[Any] = [{"file": "inference_model.ort"}, {"slots": []}, {"file": 7, "slots": []}, 7]
     for wrong in broken:
-        file.write_bytes(seal({**values, "forms": {"int8": wrong}}))
+        file.write_bytes(seal({**values, "forms": {FLOAT32: wrong}}))
         with pytest.raises(CorruptError, match=r"StoredForm\S* is missing or wrong"):
             Bundle.open(tmp_path, verify=False)
-    slot = Slot("layer1.weight", 0, (32, 4), scale=9, axis=1)
+    impossible_slot = Slot("layer1.weight", 0, (0,))
     for impossible in (
         StoredForm("elsewhere.onnx", ()),
-        replace(bundle.forms["int8"], slots=(replace(slot, shape=(0,), scale=None),)),
-        replace(bundle.forms["int8"], slots=(replace(slot, axis=2),)),
+        replace(bundle.forms[FLOAT32], slots=(impossible_slot,)),
     ):
         with pytest.raises(CorruptError, match="not whole"):
-            BaseModel.of_form(replace(bundle, forms={"int8": impossible}), "int8")
-    outside = replace(bundle.forms["int8"], slots=(Slot("layer1.bias", 10**9, (32,)),))
-    base = BaseModel.of_form(replace(bundle, forms={"int8": outside}), "int8")
+            BaseModel.of_form(replace(bundle, forms={FLOAT32: impossible}), FLOAT32)
+    outside = replace(bundle.forms[FLOAT32], slots=(Slot("layer1.bias", 10**9, (32,)),))
+    base = BaseModel.of_form(replace(bundle, forms={FLOAT32: outside}), FLOAT32)
     assert base is not None
     with pytest.raises(CorruptError, match="outside of the file"):
         base.parameters()
@@ -262,27 +245,18 @@ def test_what_is_no_plain_layer_is_left_as_it_is() -> None:
 
 def test_reconstructions_and_other_exports_have_the_forms_too(tmp_path: Path) -> None:
     statistics = Statistics.identity(6, reconstruct=True)
-    coder = build(autoencoder(6, (5,), 3), tmp_path / "a", loss="mse", standardise=statistics, forms=BOTH)
+    coder = build(
+        autoencoder(6, (5,), 3), tmp_path / "a", loss="mse", standardise=statistics, ort_format=True
+    )
     assert verify(coder.path).ok
-    other = build(chain("Tanh"), tmp_path / "c", loss="cross_entropy", forms=BOTH)
+    other = build(chain("Tanh"), tmp_path / "c", loss="cross_entropy", ort_format=True)
     assert verify(other.path).ok
 
 
-def test_the_command_builds_them_and_says_what_stays_float32(tmp_path: Path) -> None:
+def test_the_command_builds_them(tmp_path: Path) -> None:
     network, out = tmp_path / "gru.onnx", tmp_path / "b"
     onnx.save(NETWORKS["gru"][0], str(network))
-    made = edged(
-        "artifacts",
-        "build",
-        network,
-        "-o",
-        out,
-        "--loss",
-        "cross_entropy",
-        "--ort-format",
-        "--int8",
-        "--json",
-    ).json
-    assert "int8: these stay float32: layer1 (GRU)" in made["notes"]
-    assert {"inference_int8.ort", "inference_model.ort"} <= {file["name"] for file in made["files"]}
+    build_options = ("-o", out, "--loss", "cross_entropy", "--ort-format", "--json")
+    made = edged("artifacts", "build", network, *build_options).json
+    assert "inference_model.ort" in {file["name"] for file in made["files"]}
     assert Bundle.open(out).inference_model.name == "inference_model.ort"

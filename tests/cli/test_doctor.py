@@ -15,7 +15,6 @@ import onnx
 import pytest
 
 from edged.bundles.build import build
-from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.templates import mlp
 from edged.cli.doctor import CheckResult, examine
 from edged.config import loader
@@ -115,18 +114,6 @@ def test_a_bundle_of_another_stream(bundle: Path, tmp_path: Path) -> None:
     assert found.level == "error"
     assert "4" in found.result
     assert "7" in found.result
-
-
-def test_the_form_that_is_to_serve_is_loaded_too(bundle: Path, tmp_path: Path) -> None:
-    serving = {"quantise": "int8"}
-    path = configured(tmp_path, model={"bundle": str(bundle)}, serving=serving)
-    assert "has no int8 form" in finding(path, "bundle").result
-    both = build(mlp(4, 2, [8]), tmp_path / "both", loss="cross_entropy", forms=RequestedForms(int8=True))
-    path = configured(tmp_path, model={"bundle": "both"}, serving=serving)
-    assert finding(path, "bundle").level == "ok"
-    (both.path / "inference_int8.onnx").write_bytes(b"\x08\x08")  # no graph, though its hash is right
-    seal(both, both.files)
-    assert "cannot be loaded" in finding(path, "bundle").result
 
 
 def test_a_bundle_that_is_not_there_is_an_error_of_the_configuration(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from edged.clock import VirtualClock
 from edged.config import Config
 from edged.device.promotion import CandidateEvaluator, ModelStore
 from edged.domain.judging.regimes import Regimes
-from edged.domain.model_files import INT8
 from edged.engines.inference import InferenceModel, InferenceReader
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from edged.domain.training.training_run import Candidate
 
 
-def configured(folder: Path, schema: Schema, gate: dict[str, Any], *, int8: bool = False) -> Config:
+def configured(folder: Path, schema: Schema, gate: dict[str, Any]) -> Config:
     """The configuration of a device with such a stream and gate; at most ten models are kept."""
     stream: dict[str, Any] = {"features": schema.width}
     if schema.task == "classify":
@@ -38,15 +37,12 @@ def configured(folder: Path, schema: Schema, gate: dict[str, Any], *, int8: bool
             "stream": stream,
             "gate": gate,
             "storage": {"dir": folder, "keep_models": 10},
-            "serving": {"quantise": INT8 if int8 else "none"},
         }
     )
 
 
 class Gate:
     """A state directory whose bundle's model is `base`, with labelled samples in the log."""
-
-    int8 = False
 
     def __init__(
         self,
@@ -55,10 +51,8 @@ class Gate:
         *,
         samples: int = 600,
         schema: Schema = SCHEMA,
-        int8: bool = False,
         **gate: Any,
     ) -> None:
-        self.int8 = int8
         self.folder, self.candidates = folder, folder / "candidates"
         self.base = write(folder / "base.onnx", base, outputs=schema.outputs)
         self.log = SampleLog.open(folder / "samples.db", schema, holdout=0.2)
@@ -84,7 +78,7 @@ class Gate:
 
     def open_parts(self, schema: Schema = SCHEMA, reader: InferenceReader | None = None) -> None:
         """An evaluator and a model store on what is here."""
-        config = configured(self.folder, schema, self.settings, int8=self.int8)
+        config = configured(self.folder, schema, self.settings)
         reader, self.regimes = reader or InferenceReader(), Regimes()
         self.evaluator = CandidateEvaluator(config, self.registry, self.log, reader, self.regimes)
         self.models = ModelStore(config, self.registry, reader, self.regimes, VirtualClock(1000.0))

@@ -18,13 +18,12 @@ from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.samples.log import SampleLog
 from edged.trainer.batches import BatchSampler
 from edged.trainer.candidate import CandidateExporter
-from edged.trainer.challenger import Challenges
 from edged.trainer.fleet_update import LearnerData
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.learner import Learner
 from edged.trainer.local_models import LocalModels
 from edged.trainer.run import TrainingRun
-from edged.trainer.task import EngineFactory, LearningTask
+from edged.trainer.task import LearningTask
 from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
@@ -162,12 +161,11 @@ class Workshop:
         engine = engine or UsualEngine(self.bundle)
         task, control, models = self.task, Control(self.reports, stopping, wanted), ChosenChampion(self)
         exporter = CandidateExporter(self.folder / "candidates", self.bundle, device=device)
-        challenges = Challenges(task, EngineFactory(engine.name, self.bundle), self.log, control)
         self.importer = WeightImporter(task, engine, self.log, models, exporter, LIMIT)
         self.sampler = BatchSampler(task, self.log, control)
-        self.learner = Learner(task, engine, self.checkpoints, models, challenges, control)
+        self.learner = Learner(task, engine, self.checkpoints, models, control)
         self.learner.restore(base)
-        return TrainingRun(task, self.learner, self.log, self.sampler, models, exporter, control)
+        return TrainingRun(task, self.learner, self.log, self.sampler, exporter, control)
 
     def round_data(self) -> LearnerData:
         """What the newest trainee trains on in rounds."""

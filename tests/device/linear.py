@@ -77,20 +77,12 @@ def candidate(
     *,
     probe: Floats | None = None,
     expected: Floats | None = None,
-    int8: float | bytes | None = None,
     **shape: int,
 ) -> Candidate:
-    """What a training run leaves: a published folder, and what is handed to the gate.
-
-    `int8` is the slope of the model that stands for its quantised form, or the content of that file.
-    """
+    """What a training run leaves: a published folder, and what is handed to the gate."""
     staging, final = folder / f".staging-{run}", folder / str(run)
     staging.mkdir(parents=True)
     path = write(staging / "model.onnx", slope, **shape)
-    if isinstance(int8, bytes):
-        (staging / "model.int8.onnx").write_bytes(int8)
-    elif int8 is not None:
-        write(staging / "model.int8.onnx", int8, **shape)
     x = inputs(16, 99) if probe is None else probe
     if expected is None:
         expected = InferenceModel(path).predict(x)

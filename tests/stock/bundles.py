@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.bundles.build import build
-from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from tests.stock.losses import losses
@@ -21,14 +20,11 @@ if TYPE_CHECKING:
 STEPS, ROWS, FIRST = 200, 16, 1000
 
 
-PLAIN = RequestedForms()
-
-
-def classifier(path: Path, features: int = 8, classes: int = 2, forms: RequestedForms = PLAIN) -> Bundle:
+def classifier(path: Path, features: int = 8, classes: int = 2, *, ort_format: bool = False) -> Bundle:
     """A small network for a stream of `features` values and `classes` classes."""
     model = mlp(features, classes, (32, 16))
     statistics = Statistics.identity(features)
-    return build(model, path, loss="cross_entropy", standardise=statistics, forms=forms)
+    return build(model, path, loss="cross_entropy", standardise=statistics, ort_format=ort_format)
 
 
 def references(folder: Path) -> dict[str, list[float]]:

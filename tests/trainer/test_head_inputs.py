@@ -11,7 +11,6 @@ import pytest
 
 from edged.bundles.__main__ import build_standard
 from edged.bundles.build import build
-from edged.bundles.export.forms import RequestedForms
 from edged.bundles.graph.network import Network
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
@@ -52,7 +51,7 @@ def moved(bundle: Bundle) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("ort_format", [False, True])
 @pytest.mark.parametrize("hidden", [4, 7, 64])
 def test_they_are_what_the_layers_below_answer(tmp_path: Path, hidden: int, ort_format: bool) -> None:
-    bundle = built(tmp_path, mlp(5, 3, (hidden,)), forms=RequestedForms(ort_format=ort_format))
+    bundle = built(tmp_path, mlp(5, 3, (hidden,)), ort_format=ort_format)
     assert bundle.inference_model.suffix == (".ort" if ort_format else ".onnx")
     values = moved(bundle)
     x = np.random.default_rng(0).normal(size=(1500, 5)).astype(np.float32)

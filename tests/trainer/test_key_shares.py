@@ -50,20 +50,6 @@ def test_the_short_memory_fills_its_share_of_what_is_trained_on(
     assert part == pytest.approx(expected, abs=0.06)
 
 
-@pytest.mark.parametrize(("balance", "rare"), [(False, 0.1), (True, 0.5)])
-def test_the_memory_keeps_rare_classes_where_that_is_configured(
-    tmp_path: Path, bundle: Bundle, balance: bool, rare: float
-) -> None:
-    shop = Workshop(tmp_path / "state", bundle, replay=100, recent=0, balance=balance)
-    x, _ = task(1000)
-    shop.feed(x, [float(number % 10 == 0) for number in range(1000)])
-    shop.trainee().run(shop.request())
-    newest = shop.checkpoints.latest()
-    assert newest is not None
-    kept = newest.arrays["memory_ids"]
-    assert np.mean((kept - 1) % 10 == 0) == pytest.approx(rare, abs=0.1)
-
-
 def test_samples_that_are_gone_have_no_key(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path / "state", bundle)
     samples = batch(shop.log, *task(4))

@@ -20,7 +20,7 @@ from edged.bundles.graph.edit import reads
 from edged.bundles.graph.ort_format import LEVELS, write_optimised
 from edged.bundles.source import foreign
 from edged.bundles.source.normalise import parameter_names, read_model
-from edged.domain.model_files import FLOAT32, SUFFIXES, model_in
+from edged.domain.model_files import SUFFIXES, model_in
 from edged.domain.training.message import SparseMessage
 from edged.engines import model_parameters, open_engine
 from edged.engines.runtime import ort
@@ -156,7 +156,7 @@ def export(
 
 def _read(source: Path, bundle: Path | None, unpack: Unpack) -> onnx.ModelProto:
     if (source / DESCRIPTION).is_file():
-        return read_model(Bundle.open(source).path / BASE[FLOAT32])
+        return read_model(Bundle.open(source).path / BASE)
     if source.is_dir() and foreign.is_foreign(source):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "model.onnx"
@@ -172,7 +172,7 @@ def _read(source: Path, bundle: Path | None, unpack: Unpack) -> onnx.ModelProto:
         )  # fmt: skip
     made = Bundle.open(bundle)
     values = model_parameters.parameters_of(source, made, unpack)
-    model = read_model(made.path / BASE[FLOAT32])
+    model = read_model(made.path / BASE)
     for tensor in model.graph.initializer:
         if tensor.name in values:
             tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))

@@ -1,25 +1,23 @@
-"""Further forms of a bundle's graphs: in ORT format, and quantised; with the places of the weights in them.
+"""A bundle's graphs in ORT format, with the places of the weights in them.
 
-A device writes the weights that it has trained at those places, so each form is tried here with other weights
+A device writes the weights that it has trained at those places, so the form is tried here with other weights
 than its own before it is described.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
-from edged.bundles.export.int8 import Quantiser, left_in_float32, scale_name, whole_name
 from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.ort_format import SUFFIX, initializers, write_optimised
 from edged.domain.bundle_contents import Slot, StoredForm
-from edged.domain.model_files import FLOAT32, INT8, Form
+from edged.domain.model_files import FLOAT32
 from edged.engines.onnx.base_model import BaseModel
 from edged.engines.onnx.fields import raw_offsets
 from edged.engines.runtime import ort
@@ -28,36 +26,19 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.bundles.export.int8 import QuantisedWeights
 
-BASE: dict[Form, str] = {FLOAT32: "inference_model.onnx", INT8: "inference_int8.onnx"}
+BASE = "inference_model.onnx"
 GRAPHS = (onnxruntime_generator.TRAINING, onnxruntime_generator.EVALUATION, onnxruntime_generator.OPTIMIZER)
 # The more of the work is done beforehand the better, as long as weights can still be replaced.
 LEVELS = ("extended", "basic", "none")
 ROWS = 8
-# An input that rounds the other way changes what a quantised layer answers by a step.
-TOLERANCES: dict[Form, float] = {FLOAT32: 1e-4, INT8: 0.05}
+TOLERANCE = 1e-4
 
 
-@dataclass(frozen=True)
-class RequestedForms:
-    """Which forms a bundle is to have besides the plain ONNX files."""
-
-    ort_format: bool = False
-    int8: bool = False
-
-    def __bool__(self) -> bool:
-        return self.ort_format or self.int8
-
-
-def add_forms(
-    staged: Path,
-    names: Sequence[str],
-    wanted: RequestedForms,
-    files: Sequence[str],
-    add_note: Callable[[str], None] | None = None,
-) -> tuple[Mapping[str, StoredForm] | None, list[str]]:
-    """Write the wanted forms into the bundle being made.
+def add_ort_format(
+    staged: Path, names: Sequence[str], files: Sequence[str]
+) -> tuple[Mapping[str, StoredForm], list[str]]:
+    """Write the graphs of the bundle being made in ORT format, too.
 
     Parameters
     ----------
@@ -65,73 +46,38 @@ def add_forms(
         The directory; the inference model lies in it, with raw parameters.
     names
         Parameters of the model.
-    wanted
-        Which forms.
     files
         The files that the bundle has so far.
-    add_note
-        Receives one line about what could not be quantised.
 
     Returns
     -------
-    Their description for `bundle.json` (None without one), and the files that were added.
+    Their description for `bundle.json`, and the files that were added.
 
     Raises
     ------
     BundleError
         When the graph cannot be had in this form.
     """
-    forms: dict[str, StoredForm] = {}
-    added: list[str] = []
-    if wanted.int8:
-        layers = _quantise(staged, names, add_note)
-        forms[INT8] = _place(staged, INT8, names, layers, ort_format=wanted.ort_format)
-        added.append(forms[INT8].file)
-    if wanted.ort_format:
-        forms[FLOAT32] = _place(staged, FLOAT32, names, {}, ort_format=True)
-        graphs = [name for name in GRAPHS if name in files]
-        for name in graphs:
-            write_optimised(staged / name, (staged / name).with_suffix(SUFFIX), LEVELS[0])
-        added += [forms[FLOAT32].file, *(Path(name).with_suffix(SUFFIX).name for name in graphs)]
-    return forms or None, added
+    form = _place(staged, names)
+    graphs = [name for name in GRAPHS if name in files]
+    for name in graphs:
+        write_optimised(staged / name, (staged / name).with_suffix(SUFFIX), LEVELS[0])
+    return {FLOAT32: form}, [form.file, *(Path(name).with_suffix(SUFFIX).name for name in graphs)]
 
 
-def _quantise(
-    staged: Path, names: Sequence[str], add_note: Callable[[str], None] | None
-) -> Mapping[str, QuantisedWeights]:
-    quantiser = Quantiser(onnx.load(str(staged / BASE[FLOAT32])), names)
-    model = quantiser.run()
-    onnx.save(model, str(staged / BASE[INT8]))
-    left = left_in_float32(model, names)
-    if left and add_note is not None:
-        add_note(f"int8: these stay float32: {', '.join(left)}")
-    return quantiser.layers
-
-
-def _place(
-    staged: Path,
-    form: Form,
-    names: Sequence[str],
-    layers: Mapping[str, QuantisedWeights],
-    *,
-    ort_format: bool,
-) -> StoredForm:
-    """The description of a form: its file, in ORT format where that is wanted, and the slots in it."""
-    source = staged / BASE[form]
-    shapes = _shapes(staged / BASE[FLOAT32], names)
-    plain = _slots(dict(raw_offsets(source.read_bytes())), shapes, layers)
+def _place(staged: Path, names: Sequence[str]) -> StoredForm:
+    """Return the description of the inference model in ORT format: its file, and the slots in it."""
+    source = staged / BASE
+    shapes = _shapes(source, names)
+    plain = _slots(dict(raw_offsets(source.read_bytes())), shapes)
     if plain is None:
         raise BundleError("parameters are not stored as raw data", where=str(source))
-    if not ort_format:
-        return StoredForm(source.name, plain)
     out = source.with_suffix(SUFFIX)
     for level in LEVELS:
         write_optimised(source, out, level, weights_change=True)
         places = {name: start for name, (start, _) in initializers(out.read_bytes()).items()}
-        slots = _slots(places, shapes, layers)
-        if slots is not None and _accepts_weights(source, plain, out, slots, TOLERANCES[form]):
-            if form == INT8:
-                source.unlink()
+        slots = _slots(places, shapes)
+        if slots is not None and _accepts_weights(source, plain, out, slots):
             return StoredForm(out.name, slots)
     raise BundleError(
         "weights cannot be replaced in its ORT format", where=str(source), remedy="build without --ort-format"
@@ -143,29 +89,14 @@ def _shapes(model: Path, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return {name: tensors[name] for name in names if name in tensors}
 
 
-def _slots(
-    places: Mapping[str, int],
-    shapes: Mapping[str, tuple[int, ...]],
-    layers: Mapping[str, QuantisedWeights],
-) -> tuple[Slot, ...] | None:
-    """Where the parameters lie; None where one of them does not."""
-    made: list[Slot] = []
-    for name, shape in shapes.items():
-        if name in layers:
-            whole, scale = places.get(whole_name(name)), places.get(scale_name(name))
-            if whole is None or scale is None:
-                return None
-            made.append(Slot(name, whole, shape, scale, **vars(layers[name])))
-        if name in places:
-            made.append(Slot(name, places[name], shape))
-        elif name not in layers:
-            return None
-    return tuple(made)
+def _slots(places: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> tuple[Slot, ...] | None:
+    """Return where the parameters lie; None where one of them does not."""
+    if not shapes.keys() <= places.keys():
+        return None
+    return tuple(Slot(name, places[name], shape) for name, shape in shapes.items())
 
 
-def _accepts_weights(
-    source: Path, plain: Sequence[Slot], out: Path, slots: Sequence[Slot], tolerance: float
-) -> bool:
+def _accepts_weights(source: Path, plain: Sequence[Slot], out: Path, slots: Sequence[Slot]) -> bool:
     """Whether both files answer alike once both have other weights."""
     rng = np.random.default_rng(0)
     values = {slot.name: _like_weights(rng, slot.shape) for slot in plain}
@@ -177,7 +108,7 @@ def _accepts_weights(
             changed.write_bytes(base.with_parameters(values))
             answers.append(_answer(changed))
     first, other = answers
-    return np.allclose(first, other, rtol=tolerance, atol=tolerance)
+    return np.allclose(first, other, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def _like_weights(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:

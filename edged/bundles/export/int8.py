@@ -9,21 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.graph.edit import consumed, node, reads
-from edged.domain.judging.quantised import quantise
 from edged.errors import BundleError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Convolutions of onnxruntime's CPU take unsigned weights alone. In products x86 without VNNI adds pairs of
 # unsigned times signed integers in 16 bits, which overflow: the result was off by a quarter of the largest.
 UNSIGNED = 128
 # Tensors that are added: no exporter gives such names.
 _ADDED = "int8/{}/{}"
+LARGEST = 127
+# A smaller step could not be divided by.
+TINY = np.finfo(np.float32).tiny
 
 
 def whole_name(name: str) -> str:
@@ -198,3 +203,16 @@ def left_in_float32(model: onnx.ModelProto, names: Iterable[str]) -> list[str]:
     """Nodes of a quantised model that still read float32 matrices of these names, with their kind."""
     weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) > 1} & set(names)
     return [f"{each.name} ({each.op_type})" for each in model.graph.node if weights & reads(each)]
+
+
+def quantise(values: NDArray[np.float32], axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Integers of the same shape as `values`, and the scale `(k,)` of each slice along `axis`.
+
+    >>> quantise(np.array([[1.0, -2.0], [0.0, 0.0]], np.float32), axis=0)[0].tolist()
+    [[64, -127], [0, 0]]
+    """
+    others = tuple(i for i in range(values.ndim) if i != axis)
+    largest = np.abs(values).max(axis=others, keepdims=True)
+    scale = np.maximum(largest / np.float32(LARGEST), TINY)
+    whole = np.clip(np.rint(values / scale), -LARGEST, LARGEST)
+    return whole.astype(np.int8), scale.reshape(-1)

@@ -17,7 +17,7 @@ from edged.bundles.export.forms import BASE
 from edged.bundles.graph.external_data import set_apart
 from edged.bundles.inspect import Parameter
 from edged.bundles.source.contents import ModelContents, held_in
-from edged.domain.model_files import FLOAT32, INT8
+from edged.domain.model_files import FLOAT32
 from edged.domain.training.message import Message
 from edged.engines.native import checkpoint as training_checkpoint
 from edged.engines.native.checkpoint import Property
@@ -162,10 +162,9 @@ def _put_bundle(bundle: Bundle, changed: ModelContents, ready: Mapping[str, Floa
 
 
 def _change_forms(bundle: Bundle, values: Mapping[str, Floats]) -> None:
-    for form in (FLOAT32, INT8):
-        base = BaseModel.of_form(bundle, form)
-        if base is not None:
-            base.path.write_bytes(base.with_parameters(values))
+    base = BaseModel.of_form(bundle, FLOAT32)
+    if base is not None:
+        base.path.write_bytes(base.with_parameters(values))
 
 
 def _change(bundle: Bundle, held: TrainingCheckpoint, ready: Mapping[str, Floats]) -> None:
@@ -176,7 +175,7 @@ def _change(bundle: Bundle, held: TrainingCheckpoint, ready: Mapping[str, Floats
         return
     if checkpoint is not None:
         checkpoint.write_bytes(training_checkpoint.dump(held))
-    plain = bundle.path / BASE[FLOAT32]
+    plain = bundle.path / BASE
     content = bytearray(plain.read_bytes())
     places = dict(raw_offsets(bytes(content)))
     for name, value in ready.items():

@@ -24,7 +24,7 @@ from edged.bundles.autodiff.tape import NOISE, WEIGHTS, Adjoint, Tape
 from edged.bundles.graph.edit import needed_nodes, reads, rename_inputs, value_info
 from edged.bundles.graph.templates import IR_VERSION, OPSET
 from edged.bundles.losses.builtin import OUTPUT
-from edged.bundles.step_graph import guidance, optimizer_updates
+from edged.bundles.step_graph import optimizer_updates
 from edged.bundles.step_graph.training_graph import LOSS, TrainingGraph
 from edged.errors import BundleError
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from edged.bundles.graph.parameter_groups import ParameterGroup, Part
 
 SQUARES = "step.squares"
+PULL = "step.pull"  # λ of the penalty
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -42,7 +43,8 @@ class StepGraph:
     """The graphs of the portable engine by name, and inputs and outputs that only some networks need.
 
     `step` updates; `carry` does the same with gradients that earlier steps left, and gives them out;
-    `guided` is `carry` with a penalty and a distillation term; `evaluation` computes the loss alone.
+    `guided` is `carry` with a penalty for the distance to anchor weights; `evaluation` computes the loss
+    alone.
     `noise_width` is how many random numbers a row takes. `remembered` are frozen parameters to which a step
     gives new values, and the outputs that hold them.
     """
@@ -61,10 +63,9 @@ def build_step_graph(source: TrainingGraph, evaluation: onnx.ModelProto, optimiz
     models = {
         "step": step.model(),
         "carry": StepWriter(source, optimizer, carry=True).model(),
+        "guided": StepWriter(source, optimizer, carry=True, guided=True).model(),
         "evaluation": _evaluation_model(source, evaluation),
     }
-    if source.guidable:
-        models["guided"] = StepWriter(source, optimizer, carry=True, guided=True).model()
     return StepGraph(models, step.to.noise_width, {name: _renewed(name) for name in step.to.remembered})
 
 
@@ -72,7 +73,7 @@ class StepWriter:
     """One training step, written node by node.
 
     With `carry` gradients that earlier steps left come in, and the sum goes out. With `guided` anchor weights
-    and a teacher pull besides the labels.
+    pull besides the labels.
     """
 
     def __init__(
@@ -108,8 +109,7 @@ class StepWriter:
         inputs += [_float(name, [1]) for name in optimizer_updates.scalars(self.optimizer).values()]
         kinds = (*self.optimizer.kinds, "carry") if self.carry else self.optimizer.kinds
         if self.guided:
-            inputs.append(_float(guidance.TEACHER, [batch, *self.source.row]))
-            inputs += [_float(name, []) for name in guidance.SCALARS.values()]
+            inputs.append(_float(PULL, []))
             kinds = (*kinds, "anchor", "strength")
         inputs += self._states(kinds)
         inputs += parameters(self.source.groups)
@@ -125,10 +125,6 @@ class StepWriter:
         else:
             self._losses.append(to.add("Mul", [to.add("Reshape", [LOSS, to.sizes(1, 1)]), to.row_sum]))
             seeds = {LOSS: Adjoint(to.row_sum, ())}
-        if self.guided:
-            term, gradient = guidance.distillation(source, to)
-            self._losses.append(term)
-            seeds[source.output] = Adjoint(gradient, source.info.dims[source.output])
         return write_backward(source.nodes, seeds, to)
 
     def _gradients(self) -> dict[Part, str]:
@@ -141,7 +137,7 @@ class StepWriter:
 
     def _complete(self, part: Part, gradient: str) -> str:
         if self.guided:
-            penalty, gradient = guidance.penalty(part, gradient, self.to)
+            penalty, gradient = _penalty(part, gradient, self.to)
             self._losses.append(penalty)
         if self.carry:
             gradient = self.to.add("Add", [gradient, part.tensor("carry")], part.tensor("carried"))
@@ -193,6 +189,18 @@ class StepWriter:
             if name not in frozen:
                 raise BundleError("only a frozen parameter can hold running statistics", where=name)
             self.outputs[self.to.add("Identity", [new], _renewed(name))] = frozen[name]
+
+
+def _penalty(part: Part, gradient: str, to: Tape) -> tuple[str, str]:
+    """Return ½·λ·Σ s·(θ − θ*)² and the gradient with λ·s·(θ − θ*) added.
+
+    Li et al. 2018, "Explicit inductive bias" (L2-SP). θ* and s are inputs; s is 0 for free weights.
+    """
+    away = to.add("Sub", [part.tensor("value"), part.tensor("anchor")])
+    pull = to.add("Mul", [to.add("Mul", [part.tensor("strength"), away]), PULL])
+    loss = to.add("ReduceSum", [to.add("Mul", [pull, away])], keepdims=0)
+    row = to.add("Reshape", [pull, to.sizes(*part.shape)])
+    return to.add("Mul", [loss, to.number(0.5)]), to.add("Add", [gradient, row])
 
 
 def _renewed(parameter: str) -> str:

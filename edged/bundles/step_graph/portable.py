@@ -14,8 +14,8 @@ from edged.bundles.autodiff.tape import NOISE, WEIGHTS
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.external_data import is_elsewhere
 from edged.bundles.losses.builtin import OUTPUT
-from edged.bundles.step_graph import guidance, optimizer_updates
-from edged.bundles.step_graph.builder import SQUARES
+from edged.bundles.step_graph import optimizer_updates
+from edged.bundles.step_graph.builder import PULL, SQUARES
 from edged.engines.onnx.fields import raw_offsets
 from edged.engines.portable.description import FORMATS, Description, NamedShape, Noise, StateGroup
 from edged.engines.runtime import ort
@@ -75,7 +75,7 @@ def add_step_graph(
         offsets=_chosen(base.read_bytes(), names),
         noise=Noise(NOISE, made.noise_width, seed),
         remembered=made.remembered,
-        guidance=guidance.describe(source.loss) if source.guidable else None,
+        pull=PULL,
         largest_product=largest_product(onnx.load(str(base))),
     )
 

@@ -18,7 +18,7 @@ from edged.errors import BundleError
 if TYPE_CHECKING:
     import onnx
 
-    from edged.storage.models.bundles import Standardisation, Tensor
+    from edged.storage.models.bundles import Tensor
 
 # The loss of the network; the step's own may have more terms.
 LOSS = "step.loss"
@@ -36,12 +36,6 @@ class TrainingGraph:
         Names of parameters.
     data, labels
         The inputs for the rows of a batch.
-    loss
-        The loss's name.
-    output
-        The tensor that the loss compares with the label.
-    target
-        What standardises the label before; None where it is compared as it is.
 
     Raises
     ------
@@ -57,14 +51,8 @@ class TrainingGraph:
         frozen: Sequence[str],
         data: Tensor,
         labels: tuple[Tensor, ...],
-        loss: str,
-        output: Tensor,
-        target: Standardisation | None,
     ) -> None:
         self.data, self.labels = data, labels
-        self.loss, self.output, self.target = loss, output.name, target
-        # Sizes of one row of the output.
-        self.row = output.row
         made = plain_forms(model)
         rename_reads(made.graph, OUTPUT, LOSS)
         rename_writes(made.graph, OUTPUT, LOSS)
@@ -89,11 +77,6 @@ class TrainingGraph:
         read = {name for node in self.nodes for name in node.input}
         self.frozen = {name: shapes[name] for name in frozen if name in read}
         self.groups = grouped({name: shapes[name] for name in trainable})
-
-    @property
-    def guidable(self) -> bool:
-        """Whether a gradient comes through the output, so that a teacher's can join it."""
-        return self.output in self.active
 
     @property
     def is_mean(self) -> bool:

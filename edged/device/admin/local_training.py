@@ -65,15 +65,13 @@ def train_once(config: Config, *, resume: bool = False, observer: RunObserver | 
             last = registry.runs(1)[0]
             raise StorageError(last.end.error or "the run failed", where=f"run {last.id}")
         registry.set_value("consumed", scheduler.consumed)
-        evaluation = pipeline.evaluator.evaluate(result.own_candidate(), pipeline.predictor.champion)
+        evaluation = pipeline.evaluator.evaluate(result.to_candidate(), pipeline.predictor.champion)
         verdict, served = pipeline.models.add(evaluation)
         if served is not None:
             pipeline.models.set_champion(served.version, "; ".join(verdict.reasons))
-        pipeline.models.record_judged(result.own_candidate())
+        pipeline.models.record_judged(result.to_candidate())
         promoted = served.version if served else None
-        summary = outcomes.judged(
-            pipeline.schema, result.own_candidate(), verdict, promoted, evaluation.scale
-        )
+        summary = outcomes.judged(pipeline.schema, result.to_candidate(), verdict, promoted, evaluation.scale)
         registry.set_value(SUMMARY, {"summary": summary, "summary_ts": clock.now()})
         registry.record_audit(local_entry("train", {"run": result.run}))
         AuditLog(config.storage.dir).drain(registry)

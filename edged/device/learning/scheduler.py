@@ -132,7 +132,6 @@ class TrainingScheduler:
         self.budget = stored_budget(registry)
         self.waiting_for: tuple[str, ...] = ()
         self._disk_ended = 0  # runs that the disk has ended since it last let one through
-        self._severe = None if config.training.challenger == "off" else config.training.challenger_rise
         self._go_by(config.training)
         self.consumed = int(registry.get_value("consumed") or 0)
         self.progress: RunProgress | None = None
@@ -179,26 +178,17 @@ class TrainingScheduler:
         """Whether a run that was cut off goes on without a command, once training is not paused."""
         return self.enabled and self.triggers.interrupted
 
-    def drifted(self, signal: DriftSignal, rise: float = 0.0) -> None:
-        """A drift, or a warning of one. Inputs that move are no reason by themselves to learn.
-
-        `rise` is by what share live errors are larger than before.
-        """
+    def drifted(self, signal: DriftSignal) -> None:
+        """A drift, or a warning of one. Inputs that move are no reason by themselves to learn."""
         if signal.source == "inputs" or signal.level is Level.WARNING:
             self.triggers.warned = True
             return
         self.triggers.drifted = True
         self.policy.drifted()
-        self._perhaps_challenge(rise)
 
-    def fallen(self, rise: float) -> None:
-        """Live quality has fallen: errors are larger by the share `rise`."""
+    def fallen(self) -> None:
+        """Live quality has fallen."""
         self.triggers.fallen = True
-        self._perhaps_challenge(rise)
-
-    def _perhaps_challenge(self, rise: float) -> None:
-        if self._severe is not None and rise >= self._severe:
-            self.policy.challenge = True
 
     def due(self) -> str | None:
         """The trigger of a run that should start now."""

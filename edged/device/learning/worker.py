@@ -122,13 +122,13 @@ class TrainingWorker:
         """Return another model for a champion without predecessor; None where there is none."""
         return self._rollout.rescue(failing, reason)
 
-    def drifted(self, signal: DriftSignal, rise: float) -> None:
-        """A drift or a warning of one was signalled, with errors larger by `rise`: from any thread."""
-        self.defer(lambda: self._drifted(signal, rise))
+    def drifted(self, signal: DriftSignal) -> None:
+        """A drift or a warning of one was signalled; from any thread."""
+        self.defer(lambda: self._drifted(signal))
 
-    def fallen(self, rise: float) -> None:
-        """Live quality has fallen, errors are larger by the share `rise`: from any thread."""
-        self.defer(lambda: self._fallen(rise))
+    def fallen(self) -> None:
+        """Live quality has fallen; from any thread."""
+        self.defer(self._fallen)
 
     def command(self, options: RunOptions, task: Task | None = None) -> None:
         """Train as soon as the present run has ended, whatever the guards say; `task` ends with that run.
@@ -292,13 +292,13 @@ class TrainingWorker:
                 raise
             self._between.popleft()
 
-    def _drifted(self, signal: DriftSignal, rise: float) -> None:
-        self._scheduler.drifted(signal, rise)
+    def _drifted(self, signal: DriftSignal) -> None:
+        self._scheduler.drifted(signal)
         if self._recall.drifted(signal):
             self._registry.set_value("regimes", self._recall.regimes.state())
 
-    def _fallen(self, rise: float) -> None:
-        self._scheduler.fallen(rise)
+    def _fallen(self) -> None:
+        self._scheduler.fallen()
         if self._recall.record_regime_end("error"):
             self._registry.set_value("regimes", self._recall.regimes.state())
 
@@ -362,8 +362,8 @@ class TrainingWorker:
     def _learned(self, result: RunResult, options: RunOptions) -> JudgedCandidate:
         """A run has ended well: judge its candidate, and record how far the run came."""
         if options.dry_run:
-            return self._rollout.rehearse(result.own_candidate())
-        judged, served = self._rollout.consider(*result.candidates())
+            return self._rollout.rehearse(result.to_candidate())
+        judged, served = self._rollout.consider(result.to_candidate())
         self._scheduler.policy.judged(forgets=judged.verdict.forgets)
         try:
             self._samples.protect(result.memory)

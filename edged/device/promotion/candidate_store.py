@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from edged.device.promotion.evaluator import line_of
 from edged.domain.judging.expert_mix import Mix, StreamModel, mix_of
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import refuse
-from edged.domain.model_files import FLOAT32, INT8, model_in
 from edged.domain.protocols import ServedModel
 from edged.errors import EdgedError, ModelError, StorageError
 from edged.host.timeout import within
@@ -68,7 +66,6 @@ class CandidateStore:
         self._clock = clock
         self._keep = config.storage.keep_models
         self._staging = config.storage.dir / "candidates"
-        self._int8 = config.serving.quantise == INT8
         self._recalls = config.gate.recall
         self._timeout = config.gate.timeout
         self._random = False
@@ -89,7 +86,7 @@ class CandidateStore:
         the registry but not yet champion. A candidate that cannot be stored or loaded is rejected.
         """
         candidate, verdict = evaluation.candidate, evaluation.verdict
-        self._clear_candidates(candidate.folder, candidate.beside or candidate.folder)
+        self._clear_candidates(candidate.folder)
         record: ModelRecord | None = None
         if not evaluation.failed:
             try:
@@ -114,8 +111,6 @@ class CandidateStore:
         scales = None if scale is None else tuple(scale.tolist())
         for name in PROBE_FILES:  # they have done their work, and hold samples
             (folder / name).unlink()
-        if verdict.form != INT8:
-            model_in(folder, INT8).unlink(missing_ok=True)
         return self._registry.add(
             folder,
             parent=parent,
@@ -123,7 +118,7 @@ class CandidateStore:
             source=candidate.source,
             run=candidate.run,
             generation=candidate.generation,
-            data=replace(candidate.data(), form=INT8 if verdict.form == INT8 else None),
+            data=candidate.data(),
             metrics=ModelFigures(candidate.loss_last, verdict.numbers, scales),
             verdict=verdict,
             status="candidate" if verdict.accepted else "rejected",
@@ -160,11 +155,11 @@ class CandidateStore:
         bank = self._regimes.bank() if self._recalls else []  # they serve again when their regime is back
         self._registry.prune(self._keep, protect={newest, *bank})
 
-    def _clear_candidates(self, *but: Path) -> None:
+    def _clear_candidates(self, but: Path | None = None) -> None:
         """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""
         if self._staging.is_dir():
             for left in self._staging.iterdir():
-                if left not in but:
+                if left != but:
                     discard(left)
 
     # ---- stored models ---------------------------------------------------------------------
@@ -187,8 +182,7 @@ class CandidateStore:
         record = self._registry.get(version)
         origin = record.data
         self._reader.breathe()
-        form = INT8 if self._int8 and origin.form == INT8 else FLOAT32
-        path = self._registry.verify(version, form)
+        path = self._registry.verify(version)
         self._reader.breathe()
         random = self._random and record.source == "bundle"
         learned = Learned.of(origin.consumed, origin.classes)
@@ -198,7 +192,7 @@ class CandidateStore:
             raise ModelError(f"it predicts {out.tolist()} for zeros", where=f"version {version}")
         self._reader.breathe()
         scale = record.metrics.scale
-        return ServedModel(version, model, None if scale is None else np.asarray(scale, np.float32), form)
+        return ServedModel(version, model, None if scale is None else np.asarray(scale, np.float32))
 
     def _load(self, version: int) -> ServedModel:
         """`open`, within the time that is allowed."""

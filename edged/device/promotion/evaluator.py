@@ -1,28 +1,25 @@
-"""What the gate finds of a candidate: whether it is intact, how it compares, and in which form it serves."""
+"""What the gate finds of a candidate: whether it is intact, and how it compares."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from edged.domain import outcomes
 from edged.domain.judging.comparison import ModelComparison
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
-from edged.domain.judging.gate import Evidence, GateRules, judge_recalled
+from edged.domain.judging.gate import GateRules, judge_recalled
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
-from edged.domain.model_files import INT8
 from edged.errors import EdgedError
 from edged.host.timeout import within
-from edged.storage.models.candidates import ProbeRules, verify_candidate, verify_quantised
+from edged.storage.models.candidates import ProbeRules, verify_candidate
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from edged.config import Config, GateConfig
-    from edged.domain.judging.challenger_test import ContestErrors
     from edged.domain.judging.regimes import Regimes
     from edged.domain.protocols import Holdout, Model, ModelReader, ServedModel
     from edged.domain.stream.sample import Window
@@ -71,7 +68,6 @@ class CandidateEvaluator:
         self._holdout = holdout
         self._reader = reader
         self._mix = mix or mix_of(schema)
-        self._int8 = config.serving.quantise == INT8
 
     def configure(self, config: GateConfig) -> None:
         """Judge by other rules from the next candidate on."""
@@ -89,9 +85,8 @@ class CandidateEvaluator:
             verdict, scale = within(
                 self._config.timeout,
                 doing,
-                lambda: self._compare(model, champion, first=first, contest=candidate.contest),
+                lambda: self._compare(model, champion, first=first),
             )
-            verdict = self._with_form(verdict, candidate, (model, champion), scale, first=first)
         except (EdgedError, OSError, ValueError, MemoryError) as problem:
             refused = refuse(f"{doing} failed: {line_of(problem)}")
             return GateEvaluation(candidate, champion, refused, failed=True)
@@ -112,12 +107,7 @@ class CandidateEvaluator:
         return ProbeRules(schema.measured, schema.output_widths, config.tolerance, config.latency)
 
     def _compare(
-        self,
-        model: Model,
-        champion: ServedModel,
-        *,
-        first: bool = False,
-        contest: ContestErrors | None = None,
+        self, model: Model, champion: ServedModel, *, first: bool = False
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         """The verdict on a loaded candidate, and what weighed the errors."""
         recent = self._holdout.holdout_window(self._config.recent)
@@ -128,10 +118,7 @@ class CandidateEvaluator:
             return refuse(outcomes.pinned(pinned[0]), pinned=float(pinned[0])), scale
         if first or is_untrained(champion.model):
             return Verdict(True, (outcomes.FIRST,)), scale
-        evidence = None
-        if contest is not None:
-            evidence = Evidence(np.asarray(contest.candidate), np.asarray(contest.champion))
-        return self._comparison.evaluate(model, champion.model, recent, scale, evidence), scale
+        return self._comparison.evaluate(model, champion.model, recent, scale), scale
 
     def _scale(self, champion: ServedModel, recent: Window) -> NDArray[np.float32] | None:
         """What weighs errors; fixed with the first model for reconstructions: scores stay comparable."""
@@ -140,40 +127,6 @@ class CandidateEvaluator:
         if champion.scale is not None:
             return champion.scale
         return self._comparison.scale(self._holdout.training_window(0, UNIT_ROWS))
-
-    def _with_form(
-        self,
-        verdict: Verdict,
-        candidate: Candidate,
-        models: tuple[Model, ServedModel],
-        scale: NDArray[np.float32] | None,
-        *,
-        first: bool,
-    ) -> Verdict:
-        """The verdict, and where models are served as int8, in which form this one will be."""
-        if not self._int8:
-            return verdict
-        from edged.domain.judging.quantised import choose_form, served_as_float32
-
-        def load() -> tuple[Model, float] | None:
-            found = verify_quantised(
-                candidate.folder, self._reader.load, self._probing(), self._reader.breathe
-            )
-            if found is None:
-                return None
-            return StreamModel.of(
-                found[0], self._mix, learned=Learned.of(candidate.consumed, candidate.classes)
-            ), found[1]
-
-        def choose() -> Verdict:
-            recent = self._holdout.holdout_window(self._config.recent)
-            both = models[0], models[1].model
-            return choose_form(verdict, load, self._comparison, both, recent, scale, first=first)
-
-        try:
-            return within(self._config.timeout, "judging the quantised form", choose)
-        except (EdgedError, OSError, ValueError, MemoryError) as problem:
-            return served_as_float32(verdict, line_of(problem))
 
     # ---- a model of an earlier regime ------------------------------------------------------
 

@@ -91,17 +91,9 @@ class Rollout:
 
     # ---- candidates ------------------------------------------------------------------------
 
-    def consider(self, *candidates: Candidate) -> tuple[JudgedCandidate, ServedModel | None]:
-        """Bring the candidates of a run before the gate until one takes over.
-
-        Returns
-        -------
-        The newest verdict, and the new champion, if there is one.
-        """
-        for candidate in candidates:
-            judged, served = self._consider(candidate)
-            if served is not None:
-                break
+    def consider(self, candidate: Candidate) -> tuple[JudgedCandidate, ServedModel | None]:
+        """Bring a candidate before the gate; return the verdict, and the new champion if there is one."""
+        judged, served = self._consider(candidate)
         self._models.record_judged(candidate)
         return judged, served
 

@@ -163,7 +163,6 @@ class StatusCollector:
                 source=record.source,
                 metrics=record.metrics.reported(),
                 pinned=record.pinned,
-                form=champion.form,
                 on_hold="serving" in self.paused.names,
                 missing=pipeline.predictor.missing,
             ),

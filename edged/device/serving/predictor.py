@@ -358,11 +358,6 @@ class Predictor:
             return AnomalyVerdicts(np.zeros(len(made.offsets), bool), [])
         return self.anomalies.detect(keys, made.offsets, ts, made.output[:, 0])
 
-    @property
-    def rise(self) -> float:
-        """By what share the newest errors were larger than those before them, at the last look."""
-        return self._fall.rise
-
     def pop_quality_drop(self) -> bool:
         """Whether live quality has fallen since this was last asked."""
         fallen, self._fallen = self._fallen, False

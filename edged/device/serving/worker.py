@@ -236,9 +236,9 @@ class ServingWorker:
     def _report_drift(self) -> None:
         for signal in self._predictor.drift.pop_signals():
             self._events.event(DriftDetected(signal.named(self._schema.names)))
-            self._supervisor.drifted(signal, self._predictor.rise)
+            self._supervisor.drifted(signal)
         if self._predictor.pop_quality_drop():
-            self._supervisor.fallen(self._predictor.rise)
+            self._supervisor.fallen()
 
     def _handle(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate]) -> None:
         if isinstance(item, list):

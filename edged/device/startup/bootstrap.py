@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.model_files import INT8
 from edged.domain.standard_bundle import CONTEXT, StandardBundleOrder, StandardNetwork
 from edged.errors import BundleError, CorruptError, StorageError, UnavailableError
 from edged.host.child_process import run_module
@@ -221,7 +220,6 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         config.model.optimizer.options | {"weight_decay": weight_decay(config)},
         label_smoothing(config),
         None if statistics is None else {name: tuple(values) for name, values in statistics.items()},
-        int8=config.serving.quantise == INT8,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     kept: dict[str, Any] = {"network": network, "hidden": hidden}

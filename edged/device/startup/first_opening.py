@@ -71,7 +71,7 @@ class FirstOpenings:
         if version is not None and (version >= least or not self._config.model.keys):
             return
         known = self.trust.new and present_reign(self._config.storage.dir) is not None
-        same = (sha256, least, repr(self._config.stream.to_schema().fixed()), self._config.serving.quantise)
+        same = (sha256, least, repr(self._config.stream.to_schema().fixed()))
         if known:
             opened = Opened()
         else:
@@ -117,8 +117,8 @@ class FirstOpenings:
         seconds = STARTING_SECONDS + round(limits.timeout)
         # Not the configuration itself: to read that takes longer than to open a bundle.
         order = FirstOpening(
-            kind, config.storage.dir, config.stream.to_schema().fixed(), config.serving.quantise,
-            config.training.batch, limits.max_bytes, tuple(keys), tuple(sources), os.getpid(), memory,
+            kind, config.storage.dir, config.stream.to_schema().fixed(), config.training.batch,
+            limits.max_bytes, tuple(keys), tuple(sources), os.getpid(), memory,
             seconds, bundle, tuple(keep), least, self._clock.now(),
         )  # fmt: skip
         done = run_module(MODULE, order, seconds)

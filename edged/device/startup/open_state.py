@@ -83,7 +83,6 @@ def open_state(
         config = with_bundle(config)
         bundle = _open_bundle(config, recovery)
         bundle.check_schema(config.stream.to_schema())
-        bundle.check_form(config.serving.quantise)
         kind = ReopeningRegistry if config.name else Registry  # of many streams most are idle
         with recovery.opening("the registry"):
             registry = unless_opened.enter_context(

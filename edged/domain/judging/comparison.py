@@ -52,15 +52,11 @@ class ModelComparison:
         champion: Model,
         recent: Window,
         scale: NDArray[np.float32] | None,
-        contest: Evidence | None = None,
     ) -> Verdict:
-        """The verdict on a candidate, from the newest holdout rows `recent` and those of earlier regimes.
-
-        A `contest` on labels from before either had learned from them takes the place of the newest rows.
-        """
+        """The verdict on a candidate, from the newest holdout rows `recent` and those of earlier regimes."""
         if len(recent) == 0:
             return refuse(too_few(0, self.rules.min_holdout), holdout=0.0)
-        evidence = contest or self.evidence(model, champion, recent, scale)
+        evidence = self.evidence(model, champion, recent, scale)
         retained = self._retained(model, champion, recent, scale)
         return judge(self.schema.task, evidence, retained, self.rules)
 

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, sqrt
+from math import isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -262,8 +262,7 @@ class QualityDrop:
 
     Sooner than a drift detector, and less sure.
     Welch's statistic of the two means. It is asked once for each `recent` / 2 errors, and after a fall not
-    before half of `before` errors have passed, so that one fall is told once. `rise` is by what share the
-    newer errors were larger at the last look.
+    before half of `before` errors have passed, so that one fall is told once.
 
     >>> fall = QualityDrop(); fall.add(np.zeros(500)), fall.add(np.ones(30))
     (False, True)
@@ -272,7 +271,6 @@ class QualityDrop:
     recent: int = 60
     before: int = 500
     z: float = 5.0
-    rise: float = 0.0
     _errors: deque[float] = field(default_factory=deque, repr=False)
     _since: int = 0
 
@@ -296,8 +294,6 @@ class QualityDrop:
             return False
         values = np.array(self._errors)
         old, new = values[: -self.recent], values[-self.recent :]
-        before, now = float(old.mean()), float(new.mean())
-        self.rise = now / before - 1.0 if before > 0 else (inf if now > 0 else 0.0)
         # One error more on either side: a stream without any would make every error a certainty.
         spread = (float(old.var()) + 1 / len(old)) / len(old) + (float(new.var()) + 1 / len(new)) / len(new)
         return float(new.mean() - old.mean()) > self.z * sqrt(spread)

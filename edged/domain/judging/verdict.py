@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edged.domain.model_files import FLOAT32, Form
 from edged.domain.training.message import Message
 
 MANY = 8  # refusals in a row that are a problem
@@ -16,14 +15,13 @@ MANY = 8  # refusals in a row that are a problem
 class Verdict(Message):
     """The decision, with every reason and number.
 
-    `forgets` where only earlier regimes spoke against it; `form` is what an accepted model is served as.
+    `forgets` where only earlier regimes spoke against it.
     """
 
     accepted: bool
     reasons: tuple[str, ...]
     numbers: Mapping[str, float] = field(default_factory=dict)
     forgets: bool = False
-    form: Form = FLOAT32
 
 
 def refuse(reason: str, **numbers: float) -> Verdict:

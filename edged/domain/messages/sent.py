@@ -174,7 +174,7 @@ PUBLISHED: dict[str, Schema] = {
     ),
     "state/model": every(
         version=VERSION, since=or_null(SECONDS), parent=or_null(VERSION), source=TEXT, metrics=OBJECT,
-        pinned=FLAG, form=one_of("float32", "int8"), on_hold=ON_HOLD,
+        pinned=FLAG, on_hold=ON_HOLD,
         missing=about("what an untrained model lacks, such as 7 of 20 labels", or_null(TEXT)),
     ),
     "state/quality": every(

@@ -25,8 +25,6 @@ class FirstOpening(Message):
         The device's state directory.
     schema
         What the bundle has to fit.
-    form
-        The form that models are served in: `int8`, or `none` for float32 alone.
     batch
         Rows of a training step.
     max_bytes
@@ -54,7 +52,6 @@ class FirstOpening(Message):
     kind: Kind
     state: Path
     schema: Schema
-    form: str
     batch: int
     max_bytes: int
     keys: tuple[Path, ...]

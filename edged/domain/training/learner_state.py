@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.stream.running_statistics import RunningMoments
-from edged.domain.training.replay import BalancedReservoir, Recent, Reservoir, reservoir_of
+from edged.domain.training.replay import Recent, Reservoir
 from edged.domain.training.weight_averaging import Average
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RunPlan:
 class MemoryRules:
     """Sizes of the memories and rates of forgetting, as the configuration has them.
 
-    `replay` samples are kept of all, with `balance` as many of each class; `recent` of the newest.
+    `replay` samples are kept of all, `recent` of the newest.
     `half_life` of the input statistics is in samples, `average` the decay of the averaged weights by step.
     """
 
@@ -61,7 +61,6 @@ class MemoryRules:
     half_life: float
     recent: int = 0
     average: float = 0.0
-    balance: bool = False
 
 
 @dataclass
@@ -89,7 +88,7 @@ class LearnerState:
     def fresh(cls, rules: MemoryRules, seed: int) -> LearnerState:
         """The state before anything was learned."""
         return cls(
-            BalancedReservoir(rules.replay) if rules.balance else Reservoir(rules.replay),
+            Reservoir(rules.replay),
             Recent(rules.recent),
             RunningMoments(rules.half_life),
             Average(rules.average),
@@ -104,12 +103,9 @@ class LearnerState:
         self.moments, self.average = RunningMoments(rules.half_life), Average(rules.average)
         self.plan, self.step, self.total_steps, self.excluded, self.finished = None, 0, 0, [], None
 
-    def remember(self, ids: NDArray[np.int64], y: NDArray[np.float32]) -> None:
-        """Take samples `(n,)` with labels `(n, targets)` into both memories once they were learned."""
-        if isinstance(self.memory, BalancedReservoir):
-            self.memory.offer(ids, y[:, 0].astype(np.int64), self.rng)
-        else:
-            self.memory.add(ids, self.rng)
+    def remember(self, ids: NDArray[np.int64]) -> None:
+        """Take samples `(n,)` into both memories once they were learned."""
+        self.memory.add(ids, self.rng)
         self.recent.add(ids)
 
     def remembered(self) -> NDArray[np.int64]:
@@ -151,7 +147,7 @@ class LearnerState:
         rng.bit_generator.state = values["rng"]
         mean, square = arrays.get("moments_mean"), arrays.get("moments_square")
         return cls(
-            reservoir_of(rules.replay, arrays["memory_ids"].copy(), values["memory"], balance=rules.balance),
+            Reservoir(rules.replay, arrays["memory_ids"].copy(), values["memory"]["seen"]),
             Recent(rules.recent, arrays.get("recent_ids")),
             RunningMoments(rules.half_life, mean, square, values["moments_weight"]),
             Average.load(rules.average, values.get("average", {}), arrays),

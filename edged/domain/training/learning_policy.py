@@ -29,8 +29,7 @@ class LearningPolicy:
     After a drift `runs` runs learn at `rate` times the learning rate, with batches of which at least
     `share` is new: the memory counts for less, but it is never thrown away. After a candidate that has
     forgotten the next run replays more: half the share of new rows, and half again each time, not below
-    `least`. Otherwise the share follows the live error, where that is known (`emphasis`). After a severe
-    drift a run with a fresh start beside the learner is asked for, until one ends.
+    `least`. Otherwise the share follows the live error, where that is known (`emphasis`).
 
     >>> policy = LearningPolicy(); policy.drifted(); policy.options(1e-3, 0.25).to_json()
     {'learning_rate': 0.002, 'new_share': 0.5}
@@ -42,7 +41,6 @@ class LearningPolicy:
     least: float = 0.05
     left: int = 0
     forgotten: int = 0
-    challenge: bool = False
 
     def drifted(self) -> None:
         """Learn harder after a drift."""
@@ -51,7 +49,6 @@ class LearningPolicy:
     def judged(self, *, forgets: bool) -> None:
         """The gate has judged a candidate."""
         self.forgotten = self.forgotten + 1 if forgets else 0
-        self.challenge = False
 
     def options(self, rate: float, share: float, error: float | None = None) -> RunOptions:
         """Options of the next run, for the configured learning rate and share of new rows.
@@ -59,7 +56,7 @@ class LearningPolicy:
         `error` is the share of the newest answers that were wrong; None where that is not known.
         """
         usual = share if error is None else emphasis(share, error)
-        options = RunOptions(new_share=None if usual == share else usual, challenge=self.challenge)
+        options = RunOptions(new_share=None if usual == share else usual)
         if self.left:
             self.left -= 1
             options = replace(options, learning_rate=rate * self.rate, new_share=max(share, self.share))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,76 +46,6 @@ class Reservoir:
     def state(self) -> JsonObject:
         """Return the state as JSON values, without `ids`."""
         return {"capacity": self.capacity, "seen": self.seen}
-
-
-class BalancedReservoir(Reservoir):
-    """A reservoir whose classes have equal shares, as far as there are samples of them.
-
-    A new sample takes the place of one of the largest class; a sample of a class that is, or has been, the
-    largest competes with its own class alone, so that each class is an even sample of what was seen of it
-    (Chrysakis and Moens 2020, class-balancing reservoir sampling).
-
-    `classes` `(n,)` are the classes of `ids`; `seen_of` counts offers by class, `full` names the classes
-    that have been the largest.
-    """
-
-    def __init__(
-        self,
-        capacity: int,
-        ids: Ids | None = None,
-        seen: int = 0,
-        classes: Ids | None = None,
-        seen_of: Mapping[int, int] | None = None,
-        full: Iterable[int] = (),
-    ) -> None:
-        super().__init__(capacity, ids, seen)
-        known = np.zeros(len(self.ids), np.int64) if classes is None else np.asarray(classes, np.int64)
-        self.classes: Ids = known[: len(self.ids)].copy()
-        self.seen_of = dict(seen_of or {})
-        self.full = set(full)
-
-    def offer(self, ids: Ids, classes: Ids, rng: np.random.Generator) -> None:
-        """Offer new ids of these classes, oldest first."""
-        if self.capacity == 0:
-            return
-        for new, of in zip(ids.tolist(), classes.tolist(), strict=True):
-            self.seen += 1
-            self.seen_of[of] = self.seen_of.get(of, 0) + 1
-            if len(self.ids) < self.capacity:
-                self.ids, self.classes = np.append(self.ids, new), np.append(self.classes, of)
-                continue
-            place = self._place(of, rng)
-            if place is not None:
-                self.ids[place], self.classes[place] = new, of
-
-    def _place(self, of: int, rng: np.random.Generator) -> int | None:
-        """Whose place a sample of this class takes in a full memory; None when it is not kept."""
-        held = np.bincount(self.classes)
-        self.full.update(np.flatnonzero(held == held.max()).tolist())
-        if of not in self.full:
-            return int(rng.choice(np.flatnonzero(self.classes == held.argmax())))
-        own = np.flatnonzero(self.classes == of)
-        kept = len(own) > 0 and rng.random() <= len(own) / self.seen_of[of]
-        return int(rng.choice(own)) if kept else None
-
-    def state(self) -> JsonObject:
-        """Return the state as JSON values, without `ids`."""
-        return {
-            **super().state(),
-            "classes": self.classes.tolist(),
-            "seen_of": {str(of): count for of, count in self.seen_of.items()},
-            "full": sorted(self.full),
-        }
-
-
-def reservoir_of(capacity: int, ids: Ids | None, state: Mapping[str, Any], *, balance: bool) -> Reservoir:
-    """The reservoir that `state` describes; one that was not balanced before begins anew when it is to be."""
-    if not balance:
-        return Reservoir(capacity, ids, state.get("seen", 0))
-    if "classes" not in state:
-        return BalancedReservoir(capacity)
-    seen_of = {int(of): count for of, count in state["seen_of"].items()}
-    return BalancedReservoir(capacity, ids, state["seen"], state["classes"], seen_of, state["full"])
 
 
 # How many samples the short memory reaches back, as a multiple of those it holds; and what stays anyway.

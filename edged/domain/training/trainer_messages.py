@@ -165,13 +165,6 @@ class DamagedCheckpoint(Message):
 
 
 @dataclass(frozen=True)
-class ChallengerState(Message):
-    """A challenger has `begun`, `won` or `lost`."""
-
-    state: str
-
-
-@dataclass(frozen=True)
 class LogLine(Message):
     """A line for the log."""
 
@@ -196,5 +189,5 @@ ORDERS = (
 REPORTS = (
     OrderFailed,
     Ready, EngineChosen, RunProgress, CheckpointWritten, RunPaused, BadSamples, DamagedCheckpoint,
-    ChallengerState, LogLine,
+    LogLine,
 )  # fmt: skip

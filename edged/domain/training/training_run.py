@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.judging.verdict import Verdict
 from edged.domain.training.message import Message, SparseMessage
 
@@ -36,7 +35,6 @@ class RunOptions(Message):
     engine: str | None = None
     base: Base | None = None
     dry_run: bool = False  # leave a candidate and nothing else: the learner does not continue from it
-    challenge: bool = False  # begin a fresh learner beside this one
 
     def to_json(self) -> JsonObject:
         """Return what is asked for, as the record of a run holds it."""
@@ -74,8 +72,7 @@ class ModelData(Message):
 
     `consumed` is the position in label order up to which the model has learned, with `classes` at its start.
     Of weights that came from elsewhere: the name of the `transfer`, the fingerprint `update`, their `share`
-    in the mixture with the champion's own, and the `losses` on the holdout by share. `form` is what it is
-    served as.
+    in the mixture with the champion's own, and the `losses` on the holdout by share.
     """
 
     first_offset: int | None = None
@@ -88,7 +85,6 @@ class ModelData(Message):
     bundle: str | None = None
     consumed: int | None = None
     classes: int | None = None
-    form: str | None = None
 
     def to_json(self) -> JsonObject:
         """Return what is known as JSON values; with `samples` their offsets, too, known or not."""
@@ -125,8 +121,6 @@ class Candidate(Message):
     first_offset: int | None = None
     last_offset: int | None = None
     received: Received | None = None  # None if it was trained here
-    contest: ContestErrors | None = None  # errors by which a challenger has won
-    beside: Path | None = None  # another candidate of the same run, which is judged after this one
     consumed: int | None = None  # position in label order up to which it has learned; None if not known
     classes: int | None = None  # that there were when it began to learn; None where they are fixed
 
@@ -158,14 +152,6 @@ class JudgedCandidate(Message):
 
 
 @dataclass(frozen=True)
-class Challenge(Message):
-    """The candidate of a challenger that has won, and the errors by which it did."""
-
-    candidate: Path
-    contest: ContestErrors
-
-
-@dataclass(frozen=True)
 class RunResult(Message):
     """Result of a training run: its data, its checkpoint and its candidate."""
 
@@ -179,7 +165,6 @@ class RunResult(Message):
     consumed: int  # position in label order up to which everything has been learned
     remembered: int  # samples that are kept to be learned from again
     memory: tuple[int, ...]  # offsets of the samples that must stay in the log
-    challenger: Challenge | None
     averaged: bool  # whether the long average of the weights was exported
     bundle: str
     steps: int
@@ -193,14 +178,14 @@ class RunResult(Message):
 
     def record(self) -> JsonObject:
         """Return what `state.db` and the event `training_finished` hold."""
-        return self.without("run", "memory", "challenger", "classes")  # long, or said already
+        return self.without("run", "memory", "classes")  # long, or said already
 
     def end(self) -> RunEnd:
         """Return what those are told who have asked for the run."""
         return RunEnd.from_json({**self.record(), "run": self.run})
 
-    def own_candidate(self) -> Candidate:
-        """Return the learner's own candidate."""
+    def to_candidate(self) -> Candidate:
+        """Return the candidate of the run, for the gate."""
         same = (
             "run",
             "bundle",
@@ -213,13 +198,6 @@ class RunResult(Message):
             "classes",
         )
         return Candidate(folder=self.candidate, **{name: getattr(self, name) for name in same})
-
-    def candidates(self) -> tuple[Candidate, ...]:
-        """Return what goes before the gate, in this order: a challenger that has won, then the own one."""
-        own, beside = self.own_candidate(), self.challenger
-        if beside is None:
-            return (own,)
-        return replace(own, folder=beside.candidate, contest=beside.contest, beside=own.folder), own
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from edged.errors import BundleError, CorruptError, TrainingError, UnavailableEr
 
 if TYPE_CHECKING:
     from edged.domain.bundle_contents import BundleContents
-    from edged.domain.protocols import Anchor, Distillation, Labels
+    from edged.domain.protocols import Anchor, Labels
 
 STATE_FILE = "checkpoint"
 
@@ -80,11 +80,11 @@ class NativeEngine:
         """Start a learning-rate schedule, `at_step` updates into it when a run is resumed."""
         self._schedule = Schedule(rate, at_step)
 
-    def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:
-        """Raise UnavailableError for anything but nothing: upstream's training graph has no place for it."""
-        if anchor is not None or distillation is not None:
+    def guide(self, anchor: Anchor | None = None) -> None:
+        """Raise UnavailableError for an anchor: upstream's training graph has no place for it."""
+        if anchor is not None:
             raise UnavailableError(
-                "the native engine knows neither anchor weights nor a teacher",
+                "the native engine knows no anchor weights",
                 where="engine native",
                 remedy="set training.engine to portable",
             )

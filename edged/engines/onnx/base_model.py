@@ -20,7 +20,6 @@ from edged.errors import BundleError, CorruptError
 
 if TYPE_CHECKING:
     from edged.domain.bundle_contents import BundleContents, FileEntry, Slot
-    from edged.domain.model_files import Form
 
 Floats = NDArray[np.float32]
 
@@ -48,7 +47,7 @@ class BaseModel:
         self.whole = {slot.name for slot in self._slots} == set(names)
 
     @classmethod
-    def of_form(cls, bundle: BundleContents, form: Form) -> BaseModel | None:
+    def of_form(cls, bundle: BundleContents, form: str) -> BaseModel | None:
         """The base model in this form; None where the bundle says nothing of it.
 
         Raises CorruptError when what the bundle says is not whole.
@@ -70,7 +69,7 @@ class BaseModel:
         return self.path.suffix
 
     def parameters(self) -> dict[str, Floats]:
-        """The initial parameters, of those that lie there as float32."""
+        """Return the initial parameters."""
         return self._read(self._content())
 
     def _read(self, content: bytes) -> dict[str, Floats]:
@@ -79,7 +78,6 @@ class BaseModel:
             .astype(np.float32)
             .reshape(slot.shape)
             for slot in self._slots
-            if slot.scale is None
         }
 
     def parameters_in(self, model: bytes) -> dict[str, Floats] | None:
@@ -104,7 +102,7 @@ class BaseModel:
             self._checked(*self._apart)
             content = whole_model(self.path)
         for slot in self._slots:
-            if any(not 0 <= start <= len(content) - size for start, size in slot.spans):
+            if not 0 <= slot.offset <= len(content) - slot.size:
                 what = f"{slot.name} lies outside of the file"
                 raise CorruptError(what, where=str(self.path), remedy=REBUILD)
         return content

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.errors import UnavailableError
+from edged.errors import TrainingError
 
 if TYPE_CHECKING:
+    from edged.domain.protocols import Anchor
     from edged.engines.portable.description import Description, Noise, StateGroup
-    from edged.engines.portable.guidance import Guide
 
 # Less than this is 0 in a swept moment: no weight moves by it, and more is still normal at the next sweep.
 NOTHING = 1e-30
@@ -53,25 +54,10 @@ class StateBuffers:
     def _groups(self) -> list[Floats]:
         return [np.zeros(group.shape, np.float32) for group in self._description.groups]
 
-    def importance(self) -> Arrays:
-        """How much the loss depends on each trainable parameter, of mean 1 over all.
-
-        The diagonal of the Fisher information as AdamW's running mean of squared gradients has it, so it
-        costs no step; equal weights before the first one. Raises UnavailableError for another optimizer.
-        """
-        rule = self._description.optimizer
-        if not rule.adaptive:
-            raise UnavailableError(
-                f"{rule.name} keeps no squares of gradients",
-                where="training.guide ewc",
-                remedy="use l2sp, or build the bundle with adamw",
-            )
-        squares = {name: self.view(name, rule.kinds[-1]).copy() for name in self._description.places}
-        total = sum(float(value.sum(dtype=np.float64)) for value in squares.values())
-        if not 0 < total < math.inf:
-            return {name: np.ones_like(value) for name, value in squares.items()}
-        scale = np.float32(sum(value.size for value in squares.values()) / total)
-        return {name: value * scale for name, value in squares.items()}
+    @cached_property
+    def anchor(self) -> AnchorBuffers:
+        """The memory for anchor weights."""
+        return AnchorBuffers(self._description, self._groups(), self._groups())
 
     # ---- what the graphs are bound to --------------------------------------------------------
 
@@ -100,10 +86,12 @@ class StateBuffers:
         carry, carried = self._named({"carry": self.carry}), self._named({"carried": self._carried})
         return [({**inputs, **carry}, {**outputs, **carried}) for inputs, outputs in self.step_sides()]
 
-    def guided_sides(self, guide: Guide) -> list[tuple[Arrays, Arrays]]:
-        """The same with what guides the step."""
-        more = self._named({"anchor": guide.anchor, "strength": guide.strength})
-        return [({**inputs, **guide.named, **more}, outputs) for inputs, outputs in self.carry_sides()]
+    def guided_sides(self) -> list[tuple[Arrays, Arrays]]:
+        """The same with the anchor that pulls the step."""
+        anchor = self.anchor
+        more = self._named({"anchor": anchor.values, "strength": anchor.strengths})
+        more[self._description.pull] = anchor.pull
+        return [({**inputs, **more}, outputs) for inputs, outputs in self.carry_sides()]
 
     def evaluation_sides(self) -> list[tuple[Arrays, Arrays]]:
         """Inputs and outputs of the evaluation graph on each side."""
@@ -224,3 +212,40 @@ def noise_of(noise: Noise, rows: int, update: int, part: int) -> Floats:
     counter = np.array([0, 0, part, update], np.uint64)
     generator = np.random.Generator(np.random.Philox(key=noise.seed, counter=counter))
     return generator.random((rows, noise.width), dtype=np.float32)
+
+
+class AnchorBuffers:
+    """Anchor weights as the guided step takes them: `values`, `strengths` (1 or 0), and the scalar `pull`."""
+
+    def __init__(self, description: Description, values: list[Floats], strengths: list[Floats]) -> None:
+        self._description, self.values, self.strengths = description, values, strengths
+        self.pull = np.zeros((), np.float32)
+        self._strength = 0.0
+
+    def set(self, anchor: Anchor) -> None:
+        """Take these weights from now on.
+
+        Raises TrainingError, before anything is changed, when they do not fit.
+        """
+        self._check(anchor)
+        for array in self.strengths:
+            array.fill(0)
+        for name, value in anchor.values.items():
+            place = self._description.places[name]
+            place.of(self.values)[...] = value
+            place.of(self.strengths)[...] = 1
+        self._strength = anchor.strength
+
+    def prepare(self, scale: float) -> None:
+        """Set the strength for a step whose gradient is multiplied with `scale`."""
+        self.pull[...] = self._strength * scale
+
+    def _check(self, anchor: Anchor) -> None:
+        if not math.isfinite(anchor.strength) or anchor.strength < 0:
+            raise TrainingError("must be finite and 0 or more", where="anchor.strength")
+        for name, value in anchor.values.items():
+            if name not in self._description.places:
+                raise TrainingError(f"{name} is no trainable parameter", where="anchor.values")
+            shape = self._description.places[name].shape
+            if np.shape(value) != shape or not np.isfinite(value).all():
+                raise TrainingError(f"{name} must be finite and of shape {shape}", where="anchor.values")

@@ -84,20 +84,12 @@ class Noise(Message):
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Guidance(Message):
-    """Inputs of the guided step: for the teacher's outputs and scalars; whether there is a temperature."""
-
-    teacher: str
-    scalars: Mapping[str, str]
-    soft: bool
-
-
 @dataclass(frozen=True, kw_only=True)
 class Description(Message):
     """The step graph: names of its tensors, layout of the state, constants of the optimizer.
 
-    `models` are the files of the graphs: `step`, `carry`, `evaluation`, and `guided` where it can be guided.
+    `models` are the files of the graphs: `step`, `carry`, `evaluation`, and `guided`, whose scalar input
+    `pull` is the strength of an anchor.
     `data` is the input for the rows, `label` the one for the label, `labels` those for all labels of a model
     that has several.
     `scalars` are the inputs for what changes from update to update, `remembered` frozen parameters which
@@ -124,7 +116,7 @@ class Description(Message):
     noise: Noise = Noise("", 0)
     remembered: Mapping[str, str] = field(default_factory=dict)
     direct: bool = False
-    guidance: Guidance | None = None
+    pull: str = ""
     largest_product: int | None = None
 
     def to_json(self) -> JsonObject:

@@ -24,8 +24,7 @@ from edged.errors import TrainingError
 
 if TYPE_CHECKING:
     from edged.domain.bundle_contents import BundleContents
-    from edged.domain.protocols import Anchor, Distillation, Labels
-    from edged.engines.portable.guidance import Guide
+    from edged.domain.protocols import Anchor, Labels
 
 STEP_ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, TrainingError)
 
@@ -73,7 +72,7 @@ class PortableEngine:
         self._noise = self._description.noise if self._description.noise.width else None
         self._updates = self._parts = 0
         self._tended = self._description.optimizer.tended_after(0)
-        self._guide: Guide | None = None
+        self._guided = False
         self._plain = self._flat and self._noise is None
         self._put_all(self._base.parameters())
         self._graphs = Graphs(bundle, self._description, self._memory, threads, providers)
@@ -93,27 +92,24 @@ class PortableEngine:
         apply: bool = True,
         careful: bool = True,
         weights: Floats | None = None,
-        teacher: Floats | None = None,
     ) -> StepResult:
         """One forward and backward pass; with `apply` also the update. See `Engine.step`.
 
         Gradients are always looked at, `careful` or not: the graph sums their squares anyway. `weights`
-        `(n,)` say how much each row counts against the others, 0 for one that is only padding. `teacher`
-        are the outputs `(n, k)` of a teacher, in the units of the model's own; see `guide`.
+        `(n,)` say how much each row counts against the others, 0 for one that is only padding.
 
-        Raises TrainingError when the batch is empty or does not fit the graph, no row has a weight, or there
-        are outputs of a teacher without distillation, or the other way round.
+        Raises TrainingError when the batch is empty or does not fit the graph, or no row has a weight.
         """
         del careful
         memory = self._memory
         scale, memory.prepared[...] = self._ahead.of(self._updates + 1, self._schedule)
-        plain = self._plain and apply and weights is None and teacher is None and not self._parts
+        plain = self._plain and apply and weights is None and not self._parts
         try:
             if plain and isinstance(y, np.ndarray):
                 # Most steps are like this, and each further call would cost a small one 1 % of its time.
                 self._graphs.step.run_pair(memory.side, scale / (len(x) or 1), x, y)
             else:
-                self._run_other(x, y, apply, weights, teacher, scale)
+                self._run_other(x, y, apply, weights, scale)
         except STEP_ERRORS as problem:
             self._forget_gradients()
             if np.isfinite(x).all() and memory.are_finite():
@@ -139,24 +135,17 @@ class PortableEngine:
             self._forget_gradients()
         return StepResult(loss, True)
 
-    def _run_other(
-        self,
-        x: Floats,
-        y: Labels,
-        apply: bool,
-        weights: Floats | None,
-        teacher: Floats | None,
-        scale: float,
-    ) -> None:
-        """Run a step in parts, or one with weights, noise, an anchor, a teacher, or several labels."""
-        graphs, guided = self._graphs, self._guide is not None or teacher is not None
+    def _run_other(self, x: Floats, y: Labels, apply: bool, weights: Floats | None, scale: float) -> None:
+        """Run a step in parts, or one with weights, noise, an anchor, or several labels."""
+        graphs = self._graphs
         weight = scale / (len(x) or 1) if weights is None else self._weights(weights, scale)
         rows = self._rows(x, y)
         if self._noise is not None:
             rows.append(noise_of(self._noise, len(x), self._updates, self._parts))
-        if guided:
-            rows.append(self._taught(len(x), teacher, scale))
-        program = graphs.guided if guided else graphs.step if apply and not self._parts else graphs.carry
+        program = graphs.step if apply and not self._parts else graphs.carry
+        if self._guided:
+            self._memory.anchor.prepare(scale)
+            program = graphs.guided
         program.run(self._memory.side, weight, *rows)
 
     def _rows(self, x: Floats, y: Labels) -> list[np.ndarray]:
@@ -168,34 +157,18 @@ class PortableEngine:
             return problem
         return ort.refused_batch(x, y, problem, self._graphs.path("step"))
 
-    def _taught(self, rows: int, teacher: Floats | None, scale: float) -> Floats:
-        """What only a guided step takes: a teacher's outputs, or 0 without one."""
-        if self._guide is None:
-            raise self._untaught("there is no distillation that they are for")
-        self._guide.prepare(scale)
-        if (teacher is None) == self._guide.teaching:
-            raise self._untaught(
-                "the distillation needs them" if teacher is None else "there is no distillation"
-            )
-        return np.zeros((rows, *self._bundle.output.row), np.float32) if teacher is None else teacher
-
-    def _untaught(self, why: str) -> TrainingError:
-        return TrainingError(f"outputs of a teacher: {why}", where="teacher", remedy="see Engine.guide")
-
-    def guide(self, anchor: Anchor | None = None, distillation: Distillation | None = None) -> None:
-        """Pull the following steps to anchor weights and to a teacher. See `Engine.guide`.
+    def guide(self, anchor: Anchor | None = None) -> None:
+        """Pull the following steps to anchor weights. See `Engine.guide`.
 
         Gradients that were only accumulated stay.
 
-        Raises UnavailableError when the bundle has no graph for it; TrainingError when an anchor does not fit
-        the trainable parameters, or a number is out of range.
+        Raises TrainingError when the anchor does not fit the trainable parameters, or its strength is out of
+        range.
         """
-        guide = None
-        if anchor is not None or distillation is not None:
-            guide = self._graphs.guide
-            guide.set(anchor, distillation)
-        self._guide = guide
-        self._plain = self._flat and self._noise is None and guide is None
+        if anchor is not None:
+            self._memory.anchor.set(anchor)
+        self._guided = anchor is not None
+        self._plain = self._flat and self._noise is None and not self._guided
 
     def _weights(self, weights: Floats, scale: float) -> Floats:
         """How much of the loss each row is, `(n, 1)`, together `scale`."""
@@ -250,10 +223,6 @@ class PortableEngine:
     def _put_all(self, values: Mapping[str, Floats], kind: str = "value") -> None:
         for name, value in values.items():
             self._memory.view(name, kind)[...] = value
-
-    def importance(self) -> dict[str, Floats]:
-        """How much the loss depends on each trainable parameter, of mean 1. See `StateBuffers.importance`."""
-        return self._memory.importance()
 
     # ---- files -------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.engines.portable.bound_graph import Program
-from edged.engines.portable.guidance import Guide
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
@@ -70,16 +69,10 @@ class Graphs:
         return self._program("carry", self._memory.carry_sides(), self._inputs, self._description.weights)
 
     @cached_property
-    def guide(self) -> Guide:
-        """What guides the guided step; UnavailableError where the bundle has none."""
-        return Guide(self._description, str(self._folder))
-
-    @cached_property
     def guided(self) -> Program:
-        """The step with gradients that earlier ones left, anchor weights and a teacher."""
-        guide = self.guide
-        rows = [*self._inputs, guide.teacher]
-        return self._program("guided", self._memory.guided_sides(guide), rows, self._description.weights)
+        """The step with gradients that earlier ones left, and anchor weights."""
+        sides = self._memory.guided_sides()
+        return self._program("guided", sides, self._inputs, self._description.weights)
 
     @cached_property
     def evaluation(self) -> Program:

@@ -137,7 +137,7 @@ class VirtualDevice(RoundExecutor):
         options = RunOptions(steps=config.steps, epochs=config.epochs, learning_rate=config.learning_rate)
         result = self._scheduler.train("command", options)
         if result is not None:
-            _, served = self._pipeline.rollout.consider(*result.candidates())
+            _, served = self._pipeline.rollout.consider(result.to_candidate())
             if served is not None:
                 self._pipeline.record_champion(served.version)
 

@@ -168,15 +168,6 @@ class Bundle(BundleContents):
             number, (one, other) = next((i, pair) for i, pair in enumerate(both, 1) if pair[0] != pair[1])
             raise self._misfit(f"has {one!r} as {what} {number}, {where} has {other!r}")
 
-    def check_form(self, form: str) -> None:
-        """Raise BundleError where models of this bundle are to be served in a form that it has not."""
-        if form not in ("none", *(self.forms or ())):
-            raise BundleError(
-                f"the bundle has no {form} form",
-                where=str(self.path),
-                remedy=f"build one with --{form} (remove a standard one), or leave serving.quantise out",
-            )
-
     def _fitting_outputs(self, schema: Schema) -> tuple[int, ...]:
         if self.loss == "bce_with_logits" and schema.outputs == 2:
             return (1, 2)

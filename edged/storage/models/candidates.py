@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.model_files import INT8, model_in
+from edged.domain.model_files import model_in
 from edged.domain.stream.quantiles import quantiles
 from edged.errors import ModelError
 from edged.storage.files.atomic import verify_directory
@@ -68,28 +68,6 @@ def verify_candidate(
         raise ModelError(f"outputs differ from the trainer's by {worst:.2g}", where=str(folder))
     breathe()
     return model, _fast_enough(model, x, rules, folder)
-
-
-def verify_quantised(
-    folder: Path, load_model: Callable[[Path], Model], rules: ProbeRules, breathe: Callable[[], None]
-) -> tuple[Model, float] | None:
-    """The quantised form of a verified candidate, and its latency; None where it has no such form.
-
-    How far it is from the other form is for the gate to say.
-
-    Raises ModelError when it does not load, answer in the same shape, or is too slow.
-    """
-    path = model_in(folder, INT8)
-    if not path.exists():
-        return None
-    breathe()
-    model = load_model(path)
-    x, expected = _probe(folder)
-    got = model.predict(x)
-    if got.shape != expected.shape or not np.isfinite(got).all():
-        raise ModelError("the quantised form's outputs have another shape or are not finite", where=str(path))
-    breathe()
-    return model, _fast_enough(model, x, rules, path)
 
 
 def _probe(folder: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.judging.verdict import Verdict
-from edged.domain.model_files import FLOAT32, Form, model_in
+from edged.domain.model_files import model_in
 from edged.domain.training.message import Message
 from edged.domain.training.training_run import ModelData
 from edged.errors import CorruptError, StorageError
@@ -180,13 +180,13 @@ class StoredModels(Journal):
         found = _MODELS.select(self._db, which, *values)
         return [ModelRecord.from_json(row | {name: bool(row[name]) for name in _FLAGS}) for row in found]
 
-    def verify(self, version: int, form: Form = FLOAT32) -> Path:
+    def verify(self, version: int) -> Path:
         """Path of the file of a model in this form, all its files compared with the manifest.
 
         Raises CorruptError when a file is missing or damaged.
         """
         directory = self._path_of(version)
-        path = model_in(directory, form)
+        path = model_in(directory)
         if path.name not in atomic.verify_directory(directory).files:
             raise CorruptError(f"the manifest names no {path.name}", where=str(directory))
         return path

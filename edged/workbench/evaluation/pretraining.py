@@ -63,8 +63,6 @@ def with_engine(config: Config) -> Config:
     if config.training.engine != "auto" or config.model.bundle is None:
         return config
     name, _ = usual_engine(Bundle.open(config.model.bundle, verify=False), config.training.provider)
-    if config.training.guide != "none":
-        name = "portable"  # the only one that can be guided
     return config.model_copy(update={"training": config.training.model_copy(update={"engine": name})})
 
 

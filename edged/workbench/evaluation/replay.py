@@ -111,7 +111,6 @@ class Replay(Listener):
         folder = config.storage.dir
         bundle = open_bundle(config.model.bundle or folder / "bundle", config.model.keys)
         bundle.check_schema(self.schema)
-        bundle.check_form(config.serving.quantise)
         self.registry = Registry.open(folder)
         stack.callback(self.registry.close)
         self.log = open_samples(config)
@@ -173,10 +172,10 @@ class Replay(Listener):
         """What the detectors have signalled starts what it starts in the daemon."""
         for signal in self.predictor.drift.pop_signals():
             self.drifts.append(signal)
-            self.scheduler.drifted(signal, self.predictor.rise)
+            self.scheduler.drifted(signal)
             self.recall.drifted(signal)
         if self.predictor.pop_quality_drop():
-            self.scheduler.fallen(self.predictor.rise)
+            self.scheduler.fallen()
             self.recall.record_regime_end("error")
 
     def _start(self) -> ServedModel:
@@ -197,7 +196,7 @@ class Replay(Listener):
                 remedy=(self.scheduler.ended and self.scheduler.ended.error) or "see the log",
             )
         champion, evaluator = self.predictor.champion, self.pipeline.evaluator
-        verdict, served = self.models.add(evaluator.evaluate(result.own_candidate(), champion, first=True))
+        verdict, served = self.models.add(evaluator.evaluate(result.to_candidate(), champion, first=True))
         if served is None:
             raise TrainingError("the pre-trained model is unusable", remedy="; ".join(verdict.reasons))
         self.models.set_champion(served.version, "pre-training")
@@ -333,7 +332,7 @@ class Replay(Listener):
         result = self.scheduler.step()
         if result is None:
             return
-        judged, served = self.rollout.consider(*result.candidates())
+        judged, served = self.rollout.consider(result.to_candidate())
         self._serves(served)
         self.scheduler.policy.judged(forgets=judged.verdict.forgets)
 

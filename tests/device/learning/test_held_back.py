@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.domain.drift.signals import DriftSignal, Level
 from edged.domain.training.guards import Conditions
 from tests.device.trainers import Desk, Plant
 
@@ -47,17 +46,3 @@ def test_a_run_waits_for_what_is_configured(tmp_path: Path, bundle: Bundle, key:
         desk.registry.close()
         plant.log.close()
     assert decided == [("labels", 0), (None, 1)]
-
-
-@pytest.mark.parametrize(("rise", "severe"), [(0.3, True), (0.8, False)])
-def test_a_challenger_begins_after_a_rise_of_the_configured_share(
-    tmp_path: Path, bundle: Bundle, rise: float, severe: bool
-) -> None:
-    plant = Plant(tmp_path, bundle, challenger="auto", challenger_rise=rise)
-    desk = Desk(plant)
-    signal = DriftSignal(Level.DRIFT, "adwin", "error", 0.4, 0.2, 250)
-    desk.scheduler.drifted(signal, 0.5)
-    assert desk.scheduler.usual_options().challenge is severe
-    desk.scheduler.client.close()
-    desk.registry.close()
-    plant.log.close()

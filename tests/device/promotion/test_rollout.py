@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,15 +13,11 @@ from edged.config import GateConfig, ServingConfig
 from edged.device.events import Events
 from edged.device.promotion.rollout import Rollout
 from edged.device.serving import Predictor
-from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.judging.verdict import MANY
 from edged.errors import ModelError, RefusedError
 from tests.device.gates import Gate
 from tests.device.linear import BAD, BROKEN, GOOD, SCHEMA, candidate, inputs, numbered
 from tests.device.partners import Recorder
-
-if TYPE_CHECKING:
-    from edged.domain.training.training_run import Candidate
 
 
 class House:
@@ -202,26 +197,3 @@ def test_a_champion_without_predecessor_is_rescued_by_the_registry(house: House)
     assert house.serving() == (1, 1)
     assert house.told[-1][0] == "model_rolled_back"
     assert house.rollout.rescue(house.predictor.champion, "fails") is None, "there is no other"
-
-
-def beside(house: House, slope: float, errors: tuple[float, float]) -> tuple[Candidate, Candidate]:
-    """A challenger with the errors by which it has won, and a candidate of the run that changes nothing."""
-    own = candidate(house.gate.candidates, 1, BAD)
-    other = candidate(house.gate.candidates, 2, slope)
-    contest = ContestErrors((errors[0],) * 50, (errors[1],) * 50)
-    return replace(own, folder=other.folder, contest=contest, beside=own.folder), own
-
-
-def test_a_challenger_that_has_won_serves_instead_of_the_candidate(house: House) -> None:
-    _, served = house.rollout.consider(*beside(house, GOOD, (0.0, 1.0)))
-    assert served is not None
-    assert [event for event, _ in house.told] == ["model_promoted"]
-    assert "in 25 of 25 held-back" in house.told[0][1]["reasons"][0], "the newer half decides"
-    assert served.model.predict(inputs(5)).tolist() == house.gate.model(GOOD).predict(inputs(5)).tolist()
-
-
-def test_where_a_challenger_is_refused_the_candidate_is_judged(house: House) -> None:
-    _, served = house.rollout.consider(*beside(house, GOOD, (1.0, 0.0)))
-    assert served is not None
-    assert [event for event, _ in house.told] == ["candidate_rejected", "model_promoted"]
-    assert served.model.predict(inputs(5)).tolist() == house.gate.model(BAD).predict(inputs(5)).tolist()

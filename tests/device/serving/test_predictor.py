@@ -90,7 +90,7 @@ class Outlet(Supervisor, Recorder):
             latencies=Latencies(),
         )
 
-    def drifted(self, signal: DriftSignal, rise: float) -> None:
+    def drifted(self, signal: DriftSignal) -> None:
         self.drifts.append(signal)
 
     def probation_ended(self, version: int, passed: bool) -> None:

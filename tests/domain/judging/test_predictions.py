@@ -93,16 +93,3 @@ def test_errors_of_values_fall_too_and_batches_make_no_difference() -> None:
     errors = np.concatenate([rng.exponential(5.0, 2000), rng.exponential(25.0, 1000)])
     assert len(told(errors)) == 1
     assert abs(told(errors)[0] - told(errors, 300)[0]) < 300
-
-
-def test_by_how_much_errors_have_risen_is_known_after_a_look() -> None:
-    fall = QualityDrop()
-    fall.add(np.tile([0.0, 0.0, 0.0, 1.0], 125))
-    assert fall.rise == pytest.approx(0.0, abs=0.1)
-    assert fall.add(np.ones(60))
-    assert fall.rise > 1.0
-    sure = QualityDrop()
-    sure.add(np.zeros(500))
-    assert sure.rise == 0.0
-    assert sure.add(np.ones(60))
-    assert sure.rise == np.inf

@@ -40,11 +40,3 @@ def test_where_answers_are_right_new_rows_count_for_less_and_a_drift_comes_befor
     assert policy.options(1e-3, 0.25, 0.0).new_share == 0.5
     policy.judged(forgets=True)
     assert policy.options(1e-3, 0.25, 0.0).new_share == pytest.approx(0.075), "forgetting never raises it"
-
-
-def test_after_a_severe_drift_a_challenger_is_asked_for_until_a_run_has_ended() -> None:
-    policy = LearningPolicy()
-    policy.challenge = True
-    assert [policy.options(1e-3, 0.25) for _ in range(2)] == [RunOptions(challenge=True)] * 2
-    policy.judged(forgets=False)
-    assert policy.options(1e-3, 0.25) == RunOptions()

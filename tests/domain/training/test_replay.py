@@ -1,10 +1,8 @@
-import json
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.training.replay import BalancedReservoir, BatchMix, Recent, Reservoir, reservoir_of
+from edged.domain.training.replay import BatchMix, Recent, Reservoir
 
 
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(1, 20))
@@ -58,54 +56,6 @@ def test_the_short_memory_holds_the_newest(chunks: list[int], capacity: int) -> 
         recent.add(np.arange(offered, offered + size))
         offered += size
     assert recent.ids.tolist() == list(range(max(0, offered - capacity), offered))
-
-
-def offered(counts: dict[int, int], capacity: int, seed: int = 0) -> BalancedReservoir:
-    """A memory that was offered so many samples of each class, in random order."""
-    rng = np.random.default_rng(seed)
-    classes = rng.permutation(np.repeat(list(counts), list(counts.values())))
-    memory = BalancedReservoir(capacity)
-    for start in range(0, len(classes), 50):
-        part = np.arange(start, min(start + 50, len(classes)))
-        memory.offer(part, classes[part], rng)
-    return memory
-
-
-def test_a_balanced_memory_has_equal_shares_as_far_as_there_are_samples() -> None:
-    held = np.bincount(offered({0: 900, 1: 300, 2: 15}, 90).classes, minlength=3)
-    assert held.sum() == 90
-    assert held[2] == 15
-    assert abs(held[0] - held[1]) <= 2
-
-
-def test_a_balanced_memory_is_an_even_sample_of_each_class() -> None:
-    late = [
-        np.mean(memory.ids[memory.classes == 0] >= 300)
-        for memory in (offered({0: 400, 1: 200}, 40, s) for s in range(200))
-    ]
-    # Half of the samples came after the 300th; 200 memories of 20 of them: standard deviation 0.008
-    assert abs(float(np.mean(late)) - 0.5) < 0.04
-
-
-def test_a_balanced_memory_comes_back_from_a_checkpoint() -> None:
-    memory = offered({0: 100, 1: 30}, 20)
-    again = reservoir_of(20, memory.ids.copy(), json.loads(json.dumps(memory.state())), balance=True)
-    assert isinstance(again, BalancedReservoir)
-    for one in (memory, again):
-        one.offer(np.arange(500, 600), np.arange(100) % 2, np.random.default_rng(3))
-    assert again.ids.tolist() == memory.ids.tolist()
-    assert again.classes.tolist() == memory.classes.tolist()
-    assert again.seen_of == {0: 150, 1: 80}
-
-
-def test_a_plain_memory_begins_anew_when_it_is_to_be_balanced_and_the_other_way_stays() -> None:
-    plain = Reservoir(5)
-    plain.add(np.arange(5), np.random.default_rng(0))
-    assert len(reservoir_of(5, plain.ids, plain.state(), balance=True).ids) == 0
-    memory = offered({0: 10, 1: 10}, 6)
-    kept = reservoir_of(6, memory.ids, memory.state(), balance=False)
-    assert kept.ids.tolist() == memory.ids.tolist()
-    assert kept.seen == 20
 
 
 def test_a_drift_shortens_it() -> None:

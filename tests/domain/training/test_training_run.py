@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from edged.domain.federated.messages import RoundAnnouncement
 from edged.domain.federated.round_orders import ROUND_ORDERS, FleetModelResult, KeptUpdate, TrainRound
 from edged.domain.federated.settings import BaseModelInfo, RoundSettings
-from edged.domain.judging.challenger_test import ContestErrors
 from edged.domain.training.message import decode, encode
 from edged.domain.training.trainer_messages import (
     ORDERS,
@@ -29,7 +28,6 @@ from edged.domain.training.trainer_messages import (
 )
 from edged.domain.training.training_run import (
     Candidate,
-    Challenge,
     ModelData,
     Received,
     RunCause,
@@ -59,7 +57,6 @@ RESULT = RunResult(
     run=4, trigger="labels", generation=7, candidate=Path("/s/candidates/4"), samples=40, first_offset=1,
     last_offset=44, consumed=90, remembered=12, memory=(1, 5), averaged=True, bundle="b" * 64, steps=60,
     skipped=0, loss_first=1.5, loss_last=0.5, engine="portable", seconds=0.25,
-    challenger=Challenge(Path("/s/candidates/4-challenger"), ContestErrors((0.0,), (1.0,))),
 )  # fmt: skip
 
 
@@ -132,7 +129,6 @@ def test_what_is_no_order_is_refused_in_one_line(values: Any, problem: str) -> N
         ("memory", [1, "2"], r"RunResult.memory\[1\]: expected int, got '2'"),
         ("memory", "12", "RunResult.memory: expected tuple"),
         ("seconds", None, "RunResult.seconds: expected float, got None"),
-        ("challenger", {"candidate": "x"}, "RunResult.challenger.contest: the field is missing"),
     ],
 )
 def test_a_result_with_a_wrong_field_is_refused(name: str, value: Any, problem: str) -> None:
@@ -151,10 +147,8 @@ def test_the_options_of_a_run_are_recorded_as_far_as_they_were_given() -> None:
     asked = RunOptions(steps=5, base="champion", dry_run=True)
     assert asked.to_json() == {"steps": 5, "base": "champion", "dry_run": True}
     assert RunOptions().to_json() == {}
-    usual = RunOptions(new_share=0.1, challenge=True, steps=9)
-    assert asked.over(usual) == RunOptions(
-        steps=5, base="champion", dry_run=True, new_share=0.1, challenge=True
-    )
+    usual = RunOptions(new_share=0.1, steps=9)
+    assert asked.over(usual) == RunOptions(steps=5, base="champion", dry_run=True, new_share=0.1)
     assert [RunOptions(engine="native").of_process, asked.of_process, usual.of_process] == [True, True, False]
 
 
@@ -174,16 +168,9 @@ def test_the_record_of_a_run_has_the_names_that_are_public() -> None:
     }  # fmt: skip
 
 
-def test_a_challenger_goes_before_the_gate_first_and_both_say_the_same_of_their_data() -> None:
-    won, own = RESULT.candidates()
-    assert (won.folder, won.beside, won.contest) == (
-        Path("/s/candidates/4-challenger"),
-        own.folder,
-        ContestErrors((0.0,), (1.0,)),
-    )
-    assert own == RESULT.own_candidate()
+def test_a_candidate_knows_the_data_of_its_run() -> None:
+    own = RESULT.to_candidate()
     data = {"first_offset": 1, "last_offset": 44, "samples": 40, "bundle": "b" * 64, "consumed": 90}
-    assert won.data() == own.data()
     assert own.data().to_json() == data
     assert own.received is None
 

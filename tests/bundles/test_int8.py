@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from edged.domain.judging.quantised import LARGEST, quantise
+from edged.bundles.export.int8 import LARGEST, quantise
 
 WEIGHTS = arrays(
     np.float32,

@@ -130,7 +130,6 @@ ENTRIES = [
     {"ts": 1.5, "what": "rollback", "before": 2, "after": 1, "reason": "worse", "trigger": "labels",
      "source": "training", "run": 3, "data": {}, "verdict": {
          "accepted": True, "reasons": ["better"], "numbers": {"gain": 0.5}, "forgets": False,
-         "form": "float32",
      }},
     {"ts": 1.5, "what": "champion", "before": None, "after": 1, "reason": "found", "trigger": None},
     {"ts": 1.5, "what": "head_lost"},

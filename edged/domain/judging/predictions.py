@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.domain.judging.outputs import errors
+from edged.domain.stream.open_classes import OpenClasses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -209,7 +210,8 @@ def encode(
     Output, label and confidence of a row without an answer are null; so is the label of an undecided one. An
     untrained model says what it lacks.
     """
-    names = [name or None for name in classes]
+    # Of classes that come and go an output may have none yet.
+    names = [name or None for name in classes] if isinstance(classes, OpenClasses) else list(classes)
     confidence = None if made.confidence is None else made.confidence.tolist()
     undecided = made.undecided.tolist() if made.promise is not None or made.least else None
     sets = [None] * len(ids) if made.promise is None else _sets(made.promise, names)
@@ -250,7 +252,7 @@ def _sets(promise: Promise, names: Sequence[str | None]) -> list[list[Any] | Non
         if not made:
             sets.append(None)
         elif promise.of_classes:
-            sets.append([name for name, inside in zip(names, row, strict=True) if inside and name])
+            sets.append([name for name, inside in zip(names, row, strict=True) if inside and name is not None])
         else:
             sets.append([[_short(low), _short(high)] for low, high in row])
     return sets

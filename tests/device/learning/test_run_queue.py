@@ -165,7 +165,7 @@ def test_the_end_of_a_run_is_told_to_all_who_asked_for_it() -> None:
     order.finish(RunEnd.from_json({**record, "candidate": "/a/path", "run": 7}), judged)
     verdict = {
         "run": 7, "accepted": True, "reasons": ["better"], "numbers": {}, "forgets": False,
-        "form": "float32", "promoted": 2, "summary": "Learned.",
+        "promoted": 2, "summary": "Learned.",
     }  # fmt: skip
     told = {"run": 7, **record, "outcome": "done", "verdict": verdict}
     shown = {"run": 7, "step": 3, "steps": 5, "loss": None}

@@ -44,7 +44,7 @@ def test_one_sample_is_no_plural() -> None:
 def test_a_verdict_is_read_as_it_was_stored() -> None:
     verdict = judge("classify", Evidence(wrong(0.1), wrong(0.2)), [], GateRules())
     stored = json.loads(json.dumps(verdict.to_json()))
-    assert list(stored) == ["accepted", "reasons", "numbers", "forgets", "form"]
+    assert list(stored) == ["accepted", "reasons", "numbers", "forgets"]
     assert Verdict.from_json(stored) == verdict
     earlier = {name: stored[name] for name in ("accepted", "reasons", "numbers")}
     assert Verdict.from_json(earlier) == verdict, "what an earlier version has not stored has its default"

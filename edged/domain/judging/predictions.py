@@ -252,7 +252,8 @@ def _sets(promise: Promise, names: Sequence[str | None]) -> list[list[Any] | Non
         if not made:
             sets.append(None)
         elif promise.of_classes:
-            sets.append([name for name, inside in zip(names, row, strict=True) if inside and name is not None])
+            inside = zip(names, row, strict=True)
+            sets.append([name for name, within in inside if within and name is not None])
         else:
             sets.append([[_short(low), _short(high)] for low, high in row])
     return sets

@@ -158,7 +158,13 @@ def drain_bare(port: int, count: int, protocol: str) -> None:
     sys.stdout.write(f"{elapsed}\n")
 
 
-def drain_ingest(port: int, count: int, mqtt_keys: dict[str, Any], storage_keys: dict[str, Any]) -> None:
+def drain_ingest(
+    port: int,
+    count: int,
+    mqtt_keys: dict[str, Any],
+    storage_keys: dict[str, Any],
+    window: int = RECEIVE_MAXIMUM,
+) -> None:
     """A consumer process: session, codec, sample log and acknowledgement, nothing after it."""
     from edged.clock import SystemClock
     from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
@@ -194,7 +200,7 @@ def drain_ingest(port: int, count: int, mqtt_keys: dict[str, Any], storage_keys:
         log = SampleLog.open(Path(folder) / "samples.db", stream.to_schema())
         config = Config(
             device=DeviceConfig(id="bench"), stream=stream, storage=StorageConfig(**storage_keys),
-            mqtt=MqttConfig(host="127.0.0.1", port=port, **{"receive_maximum": RECEIVE_MAXIMUM} | mqtt_keys),
+            mqtt=MqttConfig(host="127.0.0.1", port=port, **mqtt_keys).with_constants(receive_maximum=window),
         )  # fmt: skip
         session = Session(config.mqtt, client_id="bench-ingest")
         clock, downstream = SystemClock(), cast("Any", Downstream())
@@ -234,8 +240,7 @@ class Daemon:
         self._path = folder / "edged.yaml"
         values = {
             "device": {"id": "bench"},
-            "mqtt": {"host": "127.0.0.1", "port": port, "client_id": "bench-daemon",
-                     "receive_maximum": RECEIVE_MAXIMUM},
+            "mqtt": {"host": "127.0.0.1", "port": port, "client_id": "bench-daemon"},
             "stream": JOINED if joined else WHOLE,
             "training": {"enabled": False},
             "log": {"level": "error"},
@@ -286,11 +291,9 @@ def measure_window(window: int, messages: int, rounds: int) -> list[dict[str, An
                     for name, delay in (("learned", {}), ("no_delay", {"commit_delay": 0})):
                         fill(broker.port, messages, number * messages)
                         # At MQTT 5 mosquitto goes by the client's word.
-                        receive = {"receive_maximum": window} if protocol == "5" else {}
                         keys: dict[str, Any] = {
-                            "mqtt_keys": {"protocol": protocol} | receive,
-                            "storage_keys": delay,
-                        }
+                            "mqtt_keys": {"protocol": protocol}, "storage_keys": delay, "window": window,
+                        }  # fmt: skip
                         elapsed = consumer("ingest", broker.port, messages, **keys)
                         rates[name].append(messages / elapsed)
                     sys.stderr.write(f"MQTT {protocol}: {rates}\n")

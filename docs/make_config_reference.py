@@ -16,7 +16,6 @@ from generated import write_or_check
 from pydantic import BaseModel, BeforeValidator
 
 from edged.config import Config
-from edged.config.retired import RETIRED
 from edged.config.streams import OWN
 from edged.config.values import parse_duration, parse_size
 
@@ -156,20 +155,12 @@ def table(section: str, model: type[BaseModel]) -> str:
     return "\n".join([f"## {section}", "", purpose, "", *heads, *rows, ""])
 
 
-def removed() -> str:
-    """The keys of earlier versions, and what to use instead."""
-    heads = ["Each is an error that names its successor.", "", "| key | instead |", "|---|---|"]
-    rows = [f"| `{key}` | {remedy} |" for key, remedy in RETIRED.items()]
-    return "\n".join(["## Removed keys", "", *heads, *rows, ""])
-
-
 def page() -> str:
     """The whole page."""
     names = [f"`{name}`" for name in OWN]
     own = f"{', '.join(names[:7])},\n{', '.join(names[7:])}"
-    return "\n".join(
-        [INTRODUCTION.format(own=own), *(table(name, model) for name, model in sections(Config)), removed()]
-    )
+    tables = (table(name, model) for name, model in sections(Config))
+    return "\n".join([INTRODUCTION.format(own=own), *tables])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import edged
+from tests.constants import install
 
 ROOT = Path(__file__).parents[1]
 OF_INTERPRETER = (
@@ -97,7 +98,14 @@ class ForkServer:
         self._environment = dict[str, str]()
         self._server: subprocess.Popen[str] | None = None
 
-    def start(self, words: list[str], environment: Mapping[str, str], out: Path, err: Path) -> Forked:
+    def start(
+        self,
+        words: list[str],
+        environment: Mapping[str, str],
+        out: Path,
+        err: Path,
+        constants: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Forked:
         """A process with these words behind its name, its output appended to two files."""
         if self._server is None:
             self._environment = dict(os.environ)
@@ -111,7 +119,7 @@ class ForkServer:
             forked = Forked(told)
             request = {
                 "words": words, "folder": str(Path.cwd()),
-                "out": str(out), "err": str(err), "told": str(told),
+                "out": str(out), "err": str(err), "told": str(told), "constants": constants or {},
                 "set": {k: v for k, v in environment.items() if self._environment.get(k) != v},
                 "gone": [name for name in self._environment if name not in environment],
             }  # fmt: skip
@@ -190,6 +198,7 @@ def _watch(request: dict[str, Any], main: Callable[[], int]) -> None:
         os.environ.pop(name, None)
     os.environ.update(request["set"])
     folder, out, err = (Path(request[name]) for name in ("folder", "out", "err"))
+    install(request["constants"])
     pid = fork(request["words"], folder, out, err, main)
     with Path(request["told"]).open("w", encoding="ascii") as told:
         told.write(f"{pid}\n")

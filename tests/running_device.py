@@ -20,6 +20,7 @@ import yaml
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.commands import edged
+from tests.constants import FILE, split
 from tests.forked import Forked, ForkServer, may_fork
 
 START_SECONDS = 120.0
@@ -95,7 +96,7 @@ class Listener:
 
 
 class Device:
-    """A configuration file and the daemon that runs on it."""
+    """A configuration file and the daemon that runs on it; constants may be among the keys."""
 
     def __init__(self, folder: Path, port: int, stream: dict[str, Any], **sections: Any) -> None:
         self.folder = folder
@@ -108,8 +109,8 @@ class Device:
             "stream": {"topic": "sensors/#", "key": "topic:1"} | stream,
             "report": {"every": "100ms"},
         } | sections
-        self.values = values
-        self.path.write_text(yaml.safe_dump(values), encoding="utf-8")
+        self.values, self.constants = split(values)
+        self.path.write_text(yaml.safe_dump(self.values), encoding="utf-8")
         self.process: subprocess.Popen[bytes] | Forked | None = None
         self.interpreter = (
             False  # whether the daemon has one of its own: its memory and its start are measured
@@ -120,11 +121,15 @@ class Device:
         """Start the daemon, forked where that makes no difference."""
         wanted = os.environ | environment
         if not self.wrapper and not self.interpreter and may_fork(wanted):
-            self.process = DAEMONS.start([str(self.path)], wanted, self.log, self.log)
+            self.process = DAEMONS.start([str(self.path)], wanted, self.log, self.log, self.constants)
             return
+        command = ["edged", "run"]
+        if self.constants:
+            self.path.with_name(FILE).write_text(json.dumps(self.constants), encoding="utf-8")
+            command = ["tests.constants"]
         with self.log.open("ab") as sink:
             self.process = subprocess.Popen(
-                [*self.wrapper, sys.executable, "-m", "edged", "run", str(self.path)],
+                [*self.wrapper, sys.executable, "-m", *command, str(self.path)],
                 stdout=sink, stderr=sink, env=wanted,
             )  # fmt: skip
 

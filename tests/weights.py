@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.clock import SystemClock
-from edged.config import Config
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.weight_updates import WeightUpdates
 from edged.domain.training.training_run import ModelData
@@ -26,6 +25,7 @@ from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.installed_bundles import InstalledBundles
 from edged.storage.models.registry import Registry
 from edged.storage.sequence import Sequence
+from tests.constants import configured
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage
@@ -49,7 +49,7 @@ class Sender:
     """What the daemon has for weights: registry, updates, outbox and session."""
 
     def __init__(self, folder: Path, port: int, bundle: Bundle, **section: Any) -> None:
-        config = Config.model_validate(
+        config = configured(
             {
                 "device": {"id": "d"},
                 "stream": {"features": 32, "classes": 8},
@@ -116,7 +116,7 @@ class Follower:
     """Puts updates together, each upon the one before, and asks again for what did not come."""
 
     def __init__(self, port: int, sender: Sender) -> None:
-        config = Config.model_validate(
+        config = configured(
             {
                 "device": {"id": "f"},
                 "stream": {"features": 1, "classes": 2},

@@ -92,7 +92,7 @@ def _mqtt_section(broker: str, password_file: Path | None) -> dict[str, Any]:
     if password_file is not None:
         section["password_file"] = str(password_file.absolute())
     if address.websocket is not None:
-        section |= {"transport": "websockets", "path": address.websocket}
+        section["websocket"] = address.websocket
     if address.tls:
         section["tls"] = {}
     elif not MqttConfig(host=address.host, insecure=True).is_local:

@@ -60,7 +60,7 @@ class Config(Section):
     labels: LabelsConfig = all_defaults()
     serving: ServingConfig = all_defaults()
     commands: CommandsConfig = all_defaults()
-    discovery: DiscoveryConfig = all_defaults()
+    discovery: DiscoveryConfig | None = None
     storage: StorageConfig = all_defaults()
     outbox: OutboxConfig = all_defaults()
     report: ReportConfig = all_defaults()
@@ -79,12 +79,6 @@ class Config(Section):
                 raise ValueError(
                     f"stream.topic {name!r} covers edged's own topics: name the sensors' own level"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _somewhere_to_wait(self) -> Config:
-        if self.serving.must_deliver and not self.outbox.enabled:
-            raise ValueError("serving.must_deliver needs the outbox: set outbox.enabled to true")
         return self
 
     @model_validator(mode="after")

@@ -20,7 +20,6 @@ from pydantic import ValidationError
 
 from edged.config import Config
 from edged.config.problems import all_problems, line_of, place_of
-from edged.config.retired import RETIRED, retired_in, retired_key
 from edged.config.streams import FOLDER, KEY, OWN, PREFIX, changes_in, chosen, expand
 from edged.config.values import Section
 from edged.domain.messages.requests import settable
@@ -50,12 +49,11 @@ def load(
     """Read, override and validate the configuration in `path`, of its stream or of the one named `stream`.
 
     What was set by the command `config.set` lies over the file, and the environment over both. Where it does
-    not fit the file any more it is left out, so that no device stays down for it; `ignored` says why. Of
-    keys that an earlier version set and this one has not, the others still hold.
+    not fit the file any more it is left out, so that no device stays down for it; `ignored` says why.
 
     `environ` holds environment variables, those of this process when absent. `overlay` holds keys such as
     `training.every` with their values instead of what was set: then they have to fit. `ignored` gets one line
-    if those that were set are left out, and one for each that this version has not.
+    if those that were set are left out.
 
     Raises ConfigFileError: of each mistake file, line and key, what was received and what would be right;
     ConfigError where there are several streams and none is named, or there is none of that name.
@@ -116,7 +114,7 @@ class _File:
         """Every stream's configuration, with what was set by command as far as it fits."""
         plain, changes = self.plain(ignored)
         kept = {
-            place: read_overlay(folder / OVERLAY, ignored)
+            place: read_overlay(folder / OVERLAY)
             for place, folder in self._folders(plain[0].device_dir, changes).items()
         }
         if not any(kept.values()):
@@ -236,11 +234,10 @@ def load_stream(path: Path, stream: str | None = None) -> StreamConfig:
     return configs[chosen([config.name for config in configs], stream, path)].stream
 
 
-def read_overlay(path: Path, ignored: list[str] | None = None, *, streams: bool = False) -> dict[str, Any]:
+def read_overlay(path: Path, *, streams: bool = False) -> dict[str, Any]:
     """What was set by command: keys such as `training.every`; nothing where it cannot be read.
 
-    With `streams` also what was set of streams, as `streams.<name>`. `ignored` gets one line, with the
-    successor, for each key that this version has no longer.
+    With `streams` also what was set of streams, as `streams.<name>`. Unknown keys are left out.
     """
     try:
         values = json.loads(path.read_bytes())
@@ -248,8 +245,6 @@ def read_overlay(path: Path, ignored: list[str] | None = None, *, streams: bool 
         return {}
     if not isinstance(values, dict):
         return {}
-    if ignored is not None:
-        ignored += [retired_key(key, f"config.set: {key}").line() for key in values if key in RETIRED]
     known = [*settable(), *(key for key in values if streams and key.startswith(PREFIX))]
     return {key: values[key] for key in known if key in values}
 
@@ -264,9 +259,6 @@ def _validated(
 ) -> Config:
     """`places` are those of keys that stand elsewhere than their names say."""
     overridden = {**places, **_apply_overlay(data, overlay), **_apply_environment(data, environ)}
-    retired = [retired_key(key, place_of(path, root, key.split("."), overridden)) for key in retired_in(data)]
-    if retired:
-        raise ConfigFileError(retired)
     storage = data.setdefault("storage", {})
     if isinstance(storage, dict):
         storage.setdefault("dir", "state")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from edged.config.values import Duration, FilePath, Section
 
@@ -32,19 +33,29 @@ class TlsConfig(Section):
         return self
 
 
+@dataclass(frozen=True)
+class MqttConstants:
+    """Values of `MqttConfig` without a key; durations in seconds."""
+
+    session_expiry: float = 7 * 86400.0  # the broker keeps messages for a disconnected device that long
+    receive_maximum: int = 2000  # messages in flight (MQTT 5)
+    reconnect_max: float = 10.0  # pause between two attempts to connect
+
+
 class MqttConfig(Section):
     """The broker and how to connect to it."""
 
+    _constants: MqttConstants = PrivateAttr(MqttConstants())
     host: str = Field(
         "localhost", min_length=1, description="name or address of the broker; a path is a Unix socket"
     )
     port: int = Field(1883, ge=1, le=65535, description="port of the broker; 8883 is usual with TLS")
     protocol: Literal["5", "3.1.1"] = Field("5", description="MQTT version")
-    transport: Literal["tcp", "websockets"] = Field(
-        "tcp", description="websockets: if only HTTP ports are open; with `tls` the scheme is wss"
-    )
-    path: str = Field(
-        "/mqtt", pattern=r"^/[^\s#]*$", description="path of the broker's WebSocket; not used over tcp"
+    websocket: str | None = Field(
+        None,
+        pattern=r"^/[^\s#]*$",
+        description="path of the broker's WebSocket, such as /mqtt, if only HTTP ports are open; with `tls`"
+        " the scheme is wss; plain TCP when absent",
     )
     username: str | None = Field(
         None, description="user name; the systemd credential `mqtt-username` when absent"
@@ -59,13 +70,6 @@ class MqttConfig(Section):
     keepalive: Duration = Field(30.0, description="interval between pings", gt=0, le=65535)
     root: str = Field("edged", description="first level of all topics of edged", pattern=r"^[^#+\s]+$")
     client_id: str | None = Field(None, description="edged-<device id> when absent")
-    session_expiry: Duration = Field(
-        7 * 86400.0, description="how long the broker keeps messages for a disconnected device"
-    )
-    receive_maximum: int = Field(
-        2000, ge=1, le=65535, description="maximum number of unacknowledged messages in flight (MQTT 5)"
-    )
-    reconnect_max: Duration = Field(10.0, description="maximum pause between two attempts to connect", ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -73,6 +77,11 @@ class MqttConfig(Section):
         if isinstance(data, dict) and isinstance(data.get("protocol"), int | float):
             data = {**data, "protocol": f"{data['protocol']:g}"}
         return data
+
+    @property
+    def constants(self) -> MqttConstants:
+        """Values without a key."""
+        return self._constants
 
     @property
     def is_local(self) -> bool:
@@ -108,17 +117,17 @@ class MqttConfig(Section):
             )
         if self.tls is not None and self.host.startswith("/"):
             raise ValueError("TLS does not work over a Unix socket: remove mqtt.tls")
-        if self.transport == "websockets" and self.host.startswith("/"):
-            raise ValueError("WebSockets do not work over a Unix socket: remove mqtt.transport")
+        if self.websocket is not None and self.host.startswith("/"):
+            raise ValueError("WebSockets do not work over a Unix socket: remove mqtt.websocket")
         return self
 
 
 class DiscoveryConfig(Section):
-    """Discovery by Home Assistant: sensors for metrics, buttons for commands."""
+    """Discovery by Home Assistant; off when absent, and the next start removes the device there.
 
-    enabled: bool = Field(
-        False, description="announce the device; if switched off, the next start removes it"
-    )
+    Sensors stand for metrics, buttons for commands.
+    """
+
     prefix: str = Field(
         "homeassistant", description="first level of Home Assistant's own topics", pattern=r"^[^#+/\s]+$"
     )
@@ -137,11 +146,4 @@ class SparkplugConfig(Section):
     node: Level | None = Field(None, description="edge node id; the device's when absent")
     aliases: bool = Field(
         True, description="aliases instead of names in NDATA; false: for hosts that do not resolve aliases"
-    )
-    history: int = Field(
-        10_000,
-        ge=0,
-        le=1_000_000,
-        description="maximum number of changes kept while the broker is away, sent as historical; the oldest"
-        " are dropped",
     )

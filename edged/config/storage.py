@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from edged.config.values import Duration, FilePath, Section, Size
+
+
+@dataclass(frozen=True)
+class StorageConstants:
+    """Values of `StorageConfig` without a key."""
+
+    commit_rows: int = 1000  # messages in one commit
+    quarantine_rows: int = 1000  # rejected messages kept
 
 
 class StorageConfig(Section):
     """What edged stores on disk, and how much."""
 
+    _constants: StorageConstants = PrivateAttr(StorageConstants())
     dir: FilePath = Field(Path("./state"), description="state directory")
     max_bytes: Size = Field(512 * 1024**2, ge=1024**2, description="maximum size of the sample log")
     max_age: Duration | None = Field(None, description="samples older than this are evicted", gt=0)
@@ -21,7 +31,6 @@ class StorageConfig(Section):
         description="full: acknowledged samples are on the disk; relaxed: they survive the end of the"
         " process, but a power cut can lose those of the last half minute or so",
     )
-    commit_rows: int = Field(1000, ge=1, description="maximum messages in one commit")
     commit_delay: Duration = Field(
         5.0,
         ge=0,
@@ -29,26 +38,36 @@ class StorageConfig(Section):
         description="how long a commit waits for more messages, to save flash pages (docs/operating.md);"
         " edged predicts at once and acknowledges after the commit",
     )
-    quarantine_rows: int = Field(1000, ge=1, description="maximum number of rejected messages kept")
     secure: bool = Field(
         False, description="overwrite deleted data, and apply max_age to the replay memory, too"
     )
     keep_models: int = Field(10, ge=2, description="number of models kept in the registry")
 
+    @property
+    def constants(self) -> StorageConstants:
+        """Values without a key."""
+        return self._constants
+
+
+@dataclass(frozen=True)
+class OutboxConstants:
+    """Values of `OutboxConfig` without a key."""
+
+    max_age: float = 7 * 86400.0  # seconds; messages that have waited longer are discarded
+    rate: float = 50.0  # delayed messages per second, so that live ones go first
+
 
 class OutboxConfig(Section):
-    """Messages that wait on disk while the broker is away."""
+    """Messages that wait on disk for the broker: events, metrics, weights and must-deliver predictions."""
 
-    enabled: bool = Field(
-        True,
-        description="store events, metrics, weights and must-deliver predictions until the broker has them",
-    )
+    _constants: OutboxConstants = PrivateAttr(OutboxConstants())
     max_bytes: Size = Field(
         64 * 1024**2,
         ge=1024**2,
         description="maximum size of its files; one message has at most a 16th of it and at most 1MiB",
     )
-    max_age: Duration = Field(7 * 86400.0, gt=0, description="messages that have waited longer are discarded")
-    rate: float = Field(
-        50.0, gt=0, le=100_000, description="maximum delayed messages per second, so that live ones go first"
-    )
+
+    @property
+    def constants(self) -> OutboxConstants:
+        """Values without a key."""
+        return self._constants

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _SIZES = {
     "": 1,
@@ -127,7 +131,13 @@ def all_defaults() -> Any:
 
 
 class Section(BaseModel):
-    """A part of the configuration: unknown keys are errors, values do not change after loading."""
+    """A part of the configuration: unknown keys are errors, values do not change after loading.
+
+    A section can have `_constants`, a dataclass of values without a key. Other values for them come from
+    Python alone: see `with_constants`.
+    """
+
+    _constants: Any
 
     model_config = ConfigDict(
         extra="forbid",
@@ -137,3 +147,17 @@ class Section(BaseModel):
         coerce_numbers_to_str=True,
         defer_build=True,  # see `all_defaults`
     )
+
+    @property
+    def constants(self) -> Any:
+        """Values without a key."""
+        return self._constants
+
+    def with_constants(self, **changes: Any) -> Self:
+        """Return a copy with other constants, such as for an evaluation, a benchmark or a test."""
+        copy = self.model_copy()
+        copy.__pydantic_private__ = {
+            **(self.__pydantic_private__ or {}),
+            "_constants": replace(self._constants, **changes),
+        }
+        return copy

@@ -302,7 +302,7 @@ class Assembly:
     def _discovery(self) -> HomeAssistantDiscovery | None:
         """Where it is turned off, too, if something has been announced: that is taken back."""
         announced = any(self.registry.get_value(name) is not None for name in (ANNOUNCED, EARLIER))
-        if not self.config.discovery.enabled and not announced:
+        if self.config.discovery is None and not announced:
             return None
         from edged.device.integrations.home_assistant import HomeAssistantDiscovery
 

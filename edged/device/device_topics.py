@@ -126,11 +126,11 @@ class DeviceTopics:
         config = self._parts.config
         place, message = hub_message(config)
         announced = self._registry.get_value(ANNOUNCED)
-        if config.discovery.enabled:
+        if config.discovery is not None:
             self._parts.session.publish(place, message, qos=1, retain=True)
         elif announced:
             self._parts.session.publish(announced, b"", qos=1, retain=True)
-        wanted = place if config.discovery.enabled else None
+        wanted = place if config.discovery is not None else None
         if announced != wanted:
             self._registry.set_value(ANNOUNCED, wanted)
 

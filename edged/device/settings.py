@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from edged import logs
 from edged.config import loader
-from edged.config.retired import RETIRED, retired_key
 from edged.config.streams import PREFIX
 from edged.domain.json_fields import JsonObject
 from edged.domain.messages.requests import settable
@@ -197,11 +196,7 @@ def checked_request(request: Mapping[str, Any], device: str = "") -> Collection[
     `device` begins the topics of a device with several streams; they are set there.
     """
     known = settable()
-    for key, value in request.items():
-        if key in RETIRED:
-            if value is None:  # an earlier version may have set it
-                continue
-            raise retired_key(key, key)
+    for key in request:
         if key.startswith(PREFIX):
             remedy = f"send it to {device}/request/config.set" if device else "name streams in the file first"
             raise ConfigError("streams are set of a device with several", where=key, remedy=remedy)

@@ -417,10 +417,8 @@ class CoordinatorConfig(Section):
 
     @property
     def broker(self) -> MqttConfig:
-        """The section `mqtt`, with few messages in flight where it does not say how many."""
-        if "receive_maximum" in self.mqtt.model_fields_set:
-            return self.mqtt
-        return self.mqtt.model_copy(update={"receive_maximum": IN_FLIGHT})
+        """The section `mqtt`, with few messages in flight."""
+        return self.mqtt.with_constants(receive_maximum=IN_FLIGHT)
 
 
 def load(path: Path) -> CoordinatorConfig:

@@ -31,7 +31,7 @@ class LinePublisher:
 
     def __init__(self, config: MqttConfig, topic: str, *, patience: float | None) -> None:
         self._topic, self._patience = topic, patience
-        unkept = config.model_copy(update={"session_expiry": 0.0})
+        unkept = config.with_constants(session_expiry=0.0)
         self._session = Session(unkept, client_id=f"edged-ingest-{os.getpid()}", backlog=MOST_WAITING)
         self._room = threading.Semaphore(MOST_WAITING)
         self._answered = 0

@@ -18,6 +18,7 @@ from edged.errors import StorageError
 from edged.mqtt.client.message import ReceivedMessage
 from edged.mqtt.codecs import sample_codec
 from edged.storage.samples.log import SampleLog
+from tests.constants import section
 from tests.device.partners import Supervisor, watchdog
 from tests.storage.stream import stored_inputs
 
@@ -91,7 +92,7 @@ class Dock(Supervisor):
         self.path = folder / "samples.db"
         self.stream = StreamConfig(**(stream or CLASSIFY))
         self.schema = self.stream.to_schema()
-        self.config = StorageConfig(dir=folder, commit_delay=0, **storage)
+        self.config: StorageConfig = section("storage", {"dir": folder, "commit_delay": 0, **storage})
         self.acknowledged: list[Any] = []
         self.durable_at_ack: list[int] = []
         self.batches: list[Batch] = []
@@ -109,7 +110,7 @@ class Dock(Supervisor):
         self.audited: list[AuditEntry] = []
         self.clock, self.rules = VirtualClock(1000.0), AdmissionRules()
         self.max_age: float | None = None
-        self.in_flight = MqttConfig().receive_maximum
+        self.in_flight = MqttConfig().constants.receive_maximum
         self.open()
 
     def open(self, session: Session | None = None) -> None:

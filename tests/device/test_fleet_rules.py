@@ -68,7 +68,7 @@ class Fleet:
             device={"id": "press-7"},
             mqtt={"host": "localhost", "port": self.site.devices, "reconnect_max": "1s", "tls": tls},
             commands={"keys": [f"{self.key}.pub"], "require_signed": ["rollback"]},
-            discovery={"enabled": True, "name": "Presse 7 µ"},
+            discovery={"name": "Presse 7 µ"},
             training={"engine": "portable"},
             model={"bundle": str(self._signed_bundle(folder)), "keys": [f"{self.key}.pub"]},
         )
@@ -294,7 +294,7 @@ def test_switched_off_it_takes_back_what_it_announced(fleet: Fleet) -> None:
     """The last test of this device, which is started again without discovery."""
     discovered(fleet)
     values = yaml.safe_load(fleet.device.path.read_text())
-    values["discovery"]["enabled"] = False
+    del values["discovery"]
     fleet.device.path.write_text(yaml.safe_dump(values))
     assert fleet.device.stop() == 0
     fleet.device.start()

@@ -42,7 +42,7 @@ class Site:
         values = model | {
             "fleet": FLEET, "dir": "state",
             "choose": EVERYONE, "gate": NO_GATE,
-            "mqtt": {"host": "127.0.0.1", "port": port, "reconnect_max": "1s"}, "log": {"level": "warning"},
+            "mqtt": {"host": "127.0.0.1", "port": port}, "log": {"level": "warning"},
         } | sections  # fmt: skip
         self.path.write_text(yaml.safe_dump(values), encoding="utf-8")
         self.process: subprocess.Popen[bytes] | None = None

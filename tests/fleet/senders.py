@@ -97,7 +97,7 @@ class Senders:
         self.refused: dict[str, dict[str, str]] = {}
         self.sent = 0
         self._closing = threading.Event()
-        config = MqttConfig(host="127.0.0.1", port=port, reconnect_max=1.0)
+        config = MqttConfig(host="127.0.0.1", port=port)
         self._sessions = [
             Session(config, client_id=f"senders-{self._names[0]}-{n}", clean=True, backlog=20_000)
             for n in range(connections)

@@ -189,7 +189,7 @@ def test_people_see_what_the_device_says(home: tuple[Home, int], tmp_path: Path)
         assert device.stop() == 0
         assistant.becomes("connection", "off")
         assert assistant.state("prediction", "all") == assistant.state("version") == "unavailable"
-    values = yaml.safe_load(device.path.read_text()) | {"discovery": {"enabled": False}}
+    values = yaml.safe_load(device.path.read_text()) | {"discovery": None}
     device.path.write_text(yaml.safe_dump(values))
     with running(device, port):
         wait_until(lambda: assistant.ask(do="states")["entities"] == {}, 30)
@@ -359,9 +359,7 @@ def test_names_that_are_alike_stay_apart(home: tuple[Home, int], tmp_path: Path)
         folder = tmp_path / f"{root}-{name}"
         folder.mkdir()
         mqtt = {"host": "127.0.0.1", "port": port, "root": root}
-        devices.append(
-            (press(folder, port, device={"id": name}, mqtt=mqtt, discovery={"enabled": True}), root)
-        )
+        devices.append((press(folder, port, device={"id": name}, mqtt=mqtt, discovery={}), root))
     for device, _ in devices:
         device.start()
     try:
@@ -376,7 +374,7 @@ def test_names_that_are_alike_stay_apart(home: tuple[Home, int], tmp_path: Path)
         listener.close()
         gone, _ = devices[0]
         gone.stop()
-        gone.path.write_text(yaml.safe_dump(gone.values | {"discovery": {"enabled": False}}))
+        gone.path.write_text(yaml.safe_dump(gone.values | {"discovery": None}))
         gone.start()
         wait_until(lambda: assistant.state("connection", root="edged/hall.x") is None, 60)
         assert assistant.state("connection", root="edged/hall__x") == "on"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 import structlog
 
-from edged.config import MqttConfig
 from edged.mqtt.client.session import Session
+from tests.constants import section
 from tests.mqtt.inbox import PATIENCE, Inbox, Log
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def make_session() -> Iterator[Connect]:
         **options: Any,
     ) -> Session:
         settings = {"host": "127.0.0.1", "port": port, "reconnect_max": 1, **(config or {})}
-        session = Session(MqttConfig(**settings), client_id=client_id, **options)
+        session = Session(section("mqtt", settings), client_id=client_id, **options)
         sessions.append(session)
         if subscribe is not None:
             session.subscribe([subscribe[0]], 1, subscribe[1])

@@ -72,7 +72,8 @@ class GroupCommitter:
         clock: Clock,
         watchdog: Watchdog,
     ) -> None:
-        unacknowledged, rows = config.mqtt.receive_maximum, config.storage.commit_rows
+        unacknowledged = config.mqtt.constants.receive_maximum
+        rows = config.storage.constants.commit_rows
         self._rows = rows
         self._store = store
         self._broker = broker

@@ -95,7 +95,7 @@ class Ingestor:
             self.windowing = Windowing(stream.window.rules(), stream.width)
         self.joiner = joiner
         self._restored = False
-        self._room = INBOX_FACTOR * config.mqtt.receive_maximum + self._config.commit_rows
+        self._room = INBOX_FACTOR * config.mqtt.constants.receive_maximum + self._config.constants.commit_rows
         self._next_offset = store.next_offset()
         self._inbox: collections.deque[Delivery] = collections.deque()
         self._submitted: collections.deque[Submission] = collections.deque()
@@ -146,7 +146,7 @@ class Ingestor:
         Returns
         -------
         Whether it is: False while the disk refuses, or when that takes longer than `timeout` seconds. Of a
-        flood, those that wait behind `storage.commit_rows` others are not in it.
+        flood, those that wait behind a whole commit of others are not in it.
         """
         return not self._wake.alive or self._flush_requests.wait(self._wake.set, timeout)
 
@@ -244,13 +244,13 @@ class Ingestor:
         if self._wake.crowded:
             return  # company comes while the others have their turns
         deadline = time.monotonic() + GATHER_SECONDS
-        before, most = -1, min(self._config.commit_rows, self._committer.delay.window)
+        before, most = -1, min(self._config.constants.commit_rows, self._committer.delay.window)
         while before < len(self._inbox) < most and time.monotonic() < deadline:
             before = len(self._inbox)
             time.sleep(0.001)
 
     def _pop_deliveries(self) -> list[Delivery]:
-        count = min(len(self._inbox), self._config.commit_rows)
+        count = min(len(self._inbox), self._config.constants.commit_rows)
         deliveries = [self._inbox.popleft() for _ in range(count)]
         if self._inbox:
             self._wake.set()
@@ -263,7 +263,7 @@ class Ingestor:
         self._restore()
         group, readings, received = CommitGroup(), list[Reading](), list[float]()
         self._admitted = group.submissions
-        while self._submitted and len(readings) < self._config.commit_rows:
+        while self._submitted and len(readings) < self._config.constants.commit_rows:
             submission = self._submitted.popleft()
             self._admitted.append(submission)
             if not self.decoder.admit_all(submission.readings):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edged import __version__
+from edged.config.mqtt import DiscoveryConfig
 from edged.device.events import Extension
 from edged.device.integrations import ANNOUNCED, EARLIER
 from edged.device.integrations.key_states import KeyStates
@@ -111,7 +112,8 @@ class HomeAssistantDiscovery(Extension):
         self._scheduler = scheduler
         self._registry = pipeline.registry
         config = self._config = pipeline.config
-        self._enabled = config.discovery.enabled
+        self._section = config.discovery or DiscoveryConfig()
+        self._enabled = config.discovery is not None
         self._commands = config.commands.unsigned().intersection(commands)
         self._stored = AnnouncedTopics.from_json(self._registry.get_value(ANNOUNCED))
         earlier = self._registry.get_value(EARLIER)
@@ -138,7 +140,7 @@ class HomeAssistantDiscovery(Extension):
     @property
     def births(self) -> str:
         """The topic on which Home Assistant says that it has started."""
-        return f"{self._config.discovery.prefix}/status"
+        return f"{self._section.prefix}/status"
 
     def withdraw_all(self) -> None:
         """Have the broker forget what was announced, and announce no more: the stream is no more."""
@@ -228,7 +230,7 @@ class HomeAssistantDiscovery(Extension):
 
     def _messages(self, keys: Sequence[str], classes: tuple[str, ...]) -> dict[str, Announcement]:
         """Build the discovery messages by topic: with several keys each of them is a device of its own."""
-        prefix, root = self._config.discovery.prefix, self._config.topic_root
+        prefix, root = self._section.prefix, self._config.topic_root
         device = _device(self._config, self._pipeline.schema, self._commands, classes)
         main = topic(prefix, root)
         known = self._announced.devices
@@ -283,9 +285,10 @@ class HomeAssistantDiscovery(Extension):
 def _device(
     config: Config, schema: Schema, commands: Collection[str], classes: tuple[str, ...]
 ) -> AnnouncedDevice:
+    section = config.discovery or DiscoveryConfig()
     return AnnouncedDevice(
         id=config.device.id,
-        name=" ".join(filter(None, (config.discovery.name or config.device.id, config.name))),
+        name=" ".join(filter(None, (section.name or config.device.id, config.name))),
         root=config.topic_root,
         above=config.device_root if config.name else None,
         task=schema.task,
@@ -300,16 +303,17 @@ def _device(
 
 def hub_message(config: Config) -> tuple[str, bytes]:
     """Return topic and payload of the discovery message of a device with several streams."""
+    section = config.discovery or DiscoveryConfig()
     device = AnnouncedDevice(
         id=config.device.id,
-        name=config.discovery.name or config.device.id,
+        name=section.name or config.device.id,
         root=config.device_root,
         task="classify",
         version=__version__,
         commands=(),
         url=_url(config),
     )
-    return topic(config.discovery.prefix, config.device_root), _json(hub_announcement(device))
+    return topic(section.prefix, config.device_root), _json(hub_announcement(device))
 
 
 def _url(config: Config) -> str | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from edged.storage.models.registry import Registry
 
 NUMBER = "sparkplug_session"
+MAX_HISTORY = 10_000  # changes kept while the broker is away, sent as historical; the oldest are dropped
 COMMANDS = ("train", "rollback", "pause", "resume")
 
 # Name and type of each metric, and where its value is in `StreamMetrics`.
@@ -221,7 +222,7 @@ def _node(
         commands=commands,
         backend=backend,
         clock=clock,
-        history=section.history,
+        history=MAX_HISTORY,
         aliases=section.aliases,
     )
     node.report({VERSION: __version__})

@@ -14,7 +14,6 @@ from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage, ex
 from edged.errors import EdgedError, StorageError
 from edged.logs import get_logger
 from edged.storage.outbox.queue import DATABASE, Outbox
-from edged.storage.outbox.tables import OutboxBacklog
 
 if TYPE_CHECKING:
     from collections import abc
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from edged.mqtt.client.session import Session
     from edged.mqtt.topics import Topics
     from edged.storage.models.registry import Registry
+    from edged.storage.outbox.tables import OutboxBacklog
     from edged.storage.sequence import Sequence
 
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
@@ -65,16 +65,18 @@ class OutboundRouter(Listener):
         self.silent = False
         """Whether predictions are kept back."""
 
-        self._forwarder = self._open() if config.outbox.enabled else None
+        self._forwarder = self._open()
 
     def _open(self) -> StoreAndForward:
         config, outbox = self._config.outbox, None
         path = self._config.storage.dir / DATABASE
         try:
-            outbox = Outbox.open(path, max_bytes=config.max_bytes, max_age=config.max_age, clock=self._clock)
+            outbox = Outbox.open(
+                path, max_bytes=config.max_bytes, max_age=config.constants.max_age, clock=self._clock
+            )
         except StorageError as problem:
             log.error("outbox_unavailable", problem=problem.line())
-        return StoreAndForward(outbox, session=self._session, rate=config.rate, clock=self._clock)
+        return StoreAndForward(outbox, session=self._session, rate=config.constants.rate, clock=self._clock)
 
     # ---- life ----------------------------------------------------------------------------------
 
@@ -83,8 +85,7 @@ class OutboundRouter(Listener):
 
         With `threads`, which several streams share, `look` wakes what waits.
         """
-        if self._forwarder is not None:
-            self._forwarder.start(threads)
+        self._forwarder.start(threads)
         try:
             self._send_again()
         except EdgedError as problem:
@@ -92,27 +93,23 @@ class OutboundRouter(Listener):
 
     def look(self) -> None:
         """Forward what waits; call it regularly where threads are shared."""
-        if self._forwarder is not None:
-            self._forwarder.look()
+        self._forwarder.look()
 
     def shrink(self) -> None:
         """Give back memory while nothing waits."""
-        if self._forwarder is not None:
-            self._forwarder.shrink()
+        self._forwarder.shrink()
 
     def connection_changed(self) -> None:
         """Try again what waits for the broker."""
-        if self._forwarder is not None:
-            self._forwarder.wake()
+        self._forwarder.wake()
 
     def stop(self) -> None:
         """Keep what the broker does not have; call it after the session was stopped."""
-        if self._forwarder is not None:
-            self._forwarder.stop()
+        self._forwarder.stop()
 
     def erase(self) -> int:
         """Erase what waits for the broker, down to the bytes in the file; how many messages."""
-        return 0 if self._forwarder is None else self._forwarder.erase()
+        return self._forwarder.erase()
 
     # ---- sending -------------------------------------------------------------------------------
 
@@ -122,10 +119,7 @@ class OutboundRouter(Listener):
 
     def deliver(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         """Publish a message that must arrive: now, or later through the outbox."""
-        if self._forwarder is not None:
-            self._forwarder.deliver(kind, topic, payload)
-        elif not self._session.publish(topic, payload, qos=0 if kind is MessageKind.METRICS else 1):
-            self._unpublished += 1
+        self._forwarder.deliver(kind, topic, payload)
 
     def predicted(self, payloads: list[bytes]) -> None:
         """Publish a batch of predictions as the section `serving` says."""
@@ -188,18 +182,12 @@ class OutboundRouter(Listener):
             OutboxMessage(MessageKind.WEIGHTS, self._topics.weights(update.about.version, name), part)
             for name, part in parts
         ]
-        if self._forwarder is not None:
-            self._forwarder.store(parcels)
-            return
-        for parcel in parcels:
-            self.deliver(*parcel)
+        self._forwarder.store(parcels)
 
     # ---- saying how it stands ------------------------------------------------------------------
 
     def outbox(self) -> OutboxBacklog:
         """Count what the broker does not have yet, and what was given up."""
-        waiting = OutboxBacklog(self._session.pending, 0, 0)
-        if self._forwarder is not None:
-            waiting = self._forwarder.outstanding()
+        waiting = self._forwarder.outstanding()
         dropped = waiting.dropped + self._session.dropped + self._unpublished
         return replace(waiting, dropped=dropped)

@@ -57,7 +57,7 @@ def open_samples(
         holdout=config.gate.holdout,
         max_bytes=storage.max_bytes,
         max_age=storage.max_age,
-        quarantine_rows=storage.quarantine_rows,
+        quarantine_rows=storage.constants.quarantine_rows,
         relabels=config.stream.max_relabels,
         tolerance=config.stream.join_tolerance,
         secure=storage.secure,

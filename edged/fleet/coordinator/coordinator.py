@@ -122,7 +122,7 @@ class Coordinator:
             update_bytes(config, self.layout, self._head),
         )  # fmt: skip
         self._history = ModelHistory(config.dir, disk)
-        self._inbox = Inbox(config.broker.receive_maximum)
+        self._inbox = Inbox(config.broker.constants.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
         name = config.mqtt.client_id or f"edged-fleet-{config.fleet}"
         self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)

@@ -43,7 +43,7 @@ class SocketClient(Client):
 
     def use_websocket(self, path: str) -> None:
         """Have a WebSocket on this path carry the packets; ConfigError without the package `websockets`."""
-        required("websockets", "websockets", "mqtt.transport")
+        required("websockets", "websockets", "mqtt.websocket")
         self.websocket = path
 
     def _create_socket(self) -> Any:
@@ -127,8 +127,8 @@ def make_client(
         reconnect_on_failure=False,
     )
     client.connect_timeout = CONNECT_TIMEOUT
-    if config.transport == "websockets":
-        client.use_websocket(config.path)
+    if config.websocket is not None:
+        client.use_websocket(config.websocket)
     # With this callback paho leaves all writing to our loop.
     client.on_socket_register_write = _leave_writing_to_the_loop
     if not callable(will):
@@ -160,8 +160,8 @@ def _set_will(client: Client, will: LastWords | None) -> None:
 
 def _connect_properties(config: MqttConfig, *, clean: bool) -> Properties:
     properties = paho_properties(PacketTypes.CONNECT)
-    properties.SessionExpiryInterval = 0 if clean else min(_FOREVER, round(config.session_expiry))
-    properties.ReceiveMaximum = config.receive_maximum
+    properties.SessionExpiryInterval = 0 if clean else min(_FOREVER, round(config.constants.session_expiry))
+    properties.ReceiveMaximum = config.constants.receive_maximum
     properties.MaximumPacketSize = MAX_PACKET
     return properties
 
@@ -171,7 +171,7 @@ def in_flight(config: MqttConfig, protocol: str) -> int:
 
     At MQTT 3.1.1 that is the broker's own business: 20 is mosquitto's default, and one of the smallest.
     """
-    return config.receive_maximum if protocol == "5" else 20
+    return config.constants.receive_maximum if protocol == "5" else 20
 
 
 def renew(client: PacketClient, config: MqttConfig) -> None:
@@ -257,11 +257,11 @@ def failure(problem: OSError, config: MqttConfig) -> tuple[str, str]:
         known = tls.failure(problem, config)
         if known is not None:
             return known
-    if config.transport == "websockets":
+    if config.websocket is not None:
         from edged.mqtt.client.websocket import HandshakeError
 
         if isinstance(problem, HandshakeError):
-            return str(problem), "check mqtt.port, mqtt.path, and mqtt.tls: wss needs it, ws bears none"
+            return str(problem), "check mqtt.port, mqtt.websocket, and mqtt.tls: wss needs it, ws bears none"
     if isinstance(problem, socket.gaierror):
         return f"unknown host {config.host}", "check mqtt.host and the name server"
     place = config.host if config.host.startswith("/") else f"{config.host}:{config.port}"

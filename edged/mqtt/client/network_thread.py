@@ -66,7 +66,7 @@ class NetworkThread:
         self._will, self._clean = will, clean
         self._listener = listener
         self._choice = ProtocolChoice(config.protocol)
-        self._backoff = Backoff(config.reconnect_max)
+        self._backoff = Backoff(config.constants.reconnect_max)
         self._publisher = Publisher(backlog)
         self._subscriptions = Subscriptions()
         self._acks: deque[tuple[int, list[int]]] = deque()

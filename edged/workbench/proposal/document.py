@@ -46,7 +46,7 @@ def document(draft: Draft, mqtt: Mapping[str, Any], source: str) -> str:
 _WHY_MQTT = {
     "host": "the broker",
     "port": "1883 without TLS, usually 8883 with it",
-    "transport": "MQTT over a WebSocket",
+    "websocket": "MQTT over a WebSocket",
     "username": "user name at the broker",
     "password_file": "file with the password in its first line",
     "tls": "encrypted; the system's CA certificates are trusted",

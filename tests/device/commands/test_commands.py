@@ -113,9 +113,6 @@ def settings(listener: Listener, device: Device) -> None:
     refused = ask(listener, "config.set", **{"gate.min_holdout": 0})
     assert "config.set: gate.min_holdout" in refused["error"]
     assert "cannot be set" in ask(listener, "config.set", **{"mqtt.host": "elsewhere"})["error"]
-    refused = ask(listener, "config.set", **{"anomaly.raise_after": 3})
-    assert "anomaly.raise_after: this key was removed (use anomaly.sensitivity" in refused["error"]
-    assert data(listener, "config.set", **{"anomaly.raise_after": None})["desired"] == told["desired"]
     assert data(listener, "config.get", keys=["training.steps"])["values"] == {"training.steps": 77}
     assert "mqtt" not in data(listener, "config.get")["values"]
     shown = device.cli("config", "show", str(device.path))

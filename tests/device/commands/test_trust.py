@@ -103,7 +103,7 @@ def plant(make_brokers: MakeBroker, tmp_path_factory: pytest.TempPathFactory) ->
         model={"bundle": "bundle", "keys": ["maker.pub"]},
         commands={"keys": ["key.pub"], "answer_to": ["plant/answers/+"]},
         web={"listen": f"127.0.0.1:{free_port()}", "tokens": token_files(folder)},
-        discovery={"enabled": True},
+        discovery={},
         sparkplug={"group": "plant"},
     )
     with (

@@ -104,7 +104,7 @@ def test_a_redelivery_of_what_is_held_is_acknowledged_on_its_own_connection(dock
 
 def test_no_more_is_held_than_allowed_and_the_rest_comes_again_in_order(tmp_path: Path) -> None:
     """As from a broker at MQTT 3.1.1, to which nobody can name a limit."""
-    limit = MqttConfig().receive_maximum + 100
+    limit = MqttConfig().constants.receive_maximum + 100
     with closing(Dock(tmp_path, commit_rows=100)) as dock:
         dock.log.broken = True
         messages = [delivery(mid) for mid in range(1, limit + 501)]
@@ -232,7 +232,7 @@ def test_after_an_unforeseen_error_all_comes_again_and_nothing_overtakes(
 def test_failed_commits_and_lost_connections_lose_nothing_and_double_nothing(
     tmp_path: Path, broker: Mosquitto, protocol: Any
 ) -> None:
-    config = MqttConfig(host="127.0.0.1", port=broker.port, reconnect_max=1, protocol=protocol)
+    config = MqttConfig(host="127.0.0.1", port=broker.port, protocol=protocol)
     with closing(Dock(tmp_path, commit_rows=20)) as dock:
         dock.close()
         receiver, sender = (Session(config, client_id=name) for name in ("receiver", "sender"))

@@ -116,7 +116,7 @@ def test_at_qos_0_the_inbox_has_an_end(tmp_path: Path) -> None:
 
 
 def check_the_end_of(dock: Dock) -> None:
-    room = 5 * MqttConfig().receive_maximum + dock.config.commit_rows
+    room = 5 * MqttConfig().constants.receive_maximum + dock.config.constants.commit_rows
     for mid in range(room + 70):
         dock.ingestor.receive(delivery(0, payload=b'{"x": [%d, 1]}' % mid))
     assert (dock.ingestor.waiting, dock.ingestor.overrun) == (room, 70)

@@ -78,7 +78,7 @@ class Way(Connection, Sink):
         decoder = self.decoder = Timed(stream, codec, admission, clock, notices, seconds=self.seconds)
         config = Config(
             device=DeviceConfig(id="d"),
-            mqtt=MqttConfig(receive_maximum=1000),
+            mqtt=MqttConfig().with_constants(receive_maximum=1000),
             stream=stream,
             storage=StorageConfig(dir=folder, commit_delay=0),
         )

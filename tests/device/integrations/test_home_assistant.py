@@ -72,7 +72,7 @@ def seen(make_broker: MakeBroker) -> Iterator[tuple[Retained, int]]:
 
 
 def device(folder: Path, port: int, **sections: Any) -> Device:
-    return Device(folder, port, STREAM, training={"new_labels": 0}, discovery={"enabled": True}, **sections)
+    return Device(folder, port, STREAM, training={"new_labels": 0}, discovery={}, **sections)
 
 
 @contextmanager
@@ -101,9 +101,9 @@ def test_all_of_it_is_taken_back(seen: tuple[Retained, int], tmp_path: Path) -> 
         retained.until(
             lambda now: {MAIN, state("prediction", "pump"), state("labelling", "pump")} <= set(now)
         )
-    with changed(one, port, discovery={"enabled": True, "prefix": "home"}):
+    with changed(one, port, discovery={"prefix": "home"}):
         retained.until(lambda now: topic("home", "edged/rig") in now and MAIN not in now)
-    with changed(one, port, discovery={"enabled": False}):
+    with changed(one, port, discovery=None):
         retained.until(lambda now: not any(name.startswith("home") for name in now))
         retained.until(lambda now: state("prediction", "pump") not in now)
         retained.until(lambda now: state("labelling", "pump") not in now)

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.clock import SystemClock
-from edged.config import Config
-from edged.config.loader import load
 from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.weight_updates import WeightUpdates
 from edged.domain.commands.delivery_policy import MessageKind
-from edged.errors import ConfigError
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
 from edged.storage.models.active_bundle import ActiveBundle
@@ -25,7 +22,8 @@ from edged.storage.models.registry import Registry
 from edged.storage.outbox.queue import DATABASE
 from edged.storage.outbox.tables import OutboxBacklog
 from edged.storage.sequence import AHEAD, Sequence
-from tests.commands import edged, write_config
+from tests.commands import edged
+from tests.constants import configured
 from tests.mqtt.inbox import Inbox
 from tests.running_device import Device, Listener, running, wait_until
 
@@ -49,7 +47,7 @@ def lasting(make_broker: MakeBroker, tmp_path: Path) -> Mosquitto:
 @pytest.fixture
 def inbox(lasting: Mosquitto) -> Iterator[Inbox]:
     """What comes to somebody who listens to the device and is never forgotten by the broker."""
-    config = Config.model_validate(
+    config = configured(
         {"device": {"id": "x"}, "stream": STREAM, "mqtt": {"port": lasting.port, "reconnect_max": "1s"}}
     )
     session = Session(config.mqtt, client_id="receiver")
@@ -158,7 +156,7 @@ def publishing(
         "mqtt": {"port": broker.port, "reconnect_max": "1s"},
         "storage": {"dir": str(tmp_path / "state")},
     }
-    config = load(write_config(tmp_path, STREAM, **(values | sections)), {})
+    config = configured({"device": {"id": "rig"}, "stream": STREAM} | values | sections)
     session = Session(config.mqtt, client_id="device")
     registry = Registry.open(tmp_path / "state")
     made = OutboundRouter(
@@ -222,19 +220,6 @@ def test_other_predictions_and_states_are_not_kept(lasting: Mosquitto, inbox: In
     end(made, session, registry)
 
 
-def test_without_an_outbox_everything_goes_to_the_connection(
-    lasting: Mosquitto, inbox: Inbox, tmp_path: Path
-) -> None:
-    made, session, registry = publishing(tmp_path, lasting, outbox={"enabled": False})
-    wait_until(lambda: session.connected)
-    made.deliver(MessageKind.EVENT, "edged/rig/events", b'{"seq":1}')
-    made.predicted(predictions(range(5)))
-    inbox.wait(6)
-    wait_until(lambda: made.outbox() == OutboxBacklog(0, 0, 0))
-    assert not (tmp_path / "state" / DATABASE).exists()
-    end(made, session, registry)
-
-
 def test_an_outbox_that_cannot_be_opened_keeps_nothing_from_being_sent(
     lasting: Mosquitto, inbox: Inbox, tmp_path: Path
 ) -> None:
@@ -244,12 +229,6 @@ def test_an_outbox_that_cannot_be_opened_keeps_nothing_from_being_sent(
     inbox.wait(1)
     wait_until(lambda: made.outbox() == OutboxBacklog(0, 0, 0))
     end(made, session, registry)
-
-
-def test_must_deliver_needs_the_outbox(tmp_path: Path) -> None:
-    path = write_config(tmp_path, STREAM, serving={"must_deliver": True}, outbox={"enabled": False})
-    with pytest.raises(ConfigError, match=r"outbox\.enabled"):
-        load(path, {})
 
 
 def test_numbers_follow_on_after_an_end_and_never_come_again_after_a_kill(tmp_path: Path) -> None:

@@ -71,13 +71,13 @@ class Rig:
         self.sent: list[float] = []
 
     def _session(self, name: str, **options: Any) -> Session:
-        config = MqttConfig(host="127.0.0.1", port=self.broker.port, reconnect_max=1)
+        config = MqttConfig(host="127.0.0.1", port=self.broker.port).with_constants(reconnect_max=1.0)
         return Session(config, client_id=name, **options)
 
     def start(self, *, rate: float = 50.0, max_bytes: int = 64 * MIB) -> StoreAndForward:
         """A device with the outbox of the one before."""
         outbox = Outbox.open(self.path, max_bytes=max_bytes, max_age=7 * DAY, clock=self.clock)
-        config = MqttConfig(host="127.0.0.1", port=self.broker.port, reconnect_max=1)
+        config = MqttConfig(host="127.0.0.1", port=self.broker.port).with_constants(reconnect_max=1.0)
         session = Timed(config, client_id="device", listener=self)
         session.sent = self.sent
         forwarder = StoreAndForward(outbox, session=session, rate=rate, clock=self.clock)

@@ -122,7 +122,7 @@ def test_commands_metrics_home_assistant_http_backup_wipe_and_audit_know_streams
 ) -> None:
     port = free_port()
     host = SparkplugHost(broker.port)
-    plant = Plant(tmp_path, broker.port, web={"listen": f"127.0.0.1:{port}"}, discovery={"enabled": True})
+    plant = Plant(tmp_path, broker.port, web={"listen": f"127.0.0.1:{port}"}, discovery={})
     counts = {"a": 3, "b": 5, "c": 7}
     with plant_running(plant, broker.port) as listener:
         for name, count in counts.items():

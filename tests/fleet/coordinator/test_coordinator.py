@@ -210,7 +210,7 @@ class SlowDisk(Disk):
 def slow_round(make_broker: MakeBroker, make_site: MakeSite, count: int) -> tuple[Site, Senders]:
     broker = make_broker("allow_anonymous true", "max_queued_messages 1000")
     names = [f"d{n:05}" for n in range(count)]
-    mqtt = {"host": "127.0.0.1", "port": broker.port, "receive_maximum": 50}
+    mqtt = {"host": "127.0.0.1", "port": broker.port}
     site = make_site(broker.port, mqtt=mqtt, round=ONE_ROUND | {"devices": count})
     site.start(SlowDisk())
     devices = site.senders(names, resend=2.0)

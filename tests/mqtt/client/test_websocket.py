@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeBroker
     from tests.mqtt.conftest import Connect
 
-OVER = {"transport": "websockets"}
+OVER = {"websocket": "/mqtt"}
 BIG = bytes(range(256)) * 8000  # beyond what a socket takes at once; mosquitto itself then sends no further
 LARGE = bytes(range(256)) * 400
 
@@ -92,7 +92,7 @@ def test_where_no_websocket_answers_one_line_says_so(
     make_session("a", port=plain.port, ready=False, config=OVER)
     told = log.wait("mqtt_unreachable")
     assert str(told["reason"]).startswith("no WebSocket: ")
-    assert "mqtt.path" in str(told["remedy"])
+    assert "mqtt.websocket" in str(told["remedy"])
     answer = edged("ctl", f"--broker=ws://127.0.0.1:{plain.port}", "rig", "ping")
     assert (answer.code, "no WebSocket" in answer.problem) == (1, True)
     answer = edged("ctl", f"--broker=mqtt://127.0.0.1:{port}", "rig", "ping")
@@ -102,7 +102,7 @@ def test_where_no_websocket_answers_one_line_says_so(
 def test_without_the_package_one_is_told_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websockets", None)
     for make in (
-        lambda: Session(MqttConfig(transport="websockets"), client_id="d"),
+        lambda: Session(MqttConfig(websocket="/mqtt"), client_id="d"),
         lambda: Operator(BrokerAddress.parse("ws://127.0.0.1")),
     ):
         with pytest.raises(UnavailableError, match=r"the package websockets is missing.*edged\[websockets\]"):

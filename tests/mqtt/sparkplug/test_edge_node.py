@@ -57,7 +57,7 @@ class Scene:
 
     def make(self, history: int = 100, *, aliases: bool = True, **config: Any) -> SparkplugNode:
         self.node = SparkplugNode(
-            MqttConfig(host="127.0.0.1", port=self.proxy.port, reconnect_max=1, keepalive=5, **config),
+            MqttConfig(host="127.0.0.1", port=self.proxy.port, keepalive=5, **config),
             client_id="press-7-sparkplug",
             place=SparkplugTopic("plant", "", "press-7"),
             metrics=METRICS,

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-brokers test-arm64 test-container test-systemd release wheels constraints sbom deb stock docs diagrams lint check bench clean system-packages web-packages broker-packages arm64-packages booted-packages deb-packages
+.PHONY: help setup demo test test-full test-faults soak test-stock test-homeassistant test-torch test-flower test-web test-brokers test-arm64 test-container test-systemd release wheels constraints sbom deb stock docs diagrams lint check bench clean system-packages web-packages broker-packages arm64-packages booted-packages deb-packages
 
 # The first interpreter that edged runs on; `python3` where it is one.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python3.14 python3.10; do \
@@ -37,11 +37,14 @@ setup: $(VENV)/.development ## make .venv with edged and everything for developm
 demo: $(VENV)/.demo ## watch edged adapt to a simulated plant, in about a minute
 	@$(BIN)/edged demo
 
-test: setup system-packages stock ## run all tests against real mosquitto, SQLite and onnxruntime
-	@$(BIN)/python -m pytest -m "not faults" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+test: setup system-packages $(STOCK)-newest/.ready ## run the tests against real mosquitto, SQLite and onnxruntime
+	@$(BIN)/python -m pytest -m "not faults and not full" -n $(WORKERS) --dist loadfile --durations=40 $(PYTEST_ARGS)
+
+test-full: setup system-packages stock ## run the tests and those that take longer: statistics, recordings, every engine and network
+	@$(BIN)/python -m pytest -m "not faults" -n $(WORKERS) --dist loadfile --durations=40 $(PYTEST_ARGS)
 
 test-stock: setup system-packages stock ## run the tests on stock onnxruntime alone
-	@$(BIN)/python -m pytest tests/stock $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/stock -m "not faults" $(PYTEST_ARGS)
 
 test-homeassistant: setup system-packages $(VENV)-homeassistant/.ready ## let Home Assistant itself read what a device announces
 	@EDGED_HOMEASSISTANT="$(CURDIR)/$(VENV)-homeassistant/bin/python" $(BIN)/python -m pytest tests/homeassistant/live.py $(PYTEST_ARGS)
@@ -107,7 +110,7 @@ lint: setup
 	@$(BIN)/lint-imports
 
 check: lint system-packages ## lint, types, import contracts and the fast tests
-	@$(BIN)/python -m pytest -m "not slow and not faults" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not faults and not full" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 bench: setup system-packages ## run every benchmark; results go to benchmarks/results
 	@for program in benchmarks/{engines,flash,footprint,formats,idle,ingest,member,serving,update}.py; do echo "== $$program"; \

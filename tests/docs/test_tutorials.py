@@ -75,7 +75,7 @@ def test_a_washing_machine_by_its_power(broker: Mosquitto, tmp_path: Path) -> No
     assert set(predictions) <= {"idle", "heating", "washing", "spinning"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_ten_minutes_with_zigbee2mqtt(broker: Mosquitto, tmp_path: Path) -> None:
     told = run("tutorial-zigbee2mqtt.md", broker, tmp_path)
@@ -86,7 +86,7 @@ def test_ten_minutes_with_zigbee2mqtt(broker: Mosquitto, tmp_path: Path) -> None
     assert set(predictions) <= {"away", "present"}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_bearings_without_labels(broker: Mosquitto, tmp_path: Path) -> None:
     told = run("tutorial-bearings.md", broker, tmp_path)
@@ -95,7 +95,7 @@ def test_bearings_without_labels(broker: Mosquitto, tmp_path: Path) -> None:
     assert '"key":"b","state":"end"' in told[alarm:]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_your_own_pytorch_model(broker: Mosquitto, tmp_path: Path) -> None:
     shutil.copy(EXPORTED / "mlp_dynamo.onnx", tmp_path / "press.onnx")  # what export.py writes
@@ -110,7 +110,7 @@ def test_the_network_of_the_tutorial_is_the_one_that_was_exported() -> None:
     assert network in (DOCS / "tutorial-pytorch.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_fifty_devices_are_simulated(broker: Mosquitto, tmp_path: Path) -> None:
     run("tutorial-flower.md", broker, tmp_path)

@@ -24,3 +24,16 @@ def zoo_bundle(tmp_path_factory: pytest.TempPathFactory) -> ZooBundle:
         return entry.bundle(tmp_path_factory.mktemp(entry.name) / "b", optimizer=optimizer)
 
     return made
+
+
+GATE = ("mlp", "mlp_regression", "mlp_dropout", "cnn1d", "cnn2d", "lstm", "gru", "embedding_bag")
+"""Networks on which the gate tries the contract of the engines; full runs try all of the zoo."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the contract on all other networks."""
+    for item in items:
+        if item.path.name == "test_contract.py" and isinstance(item, pytest.Function):
+            entry = item.callspec.params.get("entry") if hasattr(item, "callspec") else None
+            if entry is not None and entry.name not in GATE:
+                item.add_marker("full")

@@ -12,7 +12,7 @@ from edged.engines.native import api
 from tests.stock.environments import Environment
 
 
-@pytest.fixture(params=["oldest", "newest"])
+@pytest.fixture(params=[pytest.param("oldest", marks=pytest.mark.full), "newest"])
 def stock(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Environment]:
     """Each environment in turn; no process in it may have asked for what it must not load."""
     record = tmp_path / "imports"

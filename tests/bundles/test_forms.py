@@ -129,7 +129,7 @@ def test_inspecting_verifying_and_changing_parameters_know_the_forms(
     bundle: Bundle, tmp_path: Path, engine: str
 ) -> None:
     step = "training_model.ort" if "native" in ENGINES else "inference_model.ort"
-    assert {"inference_int8.ort", step} <= {f.name for f in inspect(bundle.path).files}
+    assert {"inference_model.ort", step} <= {f.name for f in inspect(bundle.path).files}
     verify(bundle.path)
     copied = tmp_path / "b"
     build(NETWORKS["mlp"][0], copied, loss="cross_entropy", ort_format=True, engine=engine)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NEWEST = 12  # events that are shown at once
 SENSORS = 40  # rows of the tables, silent and stuck ones first
 STYLE = Path(__file__).with_name("static") / "page.css"
-REPORTED = ("quality", "model", "keys", "training", "sensors", "storage", "events")
+REPORTED = ("quality", "model", "training", "sensors", "storage", "events")
 
 
 def health(view: Snapshot) -> str:

@@ -127,8 +127,8 @@ def stages(devices: int, how: str) -> Row:
     """What `stages_alone` runs."""
     from edged.domain.federated.messages import FleetTopics, UpdateHeader
     from edged.fleet.config import load
-    from edged.fleet.coordinator.aggregation import reduced, reducer_of
     from edged.fleet.coordinator.coordinator import Coordinator
+    from edged.fleet.coordinator.models import reduced, reducer_of
     from tests.fleet.senders import FLEET
 
     blobs, topics = blobs_of(SHAPES), FleetTopics(FLEET)

@@ -13,15 +13,16 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edged.domain.federated.messages import (
+    BaseModelInfo,
     DeviceState,
     Evaluation,
     FleetTopics,
     Receipts,
     RoundAnnouncement,
+    RoundSettings,
     UpdateHeader,
     split,
 )
-from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.domain.federated.signatures import signed
 from edged.domain.training.weight_deltas import added, decode, fingerprint
 from edged.mqtt import update_encoding, weight_encoding

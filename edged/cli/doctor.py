@@ -138,9 +138,9 @@ def _keys(config: Config) -> Iterator[CheckResult]:
     if config.commands.keys and open_to_all:
         warning = f"commands.require_signed leaves these to everybody: {', '.join(open_to_all)}"
         yield CheckResult("commands", "warning", warning, "remove it, or set it to changes")
-    if config.model.keys and config.fleet is not None and config.fleet.adopt:
+    if config.model.keys and config.fleet is not None:
         warning = "models of a fleet are not signed: with model.keys they are evaluated and never served"
-        yield CheckResult("fleet", "warning", warning, "remove model.keys, or set fleet.adopt to false")
+        yield CheckResult("fleet", "warning", warning, "remove model.keys, or the section fleet")
     if config.commands.keys and config.fleet is not None and not (config.fleet.keys or config.fleet.flower):
         warning = (
             "rounds need no signature: anyone who can publish them can make this device train and send an"

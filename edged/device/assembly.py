@@ -351,7 +351,4 @@ class Assembly:
             return None
         from edged.device.fleet_member.membership import Membership
 
-        fleet = self.config.fleet
-        if self.config.model.keys:  # the models of a fleet bear no signature
-            fleet = fleet.model_copy(update={"adopt": False})
-        return Membership(self.pipeline, fleet, self.bundles, self.session, self.events)
+        return Membership(self.pipeline, self.config.fleet, self.bundles, self.session, self.events)

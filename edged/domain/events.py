@@ -398,11 +398,10 @@ class FleetFailed(Event):
 
 @dataclass(frozen=True)
 class FleetModelJudged(Event):
-    """What the fleet's model is worth here; `share` is its best share in a mixture with the own weights."""
+    """The device has tried the fleet's model: whether it serves that now, and why or why not."""
 
     NAME = "fleet_model"
     round: int
     model: str
-    share: float | None
     taken: bool
     reason: str

@@ -239,8 +239,8 @@ class RoundData(Protocol):
     def measure(self, engine: Engine) -> Quality | None:
         """Evaluate the engine's present weights on the device's holdout; None without one."""
 
-    def parameters(self) -> Mapping[str, NDArray[np.float32]]:
-        """Return all parameters of the device's own model."""
+    def completed(self, base: Mapping[str, NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
+        """Return all parameters of the device's model, with those of a fleet's model in their place."""
 
     def last_seq(self) -> int:
         """Newest position in label order."""

@@ -104,10 +104,6 @@ class InferenceModel:
             raise ModelError("the model has no experts", where=str(self.path))
         return self._run([EXPERTS], x, ort.ONLY_FETCHED).reshape(len(x), self.experts, self.output_width)
 
-    def tensor(self, name: str, x: Floats) -> Floats:
-        """What any output of the file holds for rows `(n, d)` float32; ModelError as `predict`."""
-        return self._run([name], x, ort.ONLY_FETCHED)
-
     def _run(self, outputs: list[str], x: Floats, how: Any = None) -> Floats:
         if x.ndim != 2 or x.shape[1] != self.input_width or x.dtype != np.float32:
             got = f"{x.dtype}{list(x.shape)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edged.domain.model_files import FLOAT32, model_in
 from edged.engines.onnx.base_model import BaseModel
-from edged.engines.portable.description import Description, base_model, stored_model
+from edged.engines.portable.description import Description, base_model
 from edged.errors import StorageError, UnavailableError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from edged.domain.bundle_contents import BundleContents
 
-ONNX = ".onnx"
 WEIGHTS_FILE = "weights.safetensors.zst"
 
 
@@ -66,21 +65,6 @@ def base_of(bundle: BundleContents) -> BaseModel:
     Raises UnavailableError when the bundle does not know where they lie: it is for the native engine alone.
     """
     return _base(bundle) or base_model(bundle, Description.of(bundle))
-
-
-def onnx_base_of(bundle: BundleContents) -> BaseModel:
-    """The same as an ONNX file, also where another format is served.
-
-    Raises UnavailableError when the bundle does not know where parameters lie in one.
-    """
-    base = base_of(bundle)
-    if base.suffix == ONNX:
-        return base
-    if bundle.portable is None:
-        raise UnavailableError(
-            "its bundle is for the native engine alone, in ORT format", where=str(bundle.path)
-        )
-    return stored_model(bundle, Description.of(bundle), bundle.path / f"inference_model{ONNX}")
 
 
 def _base(bundle: BundleContents) -> BaseModel | None:

@@ -64,26 +64,6 @@ def unpack(blob: bytes, limit: int = weight_encoding.MAX_BYTES) -> dict[str, Cod
         raise weight_encoding.damaged(f"{missing} is missing") from None
 
 
-SUMS = "statistics"
-
-
-def pack_sums(vector: NDArray[np.float64]) -> bytes:
-    """The statistics of a layer, see `HeadStatistics.vector`, as one compressed blob."""
-    return weight_encoding.compress({SUMS: vector.astype("<f8")}, {})
-
-
-def unpack_sums(blob: bytes, size: int | None = None) -> NDArray[np.float64]:
-    """`(size,)` float64 from what `pack_sums` made, of any size where none is given.
-
-    Raises CorruptError when it holds anything else.
-    """
-    limit = weight_encoding.MAX_BYTES if size is None else 8 * size + 4096
-    found = weight_encoding.decompress(blob, limit)[0].get(SUMS)
-    if found is None or found.dtype.str != "<f8" or found.ndim != 1 or size not in (None, len(found)):
-        raise weight_encoding.damaged(f"the statistics are not {size} float64 numbers")
-    return found
-
-
 MASKED = "masked"
 
 

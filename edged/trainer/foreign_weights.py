@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edged.domain.federated.personal_layers import fitting
 from edged.domain.federated.round_orders import FleetModelResult
 from edged.domain.training.training_run import Candidate, Received
 from edged.domain.training.weight_deltas import fingerprint
@@ -69,7 +68,7 @@ class WeightImporter:
         """
         manifest, chunks = read_transfer(order.folder)
         blob = weight_encoding.join(manifest, chunks)
-        other = self._checked(update_encoding.received(manifest, blob, self._models.find, self._max_bytes))
+        other = self.checked(update_encoding.received(manifest, blob, self._models.find, self._max_bytes))
         own = self._models.champion_parameters() if order.mix else None
         losses = {} if own is None else self._losses(own, other, holdout_rows(self._holdout, self._task))
         share = best_share(losses) if losses else 1.0
@@ -93,7 +92,7 @@ class WeightImporter:
         """
         manifest, chunks = read_transfer(order.folder)
         names = (*self._task.bundle.trainable, *self._task.bundle.frozen)
-        other = self._checked(parameters_within(b"".join(chunks), names))
+        other = self.checked(parameters_within(b"".join(chunks), names))
         return self._candidate(order.run, Received(order.folder.name, manifest.sha256), other)
 
     def import_initial(self, order: AdoptInitial) -> Candidate:
@@ -102,31 +101,24 @@ class WeightImporter:
         return self._candidate(order.run, received, self._initial, source="bundle_install")
 
     def evaluate_fleet_model(self, order: TryFleetModel) -> FleetModelResult:
-        """Evaluate a fleet's model, and make a candidate where a share of it helps.
-
-        Of the personal layers, the ones that the device's last round has trained are mixed like the rest.
+        """Evaluate a fleet's model, and make a candidate of it.
 
         Raises RefusedError when it is not a model of this network; CorruptError when it is not the one that
         was announced.
         """
         own, window = self.own(), holdout_rows(self._holdout, self._task)
-        other = self._of_fleet(order.model, order.hash, order, own)
-        losses = self._losses(own, other, window)
-        share = best_share(losses)
-        best = None if share is None else mixed(own, other, share)
-        serves = best is not None and fingerprint(best) == fingerprint(own)
+        other = self._of_fleet(order.model, order.hash)
+        judged, serves = self._quality(other, window), fingerprint(other) == fingerprint(own)
         candidate = None
-        if order.adopt and best is not None and share is not None and not serves:
-            received = Received(order.id, order.hash, share)
-            candidate = self._candidate(order.run, received, best, losses.get(share))
+        if order.adopt and not serves:
+            received, loss = Received(order.id, order.hash), None if judged is None else judged.loss
+            candidate = self._candidate(order.run, received, other, loss)
         return FleetModelResult(
             run=order.run,
-            share=share,
             samples_judged=len(window),
             before=self._quality(own, window),
-            model=self._quality(other, window),
-            standing=self._standing(order, own, window),
-            mixed=None if best is None else self._quality(best, window),
+            model=judged,
+            standing=self._standing(order, window),
             candidate=candidate,
             serves=serves,
         )
@@ -135,17 +127,15 @@ class WeightImporter:
         """Return all parameters of the model that is served."""
         return self._models.champion_parameters() or self._engine.parameters()
 
-    def _of_fleet(self, model: Path, expected: str, order: TryFleetModel, own: Weights) -> Weights:
-        shared = update_encoding.fleet_model(model, expected, self._max_bytes)
-        present = {**own, **self._models.personal_layers(order.personal)}
-        return fitting(shared, present, self._task.bundle.trainable, order.personal)
+    def _of_fleet(self, model: Path, expected: str) -> Weights:
+        return self.checked(update_encoding.fleet_model(model, expected, self._max_bytes))
 
-    def _standing(self, order: TryFleetModel, own: Weights, window: Window) -> Quality | None:
+    def _standing(self, order: TryFleetModel, window: Window) -> Quality | None:
         """Evaluate what the fleet had before; None where that is no longer kept here, or damaged."""
         if order.standing is None or order.standing_hash is None:
             return None
         try:
-            return self._quality(self._of_fleet(order.standing, order.standing_hash, order, own), window)
+            return self._quality(self._of_fleet(order.standing, order.standing_hash), window)
         except (CorruptError, RefusedError, StorageError):
             return None
 
@@ -153,7 +143,7 @@ class WeightImporter:
         with in_place(values, self._engine):
             return quality(self._engine, window, self._task)
 
-    def _checked(self, other: Weights) -> Weights:
+    def checked(self, other: Weights) -> Weights:
         """Return the update's parameters, and the present ones where it may leave them out; all finite."""
         present = self.own()
         for name, value in other.items():

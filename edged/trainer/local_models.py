@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.domain.federated.personal_layers import only
-from edged.domain.federated.round_orders import KeptUpdate
 from edged.domain.model_files import model_in
 from edged.domain.training.update_manifest import UpdateDescription
 from edged.domain.training.weight_deltas import fingerprint
@@ -18,7 +16,7 @@ from edged.errors import CorruptError, EdgedError, StorageError, TrainingError
 from edged.mqtt import weight_encoding
 from edged.storage.files.atomic import read_manifest
 from edged.storage.models.registry import MODELS, champion_folder, present_reign
-from edged.storage.models.sent_updates import PERSONAL, ROUNDS, SentUpdates
+from edged.storage.models.sent_updates import SentUpdates
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,11 +60,6 @@ class LocalModels:
         if in_ort_format(path):
             return parameters_of(folder, self._bundle, lambda blob: weight_encoding.unpack(blob)[0])
         return exported.parameters_in(path, (*self._bundle.trainable, *self._bundle.frozen))
-
-    def personal_layers(self, patterns: Sequence[str]) -> Weights:
-        """Return the personal layers that the device's last round has trained."""
-        last = SentUpdates(self._state, KeptUpdate, ROUNDS).newest()
-        return {} if last is None else only(last.held(PERSONAL), patterns)
 
     def find(self, wanted: str) -> Weights | None:
         """Return the weights with this fingerprint, which an update may be a difference to."""

@@ -16,8 +16,7 @@ from edged.storage.samples.log import SampleLog
 from edged.trainer.batches import BatchSampler
 from edged.trainer.candidate import CandidateExporter
 from edged.trainer.engine_selection import choose
-from edged.trainer.fleet_training import RoundTrainer
-from edged.trainer.fleet_update import FleetUpdateTrainer, LearnerData
+from edged.trainer.fleet_rounds import FleetUpdateTrainer, LearnerData, RoundTrainer
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.label_review import LabelReviewer
 from edged.trainer.learner import Learner
@@ -27,7 +26,7 @@ from edged.trainer.task import EngineFactory, LearningTask
 
 if TYPE_CHECKING:
     from edged.config import Config
-    from edged.domain.protocols import RoundData, RunControl
+    from edged.domain.protocols import RunControl
     from edged.domain.training.message import Message
 
 
@@ -70,17 +69,12 @@ class Trainer:
         sampler = BatchSampler(task, samples, control)
         self._run = TrainingRun(task, self.learner, samples, sampler, exporter, control)
         data = LearnerData(task, self.learner, samples, sampler, self._importer)
-        rounds = self._round_trainer(task, engines, data, control)
+        rounds = RoundTrainer(task, engines, data, control)
         self._reviewer = LabelReviewer(task, samples, control)
         self._in_fleet = config.fleet is not None
         self._rounds = FleetUpdateTrainer(
             config.device.id, state, rounds, data, config.weights.max_bytes, seed=seed
         )
-
-    def _round_trainer(
-        self, task: LearningTask, engines: EngineFactory, data: RoundData, control: RunControl
-    ) -> RoundTrainer:
-        return RoundTrainer(task, engines, data, control)
 
     def close(self) -> None:
         """Close the log."""

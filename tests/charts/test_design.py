@@ -9,7 +9,7 @@ import pytest
 
 from edged.charts.html import DESIGN, design, document
 from edged.device.web.page.page import STATIC
-from edged.fleet.page.files import FOLDER, PageSettings, page_files
+from edged.fleet.page.server import FOLDER, PageSettings, page_files
 
 TEXT = ("ink", "dim", "live", "frozen", "last", "drift", "swap", "back", "well", "warn", "ill")
 BEHIND = ("paper", "card", "hover")

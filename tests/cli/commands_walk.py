@@ -49,7 +49,7 @@ ALSO = {
     "demo": ["--seconds", "10"],
     "init": ["--yes", "--broker", "localhost:1"],
     "fleet sim": ["--devices", "2", "--rounds", "1"],
-    "fleet ui": ["--broker", "mqtts://localhost:1", "--listen", "127.0.0.1:0"],
+    "fleet ui": ["--broker-ws", "wss://localhost:1", "--listen", "127.0.0.1:0"],
 }
 
 

@@ -305,9 +305,8 @@ def test_a_list_that_leaves_commands_unsigned_is_named(
 def test_a_fleet_whose_models_cannot_be_served_is_named(bundle: Path, tmp_path: Path) -> None:
     new_pair(tmp_path / "key")
     model = {"bundle": str(bundle), "keys": ["key.pub"]}
-    for adopt, levels in ((True, ["warning"]), (False, [])):
-        path = configured(tmp_path, model=model, fleet={"name": "plant", "adopt": adopt})
-        assert [line.level for line in examine(path) if line.what == "fleet"] == levels
+    path = configured(tmp_path, model=model, fleet={"name": "plant"})
+    assert [line.level for line in examine(path) if line.what == "fleet"] == ["warning"]
 
 
 def test_a_fleet_whose_rounds_need_no_signature_is_named(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ WRITTEN = {  # by each command that writes a file, or a directory with these nam
     "artifacts unpack": ["bundle.json"],
     "contract schemas": ["events.json"],
     "evaluate": ["report.json"],
-    "fleet sim": ["index.html"],
     "fleet ui": ["index.html"],
     "init": ["edged.yaml"],
 }

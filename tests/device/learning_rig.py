@@ -18,7 +18,7 @@ from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.samples.log import SampleLog
 from edged.trainer.batches import BatchSampler
 from edged.trainer.candidate import CandidateExporter
-from edged.trainer.fleet_update import LearnerData
+from edged.trainer.fleet_rounds import LearnerData
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.learner import Learner
 from edged.trainer.local_models import LocalModels

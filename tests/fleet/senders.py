@@ -50,7 +50,7 @@ def update_of(
     told: RoundAnnouncement, device: str, change: dict[str, Floats], samples: int
 ) -> tuple[UpdateHeader, bytes]:
     """As it is sent."""
-    blob = update_encoding.pack(code(change, Coding(told.config.encoding.dtype)))
+    blob = update_encoding.pack(code(change, Coding("int8")))
     norm = float(np.sqrt(sum(float((v.astype(np.float64) ** 2).sum()) for v in change.values())))
     return UpdateHeader(
         device, told.round, told.id, told.base.hash, samples, 0.5, norm, len(blob), "0" * 64

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.domain.federated.messages import RoundAnnouncement
+from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement, RoundSettings
 from edged.domain.federated.round_orders import TrainRound
-from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.domain.stream.sample import Window
 from edged.domain.training.weight_deltas import Coding, code, fingerprint
 from edged.mqtt import weight_encoding
-from edged.trainer.fleet_training import CarriedState, RoundContribution, RoundTrainer
-from edged.trainer.fleet_update import FleetUpdateTrainer
+from edged.trainer.fleet_rounds import FleetUpdateTrainer, RoundContribution, RoundTrainer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edged.domain.protocols import Engine
+
+    Weights = Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
 
 MODEL = {"w": np.ones((2, 3), np.float32)}
 
@@ -33,8 +35,8 @@ class Ten:
     def measure(self, _engine: Engine) -> None:
         return None
 
-    def parameters(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
-        return MODEL
+    def completed(self, base: Weights) -> Weights:
+        return base
 
     def last_seq(self) -> int:
         return 10
@@ -44,23 +46,22 @@ class Moving(RoundTrainer):
     """Trains nothing: it notes what it is given, and hands on one more of each."""
 
     def __init__(self) -> None:
-        self.given: list[CarriedState] = []
+        self.given: list[Weights] = []
         self.drawn: list[int] = []
 
     def train_round(self, *args: Any, rng: np.random.Generator, **_: Any) -> RoundContribution:
-        carried: CarriedState = args[2]
-        self.given.append(carried)
+        residual: Weights = args[2]
+        self.given.append(residual)
         self.drawn.append(int(rng.integers(2**62)))
-        more = {"w": carried.moved.get("w", np.zeros((2, 3), np.float32)) + np.float32(1)}
-        coded = code(MODEL, Coding("float32"))
-        return RoundContribution(coded, CarriedState(more, {}, more), 10, 1, 1.0, 1.0, None, None)
+        more = {"w": residual.get("w", np.zeros((2, 3), np.float32)) + np.float32(1)}
+        return RoundContribution(code(MODEL, Coding("int8")), more, 10, 1, 1.0, 1.0, None, None)
 
 
 def announced_model(folder: Path) -> tuple[RoundAnnouncement, Path]:
     model = folder / "model"
     model.write_bytes(weight_encoding.pack(MODEL))
     base = BaseModelInfo(fingerprint(MODEL), model.stat().st_size, 1)
-    settings = RoundSettings(dynamic=0.1)
+    settings = RoundSettings()
     return RoundAnnouncement(
         "plant", 1, "0" * 32, "open", "b" * 64, base, 1.0, 2e9, 0.0, None, settings
     ), model
@@ -74,10 +75,9 @@ def test_what_is_carried_survives_a_restart(tmp_path: Path) -> None:
         part = FleetUpdateTrainer("d", tmp_path / "state", participant, Ten(), 1 << 20)
         assert part.contribute(TrainRound(run, announced, model, seconds=60.0)).samples == 10
         given += participant.given
-    assert given[0] == CarriedState()
-    for count, carried in enumerate(given[1:], 1):
-        assert carried.moved["w"].tolist() == carried.residual["w"].tolist() == [[float(count)] * 3] * 2
-        assert carried.personal == {}
+    assert given[0] == {}
+    for count, residual in enumerate(given[1:], 1):
+        assert residual["w"].tolist() == [[float(count)] * 3] * 2
 
 
 def test_only_a_simulation_draws_the_same_again(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from edged.domain.federated.messages import (
     UpdateHeader,
 )
 from edged.errors import EdgedError, RejectedUpdateError
-from edged.fleet.rules.selection import why_not
+from edged.fleet.coordinator.devices import why_not
 from edged.logs import get_logger
 from edged.mqtt.client.message import ReceivedMessage
 from edged_flower.nodes import AbsenceBackoff, NodeNames

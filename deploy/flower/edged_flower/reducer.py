@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
-    from edged.fleet.coordinator.aggregation import ReducerOf
+    from edged.fleet.coordinator.models import ReducerOf
     from edged.fleet.rules.aggregation import AdmittedUpdate
     from edged.fleet.rules.layout import Layout
 
@@ -36,11 +36,8 @@ def reducers() -> ReducerOf:
 
 
 def reducer_of(config: CoordinatorConfig, base: Weights, number: int, memory: Memory) -> Strategy:
-    """Make the reducer of round `number`; mu of FedProx is what devices are told."""
-    options = dict(config.reduce.options)
-    if config.reduce.strategy == "FedProx":
-        options["proximal_mu"] = config.train.proximal
-    return Strategy(config.reduce.strategy, options, base, number, memory)
+    """Make the reducer of round `number`."""
+    return Strategy(config.reduce.strategy, config.reduce.options, base, number, memory)
 
 
 class Strategy:

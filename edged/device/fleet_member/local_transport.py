@@ -22,7 +22,8 @@ from edged.mqtt.client.message import ReceivedMessage
 
 if TYPE_CHECKING:
     from edged.config import FleetConfig
-    from edged.device.fleet_member.protocols import MemberHost, RoundWork
+    from edged.device.fleet_member.member import MemberHost
+    from edged.device.fleet_member.round_executor import RoundExecutor
     from edged.domain.events import Event
 
     Sink = Callable[[ReceivedMessage], None]
@@ -36,7 +37,9 @@ class LocalTransport(Listener):
 
     connected = True
 
-    def __init__(self, config: FleetConfig, topics: FleetTopics, work: RoundWork, host: MemberHost) -> None:
+    def __init__(
+        self, config: FleetConfig, topics: FleetTopics, work: RoundExecutor, host: MemberHost
+    ) -> None:
         self._config, self._topics = config, topics
         self._work, self._host = work, host
         self._lock = threading.Lock()
@@ -160,8 +163,8 @@ class LocalTransport(Listener):
         return None
 
     def _reports(self, announced: RoundAnnouncement) -> None:
-        if not self._config.report or not announced.config.evaluate:
-            raise RefusedError("no report is made: it is not wanted, or fleet.report is false", where="round")
+        if not announced.config.evaluate:
+            raise RefusedError("no report is made: the round does not ask for one", where="round")
         if self._host.record.judged == announced.base.hash:
             raise RefusedError("this device has tried the model before", where="round")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,19 +47,14 @@ from edged.signing import AgreementKey, decrypt, encrypt, keystream
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.config import FleetConfig
-    from edged.device.fleet_member.protocols import FleetTransport
-    from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
+    from edged.device.fleet_member.transports import FleetTransport
+    from edged.domain.federated.messages import FleetTopics, RoundAnnouncement, RoundSettings
     from edged.domain.federated.round_orders import KeptUpdate
-    from edged.domain.federated.settings import RoundSettings
     from edged.storage.models.fleet_models import FleetModels
     from edged.storage.models.sent_updates import SentUpdates
 
     Ring = NDArray[np.uint64]
-    Floats = NDArray[np.float32]
     Doubles = NDArray[np.float64]
-
-KEPT_SUMS = 7  # rounds of which a device still has its sums when its next update is kept
 
 
 @dataclass
@@ -74,16 +69,15 @@ class RoundMasks:
 
     def __post_init__(self) -> None:
         self.count = 0
-        self.counted = ""  # the round whose statistics of this device are in the sum already
         self._peers: dict[str, bytes] = {}
         self._own: tuple[bytes, bytes] = (b"", b"")
         self._held: dict[str, tuple[bytes, bytes]] | None = None  # shares of each with whom it masks
         self._shared = self._answered = b""
         self._answered_request: bytes | None = None  # the request for shares that was answered
 
-    def join(self, rounds: Sequence[str] = ()) -> bytes:
-        """The message with the device's public keys, and the ids of `rounds` whose statistics it keeps."""
-        return packed(self.token, {self.name: self.cipher.public + self.mask.public}, rounds=rounds)
+    def join(self) -> bytes:
+        """The message with the device's public keys."""
+        return packed(self.token, {self.name: self.cipher.public + self.mask.public})
 
     def share(self, roster: bytes) -> bytes:
         """The message with encrypted shares for each neighbour of a roster, the same for all calls.
@@ -96,7 +90,6 @@ class RoundMasks:
         if self.name in keys or len(keys) + 1 < FEWEST:
             raise RejectedUpdateError("masks", f"{len(keys)} neighbours, at least {FEWEST - 1} are needed")
         self.count, self._peers = max(line.count, len(keys) + 1), keys
-        self.counted = next(iter(line.rounds), "")
         seeds, privates = (split_secret(part, (self.name, *keys)) for part in (self.seed, self.mask.private))
         self._own = seeds[self.name], privates[self.name]
         bodies = {n: self._sealed(n, seeds[n] + privates[n]) for n in keys}
@@ -198,10 +191,8 @@ class MaskedUpdate:
 class MaskedRounds:
     """Takes part in the masks of the round that is open, on the thread of its member."""
 
-    def __init__(
-        self, device: str, config: FleetConfig, topics: FleetTopics, transport: FleetTransport
-    ) -> None:
-        self._device, self._config, self._topics, self._transport = device, config, topics, transport
+    def __init__(self, device: str, topics: FleetTopics, transport: FleetTransport) -> None:
+        self._device, self._topics, self._transport = device, topics, transport
         self._transferred = 0
         self.drop()
 
@@ -223,14 +214,12 @@ class MaskedRounds:
         if self._round is not None and (announced.id != self._round.id or announced.state != "open"):
             self.drop()
 
-    def join(self, announced: RoundAnnouncement, now: float, updates: SentUpdates[KeptUpdate]) -> None:
+    def join(self, announced: RoundAnnouncement, now: float) -> None:
         """Tell the coordinator the device's keys, while it trains; once."""
         if self._round is None or self._round.id != announced.id:
             self.drop()
             self._round, self._masks = announced, RoundMasks(self._device, announced.id)
-            sums = announced.config.statistics is not None
-            rounds = [sent.about.id for sent in updates.all()] if sums else []
-            self._say(JOIN, self._masks.join(rounds[:KEPT_SUMS]), now)
+            self._say(JOIN, self._masks.join(), now)
 
     def trained(self, number: int, about: KeptUpdate) -> None:
         """The update of the round is kept under `number`."""
@@ -267,9 +256,7 @@ class MaskedRounds:
         if said is not None and said.at <= now and self._transport.connected:
             self._publish(said.topic, said.payload)
             said.sendings += 1
-            said.at = now + pause_before(
-                said.sendings, self._config.resend, self._config.spread, random.random()
-            )
+            said.at = now + pause_before(said.sendings, random.random())
         masks, kept, announced = self._masks, self._kept, self._round
         if masks is None or kept is None or announced is None or not masks.ready or self._sent:
             return None
@@ -279,22 +266,7 @@ class MaskedRounds:
         self._sent = True  # before anything may fail: the masks are for one vector alone
         base = fleet_model(model, announced.base.hash, MAX_BYTES)
         vector = vector_of(announced.config, sent.blob, kept[1].samples, base)
-        if masks.counted:
-            vector = vector - self._counted(announced, masks.counted, updates, base)
         return MaskedUpdate(*kept, update_encoding.pack_masked(masks.masked(vector)))
-
-    def _counted(
-        self,
-        announced: RoundAnnouncement,
-        token: str,
-        updates: SentUpdates[KeptUpdate],
-        base: Mapping[str, Floats],
-    ) -> Doubles:
-        """What the device has added to the sum before, in the round with this id."""
-        for sent in updates.all():
-            if sent.about.id == token and announced.config.statistics is not None:
-                return vector_of(announced.config, sent.blob, sent.about.samples, base)
-        raise RefusedError("what this device has added to the sum before is kept no longer", where="masks")
 
     def _say(self, step: str, payload: bytes, now: float) -> None:
         if self._round is not None:
@@ -311,10 +283,8 @@ class MaskedRounds:
 def vector_of(
     config: RoundSettings, blob: bytes, samples: int, base: Mapping[str, NDArray[np.float32]]
 ) -> Doubles:
-    """What a kept update adds to the sum: weighed by its samples, and that weight last; or its statistics."""
+    """What a kept update adds to the sum: weighed by its samples, and that weight last."""
     most = config.masks.max_samples if config.masks is not None else samples
-    if config.statistics is not None:
-        return update_encoding.unpack_sums(blob) * min(1.0, most / samples)
     weight = min(samples, most) / most
     change = flat(decode(update_encoding.unpack(blob)), {name: value.shape for name, value in base.items()})
     return np.append(weight * change, weight)

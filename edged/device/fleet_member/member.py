@@ -9,14 +9,14 @@ import queue
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from edged import signing
 from edged.device.fleet_member.masked_rounds import MaskedRounds
-from edged.device.fleet_member.round_jobs import RoundJobs
-from edged.device.fleet_member.update_sender import UpdateSender
+from edged.device.fleet_member.traffic import ModelFetcher, UpdateSender
+from edged.device.learning.trainer_slot import StoppedRunError
 from edged.domain.events import (
     FleetAccepted,
     FleetDeclined,
@@ -25,19 +25,17 @@ from edged.domain.events import (
     FleetRefused,
     FleetTrained,
 )
-from edged.domain.federated.audience import BUDGET_USED, DAY_SECONDS, Audience, DeviceFacts, outside
 from edged.domain.federated.messages import (
+    LARGEST_MODEL,
     STOPPED,
     DeviceState,
     Evaluation,
     FleetTopics,
-    Mixed,
     RoundAnnouncement,
-    joined,
+    RoundSettings,
 )
-from edged.domain.federated.participation import DeviceRules, disagreement, stranger, terms
+from edged.domain.federated.participation import BUDGET_USED, DAY_SECONDS, stranger
 from edged.domain.federated.round_orders import KeptUpdate
-from edged.domain.federated.settings import RoundSettings
 from edged.errors import CorruptError, EdgedError, RefusedError, RejectedUpdateError, StorageError
 from edged.logs import get_logger
 from edged.storage.models.fleet_models import FleetModels
@@ -46,21 +44,39 @@ from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import FleetConfig
-    from edged.device.fleet_member.protocols import FleetTransport, MemberHost, RoundWork
+    from edged.device.fleet_member.round_executor import RoundExecutor
+    from edged.device.fleet_member.transports import FleetTransport
     from edged.domain.events import Event
     from edged.domain.federated.participation import MembershipRecord
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult
-    from edged.domain.federated.settings import BaseModelInfo
     from edged.mqtt.client.message import ReceivedMessage
 
+R = TypeVar("R")
 Fields = dict[str, Any]
 
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 30.0  # until something that has failed is tried again
 TRIES = 3
-SILENT_SECONDS = 60.0  # without a part of a model that is still missing, until it is requested again
+STATE_SECONDS = 60.0  # between two messages on the device's state; changes are published at once
 
 log = get_logger("edged.member")
+
+
+class MemberHost(Protocol):
+    """The device that a member runs on; see `DeviceHost`."""
+
+    @property
+    def record(self) -> MembershipRecord:
+        """The membership record as it was last stored; may be read from any thread."""
+
+    def store(self, record: MembershipRecord) -> None:
+        """Store the membership record durably; raises StorageError when the disk refuses."""
+
+    def between_runs(self, job: Callable[[], None]) -> None:
+        """Call `job` on another thread as soon as no training run is in progress."""
+
+    def event(self, event: Event) -> None:
+        """Report an event of the contract."""
 
 
 class Member:
@@ -76,7 +92,7 @@ class Member:
         *,
         topics: FleetTopics,
         transport: FleetTransport,
-        work: RoundWork,
+        work: RoundExecutor,
         host: MemberHost,
         state: Path,
         clock: Clock,
@@ -85,21 +101,12 @@ class Member:
         self._transport, self._work, self._host, self._clock = transport, work, host, clock
         self._models = FleetModels(state)
         self._record = host.record
-        self._own = DeviceRules(
-            clip_norm=config.clip_norm,
-            noise=config.noise,
-            personal=tuple(config.personal),
-            epsilon=config.epsilon,
-            delta=config.delta,
-            masked=config.masked,
-        )
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._round: RoundAnnouncement | None = None
         self._updates = SentUpdates(state, KeptUpdate, ROUNDS)
-        self._sender = UpdateSender(device, config, topics, transport, self._updates)
-        self._masks = MaskedRounds(device, config, topics, transport)
+        self._sender = UpdateSender(device, topics, transport, self._updates)
+        self._masks = MaskedRounds(device, topics, transport)
         self._fetcher = ModelFetcher(topics, transport)
-        self._jobs = RoundJobs(self._queue, self._failed)
         self._busy = self._hears_peers = False
         self._failures: dict[str, int] = {}
         self._not_before = 0.0
@@ -114,8 +121,7 @@ class Member:
 
         Call it before the session is started.
         """
-        for pattern in self._topics.rounds:
-            self._transport.follow(pattern, self._receive_round)
+        self._transport.follow(self._topics.round, self._receive_round)
         self._transport.follow(self._topics.ack("+"), self._receive_receipts)
         self._queue.put(self._resume)
         self._thread.start()
@@ -174,7 +180,7 @@ class Member:
         self._publish_state()
 
     def _store(self) -> None:
-        """Store the record: nothing is sent before it is known durably what it has cost."""
+        """Store the record if it has changed."""
         if self._record != self._host.record:
             self._host.store(self._record)
 
@@ -186,14 +192,14 @@ class Member:
         """Resume sending updates that have no receipt yet: of each round the newest."""
         record = self._record
         for pending in self._sender.resume(record.settled, self._clock.monotonic()):
-            record = record.trained(pending.number, pending.about)
+            record = record.trained(pending.about)
         self._change(record)
 
     def _join_masks(self, announced: RoundAnnouncement) -> None:
         if not self._hears_peers:  # only then: rules of a broker may not know the topic
             self._transport.follow(self._topics.peers("+", self._device, "+"), self._receive_peers)
             self._hears_peers = True
-        self._masks.join(announced, self._clock.monotonic(), self._updates)
+        self._masks.join(announced, self._clock.monotonic())
 
     def _mask(self, topic: str, payload: bytes) -> None:
         try:
@@ -210,7 +216,6 @@ class Member:
             self._leave_masks(problem)
             return
         if made is not None:
-            self._change(self._record.masked(made.about))
             window = self._round.window if self._round is not None else 0.0
             self._sender.add(made.number, made.about, now + window * random.random(), made.blob)
 
@@ -229,10 +234,6 @@ class Member:
             log.warning("fleet_round_not_ours", reason=strange)
             self._round = None
             return
-        if not self._is_for_this(announced):
-            if self._round is not None and self._round.group == announced.group:
-                self._round = None  # this device belongs to another group now
-            return
         if self._config.keys and announced.opened < self._record.opened:
             log.warning("fleet_round_old", round=announced.round, remedy="a signed message was sent again")
             return
@@ -241,31 +242,16 @@ class Member:
         self._round, self._not_before = announced, 0.0
         self._masks.follow(announced)
 
-    def _is_for_this(self, announced: RoundAnnouncement) -> bool:
-        state = self._work.state()
-        facts = DeviceFacts(self._device, state.tags, state.arch, state.version)
-        return (announced.audience or Audience()).includes(facts)
-
-    @property
-    def _audience(self) -> Audience:
-        return (self._round.audience if self._round is not None else None) or Audience()
-
-    def _pause_reason(self) -> str:
-        """Return why the device neither trains nor fetches for the fleet now; empty where it does."""
-        if (hours := self._audience.hours) is not None:
-            away = outside(hours, self._clock.now(), self._work.state().offset)
-            if away:
-                return away
-        return BUDGET_USED if self._budget_used() else ""
-
     def _left(self) -> float:
-        return self._record.left(self._audience.daily_bytes, int(self._clock.now() // DAY_SECONDS))
+        """Bytes that the device may still fetch and send for the fleet today."""
+        budget = 0 if self._round is None else self._round.daily_bytes
+        return self._record.left(budget, int(self._clock.now() // DAY_SECONDS))
 
     def _budget_used(self, needed: int = 1) -> bool:
         return self._left() < needed
 
     def _transferred(self, size: int) -> None:
-        if size and self._audience.daily_bytes:
+        if size and self._round is not None and self._round.daily_bytes:
             self._change(self._record.transferred(size, int(self._clock.now() // DAY_SECONDS)))
 
     def _decide(self) -> None:
@@ -274,7 +260,7 @@ class Member:
             announced is None
             or self._busy
             or self._clock.monotonic() < self._not_before
-            or self._pause_reason()
+            or self._budget_used()
         ):
             return
         trains, judges = self._trains(announced), self._judges(announced)
@@ -300,10 +286,9 @@ class Member:
     def _judges(self, announced: RoundAnnouncement) -> bool:
         """Return whether to judge the round's model: that of a closed round is for the devices it names."""
         named = announced.state != "closed" or announced.names(self._device)
-        wanted = self._config.adopt or (self._config.report and announced.config.evaluate)
         digest = announced.base.hash
         new = digest != self._record.judged and self._failures.get(digest, 0) < TRIES
-        return named and wanted and new
+        return named and new
 
     def _willing(self, announced: RoundAnnouncement) -> bool:
         reason = self._why_not(announced.config)
@@ -320,48 +305,54 @@ class Member:
     def _why_not(self, config: RoundSettings) -> str:
         if not self._config.train:
             return "it does not train in rounds: fleet.train is false"
-        if paused := self._pause_reason():
-            return paused
-        new = self._work.new_samples(self._record.consumed)
-        if new < self._config.min_new_samples:
-            return f"too few new labelled samples: {self._config.min_new_samples} needed"
-        return self._disagrees(config) or self._work.why_not()
-
-    def _disagrees(self, config: RoundSettings) -> str:
-        """Why the device cannot take part on the round's terms, in words."""
-        own = self._own
+        if self._budget_used():
+            return BUDGET_USED
+        if self._work.new_samples(self._record.consumed) == 0:
+            return "too few new labelled samples: at least 1 needed"
+        if self._config.masked and config.masks is None:
+            return "privacy: fleet.masked is set here, and updates of this round come without masks"
         if config.masks is not None and not signing.available():
             return 'masks need the package cryptography: pip install "edged[signing]"'
-        if (reason := disagreement(config, own)) and self._round is not None:
-            return reason
-        if own.epsilon is not None:
-            return self._record.ledger.refusal(terms(config, own).noise, own.epsilon, own.delta) or ""
-        return ""
+        return self._work.why_not()
 
     # ---- training and judging, between two training runs -----------------------------------
 
     def _start_training(self, announced: RoundAnnouncement, model: Path) -> None:
-        own = replace(announced, config=terms(announced.config, self._own))
-        if own.config.masks is not None:
+        if announced.config.masks is not None:
             self._join_masks(announced)
-        self._busy = True
-        self._host.between_runs(
-            lambda: self._jobs.run(lambda: self._work.train(own, model), self._trained, own.id)
-        )
+        self._run(lambda: self._work.train(announced, model), self._trained, announced.id)
 
     def _start_judging(self, announced: RoundAnnouncement, model: Path) -> None:
-        own = replace(announced, config=terms(announced.config, self._own))
         before = self._record.judged
         path = self._models.path(before)
         standing = None if path is None else (before, path)
-        self._busy = True
-        self._host.between_runs(
-            lambda: self._jobs.run(
-                lambda: self._work.evaluate(own, model, standing),
-                lambda found: self._judged(own, found),
-                own.base.hash,
-            )
+        self._run(
+            lambda: self._work.evaluate(announced, model, standing),
+            lambda found: self._judged(announced, found),
+            announced.base.hash,
         )
+
+    def _run(self, work: Callable[[], R], done: Callable[[R], None], blamed: str) -> None:
+        """Have `work` called between two training runs, and `done` with its result on the member's thread.
+
+        `blamed` names the round or the model that an error is counted against. A run that was stopped, or an
+        error that no part of edged raises by design, counts against neither.
+        """
+
+        def job() -> None:
+            try:
+                found = work()
+            except EdgedError as error:
+                problem = None if isinstance(error, StoppedRunError) else error
+                self._queue.put(lambda: self._failed(blamed, problem))
+            except BaseException:
+                self._queue.put(lambda: self._failed(blamed, None))
+                raise
+            else:
+                self._queue.put(lambda: done(found))
+
+        self._busy = True
+        self._host.between_runs(job)
 
     def _failed(self, name: str, problem: EdgedError | None) -> None:
         """A job has ended without a result; without a problem nothing is to blame."""
@@ -384,7 +375,7 @@ class Member:
         self._sender.add(number, about, self._clock.monotonic() + window * random.random())
         self._masks.trained(number, about)
         self._event(FleetTrained(about.round, found.samples, found.steps, found.bytes, found.norm))
-        self._change(self._record.trained(number, about))
+        self._change(self._record.trained(about))
 
     def _acknowledge(self, payload: bytes) -> None:
         for update, refused in self._sender.acknowledge(payload):
@@ -396,7 +387,7 @@ class Member:
 
     def _fetch(self, announced: RoundAnnouncement) -> None:
         base = announced.base
-        if base.bytes <= self._config.max_bytes:
+        if base.bytes <= LARGEST_MODEL:
             if self._budget_used(base.bytes):
                 self._decline(
                     announced, f"its model has {base.bytes} bytes, more than today's budget has left"
@@ -405,7 +396,7 @@ class Member:
             self._fetcher.request(base, self._clock.monotonic(), self._receive_part)
             return
         self._failures[base.hash] = self._failures[announced.id] = TRIES
-        reason = f"its model has {base.bytes} bytes, fleet.max_bytes is {self._config.max_bytes}"
+        reason = f"its model has {base.bytes} bytes, at most {LARGEST_MODEL} are taken"
         self._event(FleetFailed(announced.round, reason))
 
     def _add_part(self, topic: str, payload: bytes) -> None:
@@ -418,15 +409,13 @@ class Member:
     def _judged(self, announced: RoundAnnouncement, found: FleetModelResult) -> None:
         self._busy = False
         self._publish_state()
-        share, taken, reason = found.share, found.taken, found.reason
-        self._event(FleetModelJudged(announced.round, announced.base.hash, share, taken, reason))
-        before, model, mixed = found.before, found.model, found.mixed
-        if self._config.report and announced.config.evaluate and before is not None and model is not None:
+        taken, reason = found.taken, found.reason
+        self._event(FleetModelJudged(announced.round, announced.base.hash, taken, reason))
+        before, model = found.before, found.model
+        if announced.config.evaluate and before is not None and model is not None:
             report = Evaluation(
                 self._device, announced.round, announced.id, announced.base.hash,
-                found.samples_judged, before, model, found.standing,
-                None if mixed is None or share is None else Mixed(share, mixed.loss, mixed.metric),
-                taken, reason[:900],
+                found.samples_judged, before, model, found.standing, taken, reason[:900],
             )  # fmt: skip
             self._transport.publish(self._topics.evaluation(announced.round, self._device), report.payload())
         self._change(self._record.tried(announced.base.hash, taken=taken))
@@ -448,7 +437,7 @@ class Member:
         if fields["ready"] and self._busy:
             fields["idle"] = False
         at, published = self._published
-        if fields == published and now - at < self._config.state_every:
+        if fields == published and now - at < STATE_SECONDS:
             return
         samples = self._work.new_samples(record.consumed)
         state = DeviceState(device=self._device, at=self._clock.now(), samples=samples, **fields)
@@ -458,50 +447,3 @@ class Member:
     def _event(self, event: Event) -> None:
         log.info(event.name, **event.to_json())
         self._host.event(event)
-
-
-class ModelFetcher:
-    """Fetches the models of a fleet, one at a time."""
-
-    def __init__(self, topics: FleetTopics, transport: FleetTransport) -> None:
-        self._topics, self._transport = topics, transport
-        self._base: BaseModelInfo | None = None
-        self._pattern = ""
-        self._parts: dict[int, bytes] = {}
-        self._since = 0.0
-
-    def request(self, base: BaseModelInfo, now: float, sink: Callable[[ReceivedMessage], None]) -> None:
-        """Request this model and no other; request it again if its parts do not come.
-
-        `sink` gets each part, on the network thread, and hands it to `add` on the member's.
-        """
-        if self._base == base and now - self._since <= SILENT_SECONDS:
-            return
-        other = self._base is not None
-        self.close()
-        if other:
-            return  # the broker must have heard of the end before it keeps sending what it has
-        self._base, self._pattern, self._since = base, self._topics.model(base.hash, "+"), now
-        self._transport.follow(self._pattern, sink)
-
-    def add(self, topic: str, payload: bytes, now: float) -> bytes | None:
-        """Add a part that came; return the complete model with the last one.
-
-        Raises RejectedUpdateError when the parts together are not as large as was announced.
-        """
-        *_, digest, number = topic.split("/")
-        base = self._base
-        if base is None or base.hash != digest or not number.isdecimal() or int(number) >= base.parts:
-            return None
-        self._parts[int(number)], self._since = payload, now
-        if len(self._parts) < base.parts:
-            return None
-        parts = [self._parts[n] for n in range(base.parts)]
-        self.close()
-        return joined(parts, base)
-
-    def close(self) -> None:
-        """Unsubscribe and drop the received parts."""
-        if self._base is not None:
-            self._transport.leave(self._pattern)
-        self._base, self._parts = None, {}

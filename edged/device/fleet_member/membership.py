@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from edged.device.events import Extension
 from edged.device.fleet_member.local_transport import LocalTransport
 from edged.device.fleet_member.member import Member
-from edged.device.fleet_member.mqtt_transport import MqttTransport
 from edged.device.fleet_member.round_executor import RoundExecutor
-from edged.device.fleet_member.signed_transport import SignedTransport
+from edged.device.fleet_member.transports import MqttTransport, SignedTransport
 from edged.domain.federated.messages import FleetTopics
 from edged.domain.federated.participation import MembershipRecord
 from edged.signing import Keys
@@ -18,7 +17,7 @@ from edged.signing import Keys
 if TYPE_CHECKING:
     from edged.config.fleet import FleetConfig
     from edged.device.events import Events
-    from edged.device.fleet_member.protocols import FleetTransport
+    from edged.device.fleet_member.transports import FleetTransport
     from edged.device.learning.worker import TrainingWorker
     from edged.device.live_pipeline import LivePipeline
     from edged.domain.events import Event

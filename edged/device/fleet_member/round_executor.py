@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edged import __version__
-from edged.device.fleet_member.protocols import Condition
 from edged.domain.federated.round_orders import TrainRound, TryFleetModel
 from edged.domain.training.training_run import RunCause, RunEnd
 from edged.errors import EdgedError
@@ -29,10 +27,22 @@ FRESH_SECONDS = 30.0  # that it is remembered which bundle trains
 CHARGED = 50.0  # percent of a battery from which on it counts as charged, where no guard says
 
 
-class RoundExecutor:
-    """Trains in rounds and judges the fleet's models; see `protocols.RoundWork`.
+@dataclass(frozen=True)
+class Condition:
+    """How a device is: its version, and the fields of `DeviceState` of these names."""
 
-    The trainer of `pipeline` trains and judges, its rollout brings the fleet's model into service.
+    version: str
+    idle: bool
+    charged: bool
+    cool: bool
+    tags: tuple[str, ...] = ()
+
+
+class RoundExecutor:
+    """Trains in rounds and judges the fleet's models.
+
+    The trainer of `pipeline` trains and judges, its rollout brings the fleet's model into service. `train`
+    and `evaluate` take long; the member calls them within `MemberHost.between_runs`.
     """
 
     def __init__(self, pipeline: Pipeline, fleet: FleetConfig, bundles: ActiveBundle) -> None:
@@ -67,8 +77,6 @@ class RoundExecutor:
             charged=now.on_battery is not True or (now.battery_percent or 0.0) >= least,
             cool=not hot and not now.board,
             tags=tuple(self._fleet.tags),
-            arch=platform.machine(),
-            offset=round(time.localtime(self._clock.now()).tm_gmtoff / 60),
         )
 
     def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
@@ -89,6 +97,7 @@ class RoundExecutor:
     ) -> FleetModelResult:
         """Evaluate the fleet's model on the device's holdout, and serve it if the gate accepts it.
 
+        `standing` is fingerprint and file of the fleet's model that was judged before, where it is kept.
         Raises EdgedError when the trainer fails or is stopped; see `TrainerClient.run`.
         """
         digest, path = standing or (None, None)
@@ -99,8 +108,7 @@ class RoundExecutor:
             hash=announced.base.hash,
             standing=path,
             standing_hash=digest,
-            personal=announced.config.personal,
-            adopt=self._fleet.adopt,
+            adopt=not self._pipeline.config.model.keys,  # the models of a fleet bear no signature
         )
         result = self._run(order)
         taken, reason = self._decided(result)
@@ -114,13 +122,9 @@ class RoundExecutor:
             if served is not None:
                 self._pipeline.record_champion(served.version)
             return served is not None, "; ".join(judged.verdict.reasons)
-        if result.share == 0.0:
-            return False, "the device's own weights do better on its holdout"
         if result.serves:
             return True, "it serves already"
-        if not self._fleet.adopt:
-            return False, "fleet.adopt is false, or model.keys is set"
-        return False, "there is no holdout to choose by"
+        return False, "model.keys is set, and models of a fleet bear no signature"
 
     def _start(self, kind: str, announced: RoundAnnouncement) -> int:
         cause = RunCause(round=announced.round, id=announced.id)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from edged.config import WebConfig
-    from edged.config.fleet import FleetConfig
     from edged.device.fleet_member.local_transport import LocalTransport
     from edged.device.reports import Report
     from edged.device.web.front import WebParts
@@ -99,7 +98,7 @@ class Site:
             hosts=_hosts(config),
             addresses=not config.is_local,
             refused=refused,
-            more=_round_routes(parts.transport, device.fleet, access),
+            more=_round_routes(parts.transport, access),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -256,10 +255,10 @@ def _hosts(config: WebConfig) -> set[str]:
     return {*LOCAL_HOSTS, *listen, *config.allowed_hosts}
 
 
-def _round_routes(transport: LocalTransport | None, fleet: FleetConfig | None, access: Access) -> list[Route]:
+def _round_routes(transport: LocalTransport | None, access: Access) -> list[Route]:
     """Return the routes for rounds of a fleet; their module is only imported for a fleet."""
-    if transport is None or fleet is None:
+    if transport is None:
         return []
     from edged.device.web.api.fleet_rounds import RoundEndpoints
 
-    return RoundEndpoints(transport, fleet.max_bytes).routes(access)
+    return RoundEndpoints(transport).routes(access)

@@ -20,7 +20,6 @@ from edged.domain.json_fields import (
     MALFORMED,
     Count,
     JsonFields,
-    ShortTexts,
     Token,
     read_dataclass,
     read_object,
@@ -41,7 +40,6 @@ class Named:
     id: Token  # of the round
     names: Annotated[tuple[str, ...], JsonFields.names]
     count: Count = 0  # with a roster: devices of the round
-    rounds: ShortTexts = ()  # whose statistics the device keeps; with a roster, that which counts already
 
 
 @dataclass(frozen=True)
@@ -72,9 +70,9 @@ def share_purpose(token: str, sender: str) -> bytes:
     return f"edged share {token} {sender} ".encode()
 
 
-def packed(token: str, bodies: Mapping[str, bytes], count: int = 0, rounds: Sequence[str] = ()) -> bytes:
+def packed(token: str, bodies: Mapping[str, bytes], count: int = 0) -> bytes:
     """Bytes of equal length for some devices."""
-    header = {"id": token, "names": list(bodies), "count": count, "rounds": list(rounds)}
+    header = {"id": token, "names": list(bodies), "count": count}
     line = json.dumps(header, separators=(",", ":")).encode()
     return line + b"\n" + b"".join(bodies.values())
 

@@ -10,18 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import (
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from edged.domain.federated.audience import Audience, DeviceFacts
 from edged.domain.federated.mask_messages import STEPS
-from edged.domain.federated.settings import BaseModelInfo, Parts, RoundSettings, read_settings
 from edged.domain.json_fields import (
     MALFORMED,
     NAME,
@@ -51,7 +45,50 @@ PART_BYTES = 120 * 1024
 
 LONGEST_LINE = 8 * 1024
 LARGEST_JSON = 1024**2
+LARGEST_MODEL = 64 * 1024**2
+"""Bytes of a fleet's model as it is sent; devices take no larger one."""
+
 MOST_ROUNDS = 2**31
+
+MOST_PARTS = 9 * 1024
+Parts = Annotated[int, partial(JsonFields.count, least=1, most=MOST_PARTS)]
+
+
+@dataclass(frozen=True)
+class BaseModelInfo:
+    """A model of the fleet: the fingerprint of its weights, and the bytes and parts that hold them."""
+
+    hash: Digest
+    bytes: AtLeastOne
+    parts: Parts
+
+
+@dataclass(frozen=True)
+class MaskSettings:
+    """How an update becomes a part of a sum: times its share of `max_samples`, at most 1."""
+
+    max_samples: AtLeastOne
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How devices train in a round; `epochs` or `steps`, the other one is None."""
+
+    epochs: AtLeastOne | None = 1
+    steps: AtLeastOne | None = None
+    learning_rate: NotNegative = 1e-3
+    batch_size: AtLeastOne = 32
+    clip_norm: NotNegative = 1.0  # largest L2 norm of the whole update
+    evaluate: bool = True  # whether devices report how good the base is for them
+    masks: MaskSettings | None = None  # updates come under masks, so that only their sum is known
+
+
+def _read_settings(values: JsonFields, name: str) -> RoundSettings:
+    """Return the settings in a field of an announcement: with epochs or steps, not with both."""
+    found = read_dataclass(RoundSettings, values.inner(name))
+    if (found.epochs is None) == (found.steps is None):
+        raise values.inner(name).wrong("epochs", "either epochs or steps")
+    return found
 
 
 @dataclass(frozen=True)
@@ -64,7 +101,6 @@ class FleetTopics:
 
     fleet: str
     root: str = "edged"
-    group: str = ""  # whose rounds `round` names; the fleet's own when empty
 
     def __post_init__(self) -> None:
         if NAME.fullmatch(self.fleet) is None:
@@ -78,17 +114,12 @@ class FleetTopics:
     @property
     def round(self) -> str:
         """Retained: the round that is under way, or the last one."""
-        return f"{self.base}/round/{self.group}" if self.group else f"{self.base}/round"
-
-    @property
-    def rounds(self) -> tuple[str, str]:
-        """The filters of all rounds: the fleet's, and those of groups with a model of their own."""
-        return f"{self.base}/round", f"{self.base}/round/+"
+        return f"{self.base}/round"
 
     @property
     def status(self) -> str:
         """Retained: what the coordinator is doing, for people."""
-        return f"{self.base}/status/{self.group}" if self.group else f"{self.base}/status"
+        return f"{self.base}/status"
 
     def model(self, digest: str, part: int | str) -> str:
         """Retained: a part of a model; `+` for all."""
@@ -182,14 +213,9 @@ class RoundAnnouncement(FleetMessage):
     deadline: NotNegative
     window: NotNegative  # seconds over which devices spread what they send
     devices: Annotated[tuple[str, ...], JsonFields.names] | None  # those that were chosen; None for all
-    config: Annotated[RoundSettings, read_settings]
+    config: Annotated[RoundSettings, _read_settings]
     seal: ShortText | None = None  # public key to which what devices send is sealed; see `signing.seal`
-    audience: Audience | None = None  # None: all devices, at any time
-
-    @property
-    def group(self) -> str:
-        """The group that it is for; empty for the fleet's own round."""
-        return self.audience.group if self.audience is not None else ""
+    daily_bytes: Count = 0  # that a device may fetch and send a day (UTC); 0: any number
 
     def names(self, device: str) -> bool:
         """Return whether the round has chosen this device."""
@@ -253,10 +279,6 @@ class Receipts(FleetMessage):
     refused: Annotated[Mapping[str, str], _reasons] = field(default_factory=dict)
 
 
-def _text_or_none(values: JsonFields, name: str) -> str:
-    return str(values.optional(name, values.text, ""))
-
-
 STOPPED = "the daemon has stopped"
 """What a device that stops says of itself in `why_not`."""
 
@@ -273,35 +295,19 @@ class DeviceState(FleetMessage):
     version: ShortText
     samples: Count  # labelled ones that are new since it last took part
     ready: bool  # whether it would train if it were chosen, and else what keeps it from that
-    why_not: Annotated[str, _text_or_none]
+    why_not: ShortText
     idle: bool  # it has nothing else to train
     charged: bool  # it has power
     cool: bool  # it is not hot
     last_round: Annotated[int, partial(JsonFields.count, most=MOST_ROUNDS)]  # it sent an update for; 0 before
-    tags: ShortTexts | None = None  # what groups go by
-    arch: ShortText | None = None  # of the processor
-    offset: Annotated[int, partial(JsonFields.count, least=-1440, most=1440)] | None = None  # minutes to UTC
-    model: ShortText | None = None  # fingerprint of the fleet's model that it took last
-
-    @property
-    def facts(self) -> DeviceFacts:
-        """What rules of groups ask about it."""
-        return DeviceFacts(self.device, self.tags or (), self.arch or "", self.version)
+    tags: ShortTexts = ()  # which canaries can be chosen by
+    model: ShortText = ""  # fingerprint of the fleet's model that it took last
 
 
 @dataclass(frozen=True)
 class Quality:
     """Loss and the task's metric on the holdout of a device."""
 
-    loss: Number
-    metric: Number
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """The model of the fleet mixed with the device's own: the share of the former that is best there."""
-
-    share: Annotated[float, partial(JsonFields.number, least=0.0, most=1.0)]
     loss: Number
     metric: Number
 
@@ -324,8 +330,7 @@ class Evaluation(FleetMessage):
     before: Quality  # what the device served before
     model: Annotated[Quality, _read_global]
     standing: Quality | None  # the fleet's model before this one, where the device still has it
-    mixed: Mixed | None  # what came of mixing; None where nothing was tried
-    taken: bool  # whether the device serves it now, mixed or not, and why or why not
+    taken: bool  # whether the device serves it now, and why or why not
     reason: Annotated[str, partial(JsonFields.text, longest=1000)]
 
     def payload(self) -> bytes:

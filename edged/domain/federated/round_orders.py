@@ -28,8 +28,7 @@ class KeptUpdate(Message):
     base: str  # fingerprint of the weights to which it is a difference
     samples: int
     norm: float
-    noise: float  # the multiplier that the privacy ledger is charged with
-    loss: float | None  # on the device's own holdout; None where noise was added to the update
+    loss: float | None  # on the device's own holdout; None without one
     metrics: Mapping[str, float]
     consumed: int  # position in label order up to which samples were there
     masked: bool = False  # whether it leaves the device under masks alone
@@ -37,7 +36,7 @@ class KeptUpdate(Message):
 
 @dataclass(frozen=True)
 class RoundResult(Message):
-    """What a device has given to a round; see `edged.trainer.fleet_training.RoundContribution`."""
+    """What a device has given to a round; see `edged.trainer.fleet_rounds.RoundContribution`."""
 
     run: int
     number: int  # of the kept update
@@ -61,20 +60,18 @@ class FleetModelResult(Message):
     """What a fleet's model is worth on the device's holdout."""
 
     run: int
-    share: float | None  # of the fleet's model in the best mixture; None without a holdout
     samples_judged: int
-    before: Quality | None  # of the own weights, the fleet's model, the one before it, the best mixture
+    before: Quality | None  # of the own weights, the fleet's model, and the one before it
     model: Quality | None
     standing: Quality | None
-    mixed: Quality | None
-    candidate: Candidate | None = None  # the mixture, where it is to be adopted
-    serves: bool = False  # whether the mixture is what serves already
+    candidate: Candidate | None = None  # the model, where it is to be adopted
+    serves: bool = False  # whether the device serves it already
     taken: bool = False  # what the gate has made of it, and why; set by the daemon
     reason: str = ""
 
     def record(self) -> JsonObject:
         """Return what `state.db` holds."""
-        return {"share": self.share, "taken": self.taken, "reason": self.reason}
+        return {"taken": self.taken, "reason": self.reason}
 
 
 # ---- orders ----------------------------------------------------------------------------------
@@ -91,14 +88,13 @@ class TrainRound(TrainingOrder[RoundResult]):
 
 @dataclass(frozen=True)
 class TryFleetModel(TrainingOrder[FleetModelResult]):
-    """Evaluate a fleet's model, and make a candidate of the best mixture with it."""
+    """Evaluate a fleet's model, and make a candidate of it."""
 
     id: str  # of the round
     model: Path
     hash: str  # fingerprint of the model
     standing: Path | None  # the model that the fleet had before, and its fingerprint
     standing_hash: str | None
-    personal: tuple[str, ...]  # patterns of layers that stay the device's own
     adopt: bool  # whether a candidate is wanted
 
 

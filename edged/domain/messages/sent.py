@@ -280,7 +280,7 @@ EVENTS: dict[str, Schema] = {
     "fleet_refused": every(round=COUNT, sendings=COUNT, reason=TEXT),
     "fleet_declined": every(round=COUNT, reason=TEXT),
     "fleet_failed": every(round=or_null(COUNT), reason=TEXT),
-    "fleet_model": every(round=COUNT, model=TEXT, share=or_null(NUMBER), taken=FLAG, reason=TEXT),
+    "fleet_model": every(round=COUNT, model=TEXT, taken=FLAG, reason=TEXT),
     "label_requested": every(
         id=TEXT,
         key=TEXT,

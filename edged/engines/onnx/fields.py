@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edged.domain.protobuf import Field, fields, message, text, within
+from edged.domain.protobuf import Field, fields, text, within
 
-# ModelProto.graph; GraphProto.node, .initializer, .input and .output; ValueInfoProto.name.
-GRAPH, NODE, INITIALIZER, INPUT, OUTPUT, VALUE_NAME = 7, 1, 5, 11, 12, 1
-# NodeProto.
-NODE_INPUT, OPERATOR = 1, 4
+# ModelProto.graph; GraphProto.initializer and .input; ValueInfoProto.name.
+GRAPH, INITIALIZER, INPUT, VALUE_NAME = 7, 5, 11, 1
 # TensorProto; of external_data StringStringEntryProto.key and .value.
 DIMS, DATA_TYPE, FLOATS, INTEGERS, NAME, RAW, DOUBLES, EXTERNAL, LOCATION = 1, 2, 4, 5, 8, 9, 10, 13, 14
 KEY, VALUE = 1, 2
@@ -37,23 +35,6 @@ def input_names(content: bytes) -> list[str]:
         for field in within(content, value)
         if field.number == VALUE_NAME
     ]
-
-
-def readers_of(content: bytes, name: str) -> Iterator[tuple[str, list[str]]]:
-    """Operator and inputs of each node of a serialised model that takes this tensor."""
-    for node in _of_graph(content, NODE):
-        parts = list(within(content, node))
-        inputs = [text(content, part) for part in parts if part.number == NODE_INPUT]
-        if name in inputs:
-            yield next(text(content, part) for part in parts if part.number == OPERATOR), inputs
-
-
-def with_output(content: bytes, name: str) -> bytes:
-    """The model with one of its tensors as its last output: what is said of a graph twice is joined."""
-    path = name.encode()
-    for number in (VALUE_NAME, OUTPUT, GRAPH):
-        path = message(number, len(path)) + path
-    return content + path
 
 
 def graphs(content: bytes) -> Iterator[Field]:

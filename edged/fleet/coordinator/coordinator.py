@@ -1,6 +1,6 @@
 """The coordinator: rounds are opened, updates taken, models made, tried, and announced.
 
-One thread does everything; the network has its own, which only puts what comes into a queue. Where the fleet
+One thread does everything; the network has its own, which only fills a queue. Where the fleet
 is, is durable before it is published, so that `kill -9` at any moment continues the same round.
 """
 
@@ -15,37 +15,33 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
-from edged.domain.federated.audience import DAY_SECONDS
 from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.weight_deltas import fingerprint
 from edged.errors import ConfigError, RejectedUpdateError, TrainingError
-from edged.fleet.coordinator.aggregation import (
+from edged.fleet.coordinator.channel import Announcer, Inbox
+from edged.fleet.coordinator.control import ControlReader
+from edged.fleet.coordinator.devices import RoundDevices, States, choose
+from edged.fleet.coordinator.history import ModelHistory
+from edged.fleet.coordinator.journal import CoordinatorJournal, ModelOrigin, RoundRecord
+from edged.fleet.coordinator.masks import MaskKeeper
+from edged.fleet.coordinator.models import (
     advanced,
-    finite,
+    first_model,
     reduced,
     reducer_of,
     require_packages,
-    solved,
     summed,
 )
-from edged.fleet.coordinator.announcer import Announcer
-from edged.fleet.coordinator.control import ControlReader
-from edged.fleet.coordinator.devices import RoundDevices, States, update_bytes
-from edged.fleet.coordinator.history import ModelHistory
-from edged.fleet.coordinator.inbox import Inbox
-from edged.fleet.coordinator.initial_model import first_model, head_of
-from edged.fleet.coordinator.journal import CoordinatorJournal, ModelOrigin, RoundRecord
-from edged.fleet.coordinator.masks import MaskKeeper
-from edged.fleet.coordinator.public_status import (
+from edged.fleet.coordinator.reports import LATE, RoundReports
+from edged.fleet.coordinator.status import (
+    NAMED,
     ROUNDS,
     CoordinatorStatus,
     RolloutStatus,
     RunTotals,
     StatusPublisher,
 )
-from edged.fleet.coordinator.reports import LATE, RoundReports
-from edged.fleet.coordinator.rollout import RolloutStages
 from edged.fleet.coordinator.updates import UpdateAdmission
 from edged.fleet.rules.aggregation import Aggregate
 from edged.fleet.rules.layout import Layout
@@ -59,7 +55,6 @@ from edged.fleet.rules.rounds import (
     opened,
     trial,
 )
-from edged.fleet.rules.selection import choose
 from edged.fleet.rules.verdict import StageVerdict, judge, worse_of
 from edged.logs import get_logger
 from edged.mqtt.client.session import Session
@@ -68,10 +63,10 @@ from edged.storage.files.atomic import DISK
 
 if TYPE_CHECKING:
     from edged.clock import Clock
-    from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+    from edged.domain.federated.messages import BaseModelInfo
     from edged.domain.training.weight_deltas import Weights
     from edged.fleet.config import CoordinatorConfig
-    from edged.fleet.coordinator.announcer import Channel
+    from edged.fleet.coordinator.channel import Channel
     from edged.fleet.coordinator.control import Control, Order
     from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.files.atomic import Disk
@@ -79,8 +74,7 @@ if TYPE_CHECKING:
 BATCH = 256
 TICK = 0.5
 STATUS_SECONDS = 2.0
-STATES_SECONDS = 10.0  # after a start, in which devices' retained states come, before a rollout goes on
-NAMED = 200  # devices whose names are in a status or an entry of the lineage
+STATES_SECONDS = 10.0  # after a start, in which devices' retained states come, before canaries are chosen
 
 log = get_logger("edged.fleet")
 
@@ -88,8 +82,7 @@ log = get_logger("edged.fleet")
 class Coordinator:
     """The coordinator of one fleet; `run` until the last round, or until `stop` is called.
 
-    `channel` carries messages as soon as it is started; it is a session at the broker when absent. With
-    `group` it coordinates that group, which has a model of its own.
+    `channel` carries messages as soon as it is started; it is a session at the broker when absent.
 
     Raises StorageError when its directory cannot be used; ConfigError when there is no initial model;
     UnavailableError when its reducer needs a package that is not there.
@@ -102,25 +95,19 @@ class Coordinator:
         clock: Clock | None = None,
         disk: Disk = DISK,
         channel: Channel | None = None,
-        group: str = "",
     ) -> None:
         require_packages(config)
         self._config, self._clock = config, clock or SystemClock()
         self._pace, self._keep = config.round, config.admit.staleness + 2
-        self._topics = FleetTopics(config.fleet, config.mqtt.root, group)
-        self._audience, self._rollout = config.audience(group), RolloutStages(config)
+        self._topics = FleetTopics(config.fleet, config.mqtt.root)
         self.journal = CoordinatorJournal(config.dir, disk=disk)
         self._reader = ControlReader(config.dir)
         self._unsealer = None if config.key is None else Unsealer(config.key)
         self.course = self._begun()
-        weights = self.journal.weights(self.course.standing.hash)
-        self.layout, self._head = Layout.of(weights), head_of(config, weights)
+        self.layout = Layout.of(self.journal.weights(self.course.standing.hash))
         self.reports = RoundReports(self.journal, self.course)
-        self._states = States(self._audience)
-        self._devices = RoundDevices(
-            config, self._audience, self._states, self._reader, self._rollout,
-            update_bytes(config, self.layout, self._head),
-        )  # fmt: skip
+        self._states = States()
+        self._devices = RoundDevices(config, self._states, self._reader)
         self._history = ModelHistory(config.dir, disk)
         self._inbox = Inbox(config.broker.constants.receive_maximum)
         self._stopping, self._connected = threading.Event(), threading.Event()
@@ -128,9 +115,9 @@ class Coordinator:
         self._session: Channel = channel or Session(config.broker, client_id=name, listener=self)
         self._session.subscribe(self._topics.of_devices, 1, self._enqueue)
         self._announcer = Announcer(self._session, self._topics, self.journal, config.key)
-        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course, self._head)
+        self._masks = MaskKeeper(config, self.journal, self._announcer, self.course)
         self.admission = UpdateAdmission(
-            config, self.journal, self.layout, self.course, self._reader, self._head, self._masks
+            config, self.journal, self.layout, self.course, self._reader, self._masks
         )
         self._began: float | None = None  # when it was connected first
         self._published = 0.0
@@ -155,15 +142,13 @@ class Coordinator:
         return course
 
     def _check_budget(self, course: FleetState) -> None:
-        """Refuse budgets in which no device could fetch the model."""
-        rollout = self._config.rollout
-        for key in ("device_bytes", "fleet_bytes"):
-            budget = None if rollout is None else getattr(rollout, key)
-            if budget is not None and budget < course.standing.bytes:
-                raise ConfigError(
-                    f"{budget} bytes a day, but the model has {course.standing.bytes}",
-                    where=f"rollout.{key}", remedy="raise it",
-                )  # fmt: skip
+        """Refuse a budget within which no device could fetch the model."""
+        budget = self._config.rollout.device_bytes
+        if budget is not None and budget < course.standing.bytes:
+            raise ConfigError(
+                f"{budget} bytes a day, but the model has {course.standing.bytes}",
+                where="rollout.device_bytes", remedy="raise it",
+            )  # fmt: skip
 
     def _check_bundle(self, bundle: str) -> None:
         """Refuse a fleet in which no device would take part."""
@@ -173,10 +158,6 @@ class Coordinator:
                 where="bundle",
                 remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
             )
-
-    def knows(self, device: str) -> bool:
-        """Whether a device has sent its state, and belongs to this fleet or group; from any thread."""
-        return self._states.get(device) is not None
 
     def _enqueue(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):
@@ -202,7 +183,7 @@ class Coordinator:
         try:
             while not self._stopping.is_set() and not finished(self.course, self._pace):
                 self.turn()
-            self._publish_status(anew=True)
+            self._publish_status(again=True)
         finally:
             self.close()
 
@@ -234,7 +215,7 @@ class Coordinator:
         if self._connected.is_set():
             self._connected.clear()
             self._began = self._began or self._clock.now()
-            self._announcer.announce(self.course, anew=True)
+            self._announcer.announce(self.course, again=True)
         self.advance(self._clock.now())
         if self._masks.send():
             self._inbox.wake()
@@ -274,7 +255,7 @@ class Coordinator:
     def advance(self, now: float) -> None:
         """Open, close, evaluate or extend a round if that is due at this moment."""
         course, control = self.course, self._control
-        if self._rollout.configured and course.phase in ("trial", "approval") and not self._has_states(now):
+        if course.phase not in ("waiting", "done") and not self._has_states(now):
             return
         if control.order is not None and control.order.token != course.order:
             self._carry_out(control.order, now)
@@ -288,9 +269,7 @@ class Coordinator:
 
     def _lead(self, now: float) -> None:
         """Close, extend or give up the round that is open, if that is due."""
-        if self._stranded:
-            self._abandon(now, "the configuration asks for other rounds now")
-        elif self._masks.active:
+        if self._masks.active:
             self._lead_masks(now)
         elif (what := due(self.course, self.admission.accepted, self._pace, now)) == "close":
             self._close(now)
@@ -300,7 +279,9 @@ class Coordinator:
             self._abandon(now, f"too few updates: {self.admission.accepted} of {self._pace.least}")
 
     def _has_states(self, now: float) -> bool:
-        """Whether the devices that are there have had time to send their state since the start."""
+        """Whether devices have had time to send their states, from which canaries are chosen."""
+        if self._config.rollout.canaries is None:
+            return True
         return self._began is not None and now - self._began >= STATES_SECONDS
 
     @property
@@ -315,13 +296,6 @@ class Coordinator:
         elif what == "abandon":
             self._abandon(now, reason)
 
-    @property
-    def _stranded(self) -> bool:
-        """Whether the round that is open asks for sums of other layers than the configuration."""
-        announced = self.course.round
-        wanted = None if announced is None else announced.config.statistics
-        return wanted is not None and (self._head is None or wanted != self._head.settings)
-
     def _carry_out(self, order: Order, now: float) -> None:
         """End the present phase as an operator wishes, once; nothing, if it has ended by itself."""
         course = self.course = replace(self.course, order=order.token)
@@ -330,7 +304,7 @@ class Coordinator:
         if (order.round, order.phase) != (course.number, course.phase):
             self.journal.store(course)
         elif course.phase in ("waiting", "done"):
-            self._enter(replace(course, until=now))
+            self._transition(replace(course, until=now))
         elif order.what == "abandon":
             self._abandon(now, "abandoned by the operator")
         elif course.phase == "approval":
@@ -351,8 +325,8 @@ class Coordinator:
         log.warning("round_abandoned", round=self.course.number, reason=reason)
         self._finish_round(self.course.standing.hash, now, StageVerdict(accepted=False, reason=reason))
 
-    def _enter(self, course: FleetState) -> None:
-        """Be somewhere else from now on: durably, and then for all to see."""
+    def _transition(self, course: FleetState) -> None:
+        """Persist the new state, then announce it."""
         self.journal.store(course)
         self.course = course
         refused = Counter(self.admission.refused)
@@ -362,14 +336,13 @@ class Coordinator:
             self._refused.update(refused)
         self.reports.turn(course)
         self._announcer.announce(course)
-        self._publish_status(anew=True)
+        self._publish_status(again=True)
 
     def _open(self, now: float) -> None:
         token = secrets.token_hex(16)
         devices: tuple[str, ...] | None = None
         if not self._config.choose.everyone:
             ready = self._devices.ready(self.course, now)
-            ready = self._devices.affordable(ready, self.course, now)
             if not self._devices.suffices(len(ready), now):
                 self._devices.log_waiting(len(ready), self.course, now)
                 return
@@ -377,28 +350,22 @@ class Coordinator:
         announced = RoundAnnouncement(
             self._config.fleet, self.course.number + 1, token, "open", self.course.bundle,
             self.course.standing, now, now + self._pace.deadline, self._pace.window, devices,
-            self._settings, None if self._unsealer is None else self._unsealer.public, self._audience,
+            self._config.settings, None if self._unsealer is None else self._unsealer.public,
+            self._config.rollout.device_bytes or 0,
         )  # fmt: skip
         log.info("round_opened", round=announced.round, devices=None if devices is None else len(devices))
-        self._enter(self._devices.charged(opened(self.course, announced, self._pace), devices or (), now))
-
-    @property
-    def _settings(self) -> RoundSettings:
-        """What devices do in a round."""
-        head = self._head
-        return replace(self._config.settings, statistics=None if head is None else head.settings)
+        self._transition(opened(self.course, announced, self._pace))
 
     def _extend(self, now: float) -> None:
         asked = self.course.asked
         ready = [] if asked is None else self._devices.ready(self.course, now)
         fresh = [name for name in ready if name not in (asked or ())]
         missing = self._pace.devices - self.admission.accepted
-        affordable = self._devices.affordable(fresh, self.course, now)
-        more = choose(affordable, missing, self._pace.over, secrets.token_hex(4))
+        more = choose(fresh, missing, self._pace.over, secrets.token_hex(4))
         log.warning(
             "round_extended", round=self.course.number, updates=self.admission.accepted, more=len(more)
         )
-        self._enter(self._devices.charged(extended(self.course, more, self._pace, now), more, now))
+        self._transition(extended(self.course, more, self._pace, now))
 
     def _close(self, now: float) -> None:
         """Aggregate; the model is durable before anything says that the round is closed."""
@@ -416,14 +383,11 @@ class Coordinator:
             devices=aggregate.devices,
             samples=aggregate.samples,
             refused=dict(self.admission.refused),
-            left_out=tuple(aggregate.left_out),
             made=now,
         )
         model = self.journal.add(weights, fingerprint(weights), about, aggregate.memory)
         seconds = time.monotonic() - began
         log.info("round_closed", round=self.course.number, seconds=round(seconds, 3), devices=count)
-        if aggregate.left_out:
-            log.warning("devices_left_out", round=self.course.number, devices=list(aggregate.left_out[:20]))
         if not self._config.stages:
             self._finish_round(model.hash, now, None)
             return
@@ -432,14 +396,19 @@ class Coordinator:
         self._begin_stage(model, 0, now)
 
     def _begin_stage(self, model: BaseModelInfo, stage: int, now: float) -> None:
-        if self._rollout.configured:
-            present = self._devices.present(self.course, now)
-            begun = self._rollout.begin(self.course, model, stage, now, present, self._keep)
-            log.info("rollout_stage", round=begun.number, stage=self._rollout.name_of(begun.stage))
-            self._enter(begun)
-            return
-        few, until = self._devices.share(self.course, stage, now), now + self._config.gate.wait
-        self._enter(trial(self.course, model, few, stage, until, self._keep, self.course.asked))
+        named = self._devices.of_stage(self.course, stage, now)
+        if named == ():
+            log.warning("rollout_without_canaries", round=self.course.number)
+            stage += 1
+            named = self._devices.of_stage(self.course, stage, now)
+        log.info("rollout_stage", round=self.course.number, stage=self._stage_name(stage))
+        until = now + self._config.gate.wait
+        self._transition(trial(self.course, model, named, stage, until, self._keep, self.course.asked))
+
+    def _stage_name(self, stage: int) -> str:
+        stages = self._config.stages
+        found = stages[stage] if stage < len(stages) else 1.0
+        return found if isinstance(found, str) else f"{found * 100:g} % of devices"
 
     def _next_stage(self, now: float) -> None:
         announced, stage = self.course.round, self.course.stage + 1
@@ -450,52 +419,40 @@ class Coordinator:
             self._begin_stage(announced.base, stage, now)
 
     def _made(self, count: int) -> tuple[Weights, Aggregate]:
-        """The model that comes of the updates or sums of `count` devices, and what came into it."""
-        announced, config, standing = self.course.round, self._config, self.course.standing
+        """Return the model that comes of the updates of `count` devices, and their aggregate."""
+        standing = self.course.standing
         base = self.journal.weights(standing.hash)
         if self._masks.active:
             return self._unmasked(base)
-        if announced is not None and announced.config.statistics is not None and self._head is not None:
-            weights, aggregate = solved(self._head, config, base, self.admission.records)
-            return finite(weights), aggregate
         memory = self.journal.memory(standing.hash)
-        reducer = reducer_of(config, base, self.course.number, memory, len(self._states.all()))
+        reducer = reducer_of(self._config, base, self.course.number, memory)
         aggregate = reduced(reducer, self.layout, self.admission.records(), count)
-        return advanced(base, aggregate, self.layout, config.reduce.rate), aggregate
+        return advanced(base, aggregate.change, self.layout), aggregate
 
     def _unmasked(self, base: Weights) -> tuple[Weights, Aggregate]:
-        announced, names = self.course.round, self._masks.survivors
-        head = self._head if announced is not None and announced.config.statistics is not None else None
-        size = self.layout.size + 1 if head is None else head.size
-        total = self._masks.total(self.admission.records(names), size)
-        weights = summed(head, self._config, base, self.layout, total)
-        return finite(weights), Aggregate(total, len(names), 0)
+        names = self._masks.survivors
+        total = self._masks.total(self.admission.records(names), self.layout.size + 1)
+        return summed(self._config, base, self.layout, total), Aggregate(total, len(names), 0)
 
     def _evaluate(self, now: float, *, at_once: bool = False) -> None:
         announced = self.course.round
         if announced is None:
             return
-        further = self._rollout.spread(self.course, self._devices.present(self.course, now), now)
-        if further is not self.course:
-            self._enter(further)
-            announced = further.round or announced
         reports = self.reports.of(announced.base.hash)
         named = announced.devices
         asked = set(self._devices.judges(self.course, now) if named is None else named)
         asked.difference_update(self._control.excluded)
         awaited = asked - self._states.stopped() - {report.device for report in reports}
-        goes_on = bool(self.course.queue) or (now < self.course.until and bool(awaited))
-        stopped = self._rollout.stopped(reports, self.reports.before, asked, ended=not goes_on or at_once)
-        if goes_on and not at_once and stopped is None:
+        if awaited and now < self.course.until and not at_once:
             return
-        verdict = stopped or judge(reports, self.reports.before, len(asked), self._config.gate)
+        verdict = judge(reports, self.reports.before, len(asked), self._config.gate)
         log.info(
             "model_judged", round=self.course.number, stage=self.course.stage, accepted=verdict.accepted,
             reason=verdict.reason, dissenters=list(verdict.dissenters[:20]),
         )  # fmt: skip
-        if verdict.accepted and self._rollout.waits_for_approval(self.course.stage):
+        if verdict.accepted and self._config.waits_for_approval(self.course.stage):
             log.info("rollout_waits_for_approval", round=self.course.number, stage=self.course.stage)
-            self._enter(awaiting_approval(self.course, now))
+            self._transition(awaiting_approval(self.course, now))
             return
         if verdict.accepted and self.course.stage + 1 < len(self._config.stages):
             self._next_stage(now)
@@ -510,13 +467,13 @@ class Coordinator:
         self.journal.record(self._entry(course, digest, before.hash, now, verdict))
         log.info("round_done", round=course.number, accepted=accepted, version=course.version)
         self._ended["accepted" if accepted else "rejected"] += 1
-        self._enter(course)
+        self._transition(course)
         self.journal.prune_models({model.hash, before.hash}, self._config.keep)
 
     def _entry(
         self, course: FleetState, digest: str, parent: str, now: float, verdict: StageVerdict | None
     ) -> RoundRecord:
-        announced, about = self.course.round, self.journal.about(digest)
+        announced = self.course.round
         return RoundRecord(
             round=course.number,
             version=course.version,
@@ -528,15 +485,14 @@ class Coordinator:
             reason="not judged" if verdict is None else verdict.reason,
             numbers={} if verdict is None else verdict.numbers,
             dissenters=() if verdict is None else tuple(verdict.dissenters[:NAMED]),
-            left_out=(about.left_out or ()) if about.round == self.course.number else (),
             approved_by=self.course.approved_by,
         )
 
     # For `edged fleet status`.
 
-    def _publish_status(self, *, anew: bool = False) -> None:
+    def _publish_status(self, *, again: bool = False) -> None:
         moment = time.monotonic()
-        if not anew and moment - self._published < STATUS_SECONDS:
+        if not again and moment - self._published < STATUS_SECONDS:
             return
         self._published = moment
         status = self.latest_status = self._status()
@@ -548,7 +504,6 @@ class Coordinator:
         course, states, now = self.course, self._states.all(), self._clock.now()
         return CoordinatorStatus(
             fleet=self._config.fleet,
-            group=self._audience.group,
             at=now,
             connected=self._session.connected,
             phase=course.phase,
@@ -565,7 +520,6 @@ class Coordinator:
             ready=len(self._devices.ready(course, now)),
             masks=self._masks.progress,
             paused=self._control.paused,
-            traffic=course.traffic if course.day == int(now // DAY_SECONDS) else 0,
             excluded=tuple(self._control.excluded),
             waits_for=self._devices.waits_for(course, now),
             why_not=dict(list(self._devices.reasons(course, now).items())[:NAMED]),
@@ -582,9 +536,8 @@ class Coordinator:
             model=announced.base.hash,
             stage=course.stage + 1,
             stages=len(self._config.stages),
-            name=self._rollout.name_of(course.stage),
+            name=self._stage_name(course.stage),
             named=None if announced.devices is None else len(announced.devices),
-            queued=len(course.queue),
             reports=len(reports),
             taken=sum(report.taken for report in reports),
             worse=tuple(worse_of(reports, self.reports.before, self._config.gate)[:NAMED]),

@@ -1,50 +1,81 @@
-"""The devices of a fleet: how they are, which of them a round may ask, and why not the others."""
+"""The devices of a fleet: their states, which of them a round or a stage selects, and why not the others.
+
+A device that trains should have nothing better to do and enough to learn from (Bonawitz et al., "Towards
+federated learning at scale", 2019): it is idle, charged and cool. Of those that are, chance decides, so that
+no group of devices makes the model alone.
+"""
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import STOPPED, DeviceState
 from edged.errors import RejectedUpdateError
-from edged.fleet.rules.rollout import charged, fetched, remaining
-from edged.fleet.rules.selection import eligible, share_of, why_not
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from edged.domain.federated.audience import Audience
-    from edged.fleet.config import CoordinatorConfig
+    from edged.fleet.config import ChooseSection, CoordinatorConfig
     from edged.fleet.coordinator.control import ControlReader
-    from edged.fleet.coordinator.rollout import RolloutStages
-    from edged.fleet.rules.layout import Layout
     from edged.fleet.rules.rounds import FleetState
-    from edged.fleet.rules.statistics import SolvedHead
 
 WAITING_SECONDS = 30.0
 
 log = get_logger("edged.fleet")
 
 
-def update_bytes(config: CoordinatorConfig, layout: Layout, head: SolvedHead | None) -> int:
-    """About the bytes of what a device sends in a round, not compressed."""
-    if head is not None:
-        return 8 * head.size
-    if config.masks.enabled:
-        return 8 * (layout.size + 1)
-    return layout.update_bytes(config.train.dtype)
+def why_not(wanted: ChooseSection, state: DeviceState, bundle: str, now: float) -> str:
+    """Return why a device takes no part in rounds that need this bundle, in words; empty if it does."""
+    reasons = (
+        (now - state.at > wanted.max_age, f"not heard for {wanted.max_age:g} s"),
+        (state.bundle != bundle, f"has bundle {state.bundle[:12]}, the fleet {bundle[:12]}"),
+        (not state.ready, state.why_not or "says that it is not ready"),
+        (state.samples < wanted.min_samples, f"fewer than {wanted.min_samples} new labelled samples"),
+        (wanted.idle and not state.idle, "trains for itself"),
+        (wanted.charged and not state.charged, "has no power"),
+        (wanted.cool and not state.cool, "is hot"),
+    )
+    return next((words for so, words in reasons if so), "")
+
+
+def eligible(states: Iterable[DeviceState], wanted: ChooseSection, bundle: str, now: float) -> list[str]:
+    """List the devices that meet the requirements, by name."""
+    return sorted(state.device for state in states if not why_not(wanted, state, bundle, now))
+
+
+def choose(names: Collection[str], count: int, over: float, seed: str) -> tuple[str, ...]:
+    """Draw some devices by lot: `over` times as many as are needed, since some will be silent.
+
+    >>> len(choose([f"d{n}" for n in range(100)], 10, 1.25, "seed"))
+    13
+    """
+    asked = min(len(names), math.ceil(count * over))
+    return tuple(sorted(random.Random(seed).sample(sorted(names), asked)))
+
+
+def share_of(names: Collection[str], share: float, seed: str, least: int = 1) -> tuple[str, ...]:
+    """Draw a share of devices, `least` where there are so many, that contains those of every smaller share.
+
+    >>> few = share_of(["a", "b", "c", "d"], 0.5, "seed")
+    >>> set(share_of(["a", "b", "c", "d"], 0.1, "seed")) <= set(few), len(few)
+    (True, 2)
+    """
+    order = sorted(names)
+    random.Random(seed).shuffle(order)
+    return tuple(sorted(order[: max(least, math.ceil(share * len(order)))]))
 
 
 class States:
-    """The newest state of each device that rounds for `audience` are for."""
+    """The newest state of each device."""
 
-    def __init__(self, audience: Audience) -> None:
-        self._audience = audience
+    def __init__(self) -> None:
         self._states: dict[str, DeviceState] = {}
 
     def get(self, device: str) -> DeviceState | None:
-        """The newest state of a device; None without one."""
+        """Return the newest state of a device; None without one."""
         return self._states.get(device)
 
     def receive(self, device: str, payload: bytes) -> None:
@@ -58,13 +89,10 @@ class States:
         state = DeviceState.read(payload)
         if state.device != device:
             raise RejectedUpdateError("identity", f"the topic is of {device}, the state of {state.device}")
-        if self._audience.includes(state.facts):
-            self._states[device] = state
-        else:
-            self._states.pop(device, None)
+        self._states[device] = state
 
     def stopped(self) -> set[str]:
-        """The devices that have said that they stop."""
+        """Return the devices that have said that they stop."""
         return {state.device for state in self._states.values() if state.why_not == STOPPED}
 
     def all(self) -> list[DeviceState]:
@@ -73,70 +101,53 @@ class States:
 
 
 class RoundDevices:
-    """Chooses devices for a round from those that have sent their state.
+    """Chooses devices for rounds and stages from those that have sent their state.
 
-    `reader` tells which of them the operator has excluded; `rollout` has the budget of bytes.
+    `reader` tells which of them the operator has excluded.
     """
 
-    def __init__(
-        self,
-        config: CoordinatorConfig,
-        audience: Audience,
-        states: States,
-        reader: ControlReader,
-        rollout: RolloutStages,
-        update_bytes: int,
-    ) -> None:
-        self._config, self._audience, self._states = config, audience, states
-        self._reader, self._rollout, self._update_bytes = reader, rollout, update_bytes
+    def __init__(self, config: CoordinatorConfig, states: States, reader: ControlReader) -> None:
+        self._config, self._states, self._reader = config, states, reader
         self._pace, self._rules = config.round, config.choose
         self._since: float | None = None  # since when a quorum is ready
         self._logged, self._logged_at = (-1, ""), float("-inf")
 
     def ready(self, course: FleetState, now: float) -> list[str]:
-        """The devices that would train, by name."""
-        found = eligible(self._states.all(), self._rules, course.bundle, now, self._audience.hours)
+        """List the devices that would train, by name."""
+        found = eligible(self._states.all(), self._rules, course.bundle, now)
         excluded = self._reader.read().excluded
         return [name for name in found if name not in excluded]
 
-    def present(self, course: FleetState, now: float) -> dict[str, DeviceState]:
-        """The devices that could try a model, whether they would train or not, by name."""
-        oldest, gone = now - self._rules.max_age, {*self._states.stopped(), *self._reader.read().excluded}
-        return {
-            state.device: state
-            for state in self._states.all()
-            if state.at >= oldest and state.bundle == course.bundle and state.device not in gone
-        }
-
     def judges(self, course: FleetState, now: float) -> set[str]:
-        """The devices that may be asked about a model: those that took part, and those that are ready."""
+        """Return the devices that may be asked about a model: those that took part or are ready."""
         excluded = self._reader.read().excluded
         return {*self.ready(course, now), *(course.asked or ())}.difference(excluded)
 
-    def share(self, course: FleetState, stage: int, now: float) -> tuple[str, ...] | None:
-        """The devices of a stage of the gate; None for all."""
+    def of_stage(self, course: FleetState, stage: int, now: float) -> tuple[str, ...] | None:
+        """Return the devices of a stage, and those of the stages before it; None for all.
+
+        Canaries need not be ready to train; they are those that are there.
+        """
         share, announced = self._config.stages[stage], course.round
-        if isinstance(share, str) or share >= 1.0 or announced is None:
+        if isinstance(share, str):
+            return self._canaries(course, now)
+        if share >= 1.0 or announced is None:
             return None
-        return share_of(self.judges(course, now), share, announced.id, self._config.gate.least)
+        tried = announced.devices or () if course.phase != "open" else ()
+        few = share_of(self.judges(course, now), share, announced.id, self._config.gate.least)
+        return tuple(sorted({*tried, *few}))
 
-    def affordable(self, names: list[str], course: FleetState, now: float) -> list[str]:
-        """As many of the devices as the fleet's budget of bytes has left for today."""
-        left, kept = remaining(course, self._rollout.fleet_bytes, now), []
-        for name in sorted(names, key=lambda name: self._fetched(name, course)):
-            left -= self._update_bytes + self._fetched(name, course)
-            if left < 0:
-                break
-            kept.append(name)
-        return kept
-
-    def charged(self, course: FleetState, devices: Collection[str], now: float) -> FleetState:
-        """After devices were asked to train: they fetch the base that they lack, and send an update."""
-        spent = sum(self._update_bytes + self._fetched(name, course) for name in devices)
-        return charged(course, spent, now)
-
-    def _fetched(self, name: str, course: FleetState) -> int:
-        return fetched(self._states.get(name), course.standing)
+    def _canaries(self, course: FleetState, now: float) -> tuple[str, ...]:
+        section = self._config.rollout.canaries
+        oldest, gone = now - self._rules.max_age, {*self._states.stopped(), *self._reader.read().excluded}
+        return tuple(
+            sorted(
+                state.device
+                for state in self._states.all()
+                if section is not None and section.includes(state)
+                and state.at >= oldest and state.bundle == course.bundle and state.device not in gone
+            )
+        )  # fmt: skip
 
     def suffices(self, ready: int, now: float) -> bool:
         """Whether a round can begin: with all that it asks for, or after a while with a quorum."""
@@ -156,26 +167,23 @@ class RoundDevices:
             log.info("fleet_waits", ready=ready, needed=self._pace.least, not_ready=reasons)
 
     def waits_for(self, course: FleetState, now: float) -> str:
-        """Why no round is opened, in words; empty while one is under way or about to be."""
+        """Return why no round is opened, in words; empty while one is under way or about to be."""
         if course.phase not in ("waiting", "done") or now < course.until:
             return ""
         if self._reader.read().paused:
             return "`edged fleet round resume`"
-        ready = self.ready(course, now)
-        if len(ready) < self._pace.least:
+        if len(self.ready(course, now)) < self._pace.least:
             return f"{self._pace.least} devices that are ready"
-        if not self._rules.everyone and len(self.affordable(ready, course, now)) < self._pace.least:
-            return "the budget of bytes of the fleet for today is used"
         if not self._rules.everyone and self._since is not None:
             left = self._since + self._rules.patience - now
             return f"more devices that are ready, for another {left:.0f} s" if left > 0 else ""
         return ""
 
     def reasons(self, course: FleetState, now: float) -> dict[str, str]:
-        """Why a device takes no part, by name, in words."""
+        """Return why devices take no part, by name, in words."""
         excluded, found = self._reader.read().excluded, {}
         for state in sorted(self._states.all(), key=lambda state: state.device):
-            reason = why_not(self._rules, state, course.bundle, now, self._audience.hours)
+            reason = why_not(self._rules, state, course.bundle, now)
             if state.device in excluded or reason:
                 found[state.device] = "excluded" if state.device in excluded else reason
         return found

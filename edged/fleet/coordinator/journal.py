@@ -4,7 +4,7 @@ fleet.json          the course of rounds, sealed
 lineage.json        every round with its numbers, sealed; the newest thousand
 models/<hash>/      weights and their manifest, with parent and round; what a strategy remembers with them
 rounds/<n>          updates that count in round n; reports/<n> what devices made of its model
-masks/<n>           what devices have said of its masks; what they add up to lies beside it, see `masked_sum`
+masks/<n>           what devices have said of its masks
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.federated.messages import split
-from edged.domain.federated.settings import BaseModelInfo
+from edged.domain.federated.messages import BaseModelInfo, split
 from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message, SparseMessage
 from edged.errors import CorruptError
@@ -39,8 +38,8 @@ REMEMBERED = 1000
 class RoundRecord(Message):
     """A round that has ended: its model and the one before, and why it was accepted or not.
 
-    `opened` and `ended` are in Unix seconds; `dissenters` are devices for which the model is worse,
-    `left_out` those whose updates pointed against the others; `approved_by` is who let the rollout go on.
+    `opened` and `ended` are in Unix seconds; `dissenters` are devices for which the model is worse;
+    `approved_by` is the user who approved the rollout.
     """
 
     round: int
@@ -53,7 +52,6 @@ class RoundRecord(Message):
     reason: str
     numbers: Mapping[str, float | None] = field(default_factory=dict)
     dissenters: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
     approved_by: str = ""
 
     @property
@@ -74,7 +72,6 @@ class ModelOrigin(SparseMessage):
     devices: int | None = None
     samples: int | None = None
     refused: Mapping[str, int] | None = None
-    left_out: tuple[str, ...] | None = None
     made: float | None = None
 
 

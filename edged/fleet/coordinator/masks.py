@@ -11,7 +11,6 @@ import numpy as np
 from edged.domain.federated.mask_messages import ROSTER, SHARES, STEPS, UNMASK
 from edged.domain.federated.masking import FEWEST
 from edged.errors import CorruptError, RejectedUpdateError, TrainingError
-from edged.fleet.coordinator.masked_sum import MaskedSum
 from edged.fleet.rules.masks import Masks
 from edged.logs import get_logger
 
@@ -22,11 +21,10 @@ if TYPE_CHECKING:
 
     from edged.domain.federated.messages import UpdateHeader
     from edged.fleet.config import CoordinatorConfig
-    from edged.fleet.coordinator.announcer import Announcer
+    from edged.fleet.coordinator.channel import Announcer
     from edged.fleet.coordinator.journal import CoordinatorJournal
     from edged.fleet.coordinator.updates import StoredUpdate
     from edged.fleet.rules.rounds import FleetState
-    from edged.fleet.rules.statistics import SolvedHead
     from edged.storage.files.append_log import AppendLog
 
 AT_ONCE = 64  # messages to devices between two looks at what has come
@@ -55,10 +53,8 @@ class MaskKeeper:
         journal: CoordinatorJournal,
         announcer: Announcer,
         course: FleetState,
-        head: SolvedHead | None = None,
     ) -> None:
         self._config, self._journal, self._announcer = config, journal, announcer
-        self._earlier = MaskedSum(journal, head)
         self._log: AppendLog | None = None
         self._masks: Masks | None = None
         self._outgoing: deque[tuple[str, str]] = deque()
@@ -101,13 +97,13 @@ class MaskKeeper:
     def _apply(masks: Masks, head: Mapping[str, Any], payload: bytes) -> None:
         what = head["what"]
         if head.get("id") != masks.token:
-            return  # of a round with the same number that was begun anew
+            return  # of another round with the same number
         if what in STEPS:
             masks.receive(head["device"], what, payload)
             return
         masks.since = head["at"]
         if what == ROSTER:
-            masks.make_roster(carried=head.get("carried", ""), members=head.get("members"))
+            masks.make_roster()
         elif what == SHARED:
             masks.choose_sharers()
         else:
@@ -201,10 +197,8 @@ class MaskKeeper:
         asked = None if devices is None else set(devices).difference(excluded)
         whole = count >= self._config.round.devices if asked is None else asked <= masks.joined.keys()
         if count >= self._least and (whole or waited):
-            sums = None if announced is None else self._earlier.carried(announced, masks.kept, excluded)
-            carried, members = ("", {}) if sums is None else (sums.id, dict(sums.members))
-            masks.make_roster(carried=carried, members=members)
-            self._step(masks, {"what": ROSTER, "carried": carried, "members": members}, now)
+            masks.make_roster()
+            self._step(masks, {"what": ROSTER}, now)
             self._outgoing.extend((name, ROSTER) for name in sorted(masks.joined))
             return WAIT
         return Due("abandon", f"too few have joined: {count} of {self._least}") if over else WAIT
@@ -270,20 +264,16 @@ class MaskKeeper:
     def total(self, records: Iterable[tuple[StoredUpdate, bytes]], size: int) -> NDArray[np.float64]:
         """The sum `(size,)` of the vectors in `records`, which are all of the devices that `survivors` names.
 
-        With statistics those of earlier rounds are in it. Raises TrainingError when the answers do not fit
-        together.
+        Raises TrainingError when the answers do not fit together.
         """
-        masks, announced = self._masks, self._course.round
-        if masks is None or announced is None:
+        masks = self._masks
+        if masks is None:
             raise ValueError("no round under masks is open")
         try:
-            total = masks.unmasked((np.frombuffer(data, "<u8") for _, data in records), size)
+            return masks.unmasked((np.frombuffer(data, "<u8") for _, data in records), size)
         except (CorruptError, ValueError) as problem:  # ValueError: a device has sent no key
             what = problem.what if isinstance(problem, CorruptError) else str(problem)
             raise TrainingError(f"the masks cannot be taken off: {what}", where="masks") from problem
-        if announced.config.statistics is None:
-            return total
-        return self._earlier.add(announced, masks.carried, self.survivors, total)
 
     @property
     def survivors(self) -> frozenset[str]:

@@ -1,26 +1,118 @@
-"""What `edged fleet status` says, read from a coordinator's directory while it runs or not."""
+"""The status of a fleet: as the coordinator writes it, as all may read it, and as people read it.
+
+`edged fleet status` reads the coordinator's directory, whether it runs or not; a copy is retained at the
+broker.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from edged.domain.messages.encoding import json_ready
 from edged.domain.training.message import Message
 from edged.errors import StorageError, TrainingError
-from edged.fleet.coordinator.branches import folder_of
 from edged.fleet.coordinator.journal import STATUS, RoundRecord, read_lineage
-from edged.fleet.coordinator.public_status import CoordinatorStatus, RolloutStatus
+from edged.fleet.rules.rounds import Phase
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
-    from edged.fleet.config import CoordinatorConfig
+    from edged.fleet.coordinator.channel import Announcer
 
 ROUNDS = 10
-NAMED = 5  # devices whose names are in a line
+NAMED = 200
+SHOWN = 5  # devices whose names are in a line
+EVERY_SECONDS = 60.0
+"""How often the same status is published again; the page takes three times that without one for silence."""
+_ROUND = ("round", "version", "model", "ended", "accepted", "reason", "approved_by")
+
+
+@dataclass(frozen=True)
+class RolloutStatus(Message):
+    """How far the model of a round has come: devices named so far, None for all.
+
+    `stage` counts from 1; `taken` of the `reports` serve it, for `worse` it is worse.
+    """
+
+    model: str
+    stage: int
+    stages: int
+    name: str
+    named: int | None
+    reports: int
+    taken: int
+    worse: tuple[str, ...]
+    approval: bool
+
+
+@dataclass(frozen=True)
+class RunTotals(Message):
+    """Since the start: rounds that ended by outcome, and refusals by reason."""
+
+    rounds: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CoordinatorStatus(Message):
+    """What a coordinator says of itself while it runs.
+
+    `at` is when, `until` when the phase ends at the latest, both in Unix seconds; `model` is the fingerprint
+    of the standing model; `masks` says which devices they wait for; `why_not` has devices that take no part,
+    with the reason, `waits_for` why no round is opened.
+    """
+
+    fleet: str
+    at: float
+    connected: bool
+    phase: Phase
+    round: int
+    version: int
+    model: str
+    until: float
+    updates: int
+    wanted: int
+    asked: int | None
+    refused: Mapping[str, int]
+    devices: int
+    ready: int
+    paused: bool = False
+    excluded: tuple[str, ...] = ()
+    why_not: Mapping[str, str] = field(default_factory=dict)
+    masks: str | None = None
+    totals: RunTotals = RunTotals()
+    waits_for: str = ""
+    rollout: RolloutStatus | None = None
+
+
+class StatusPublisher:
+    """Publishes the status when it has changed, and now and then."""
+
+    def __init__(self, announcer: Announcer) -> None:
+        self._announcer = announcer
+        self._published: dict[str, Any] = {}
+        self._at = float("-inf")
+
+    def publish(self, status: CoordinatorStatus, rounds: Sequence[RoundRecord]) -> None:
+        """Publish the status of the coordinator with its newest rounds, if that is due."""
+        content = dict(json_ready(status.without("at", "connected", "until")))
+        content["why_not"] = dict(list(status.why_not.items())[:NAMED])
+        content["rounds"] = [_short(entry) for entry in rounds[-ROUNDS:]]
+        if content == self._published and status.at - self._at < EVERY_SECONDS:
+            return
+        self._published, self._at = content, status.at
+        payload = json.dumps(content | {"at": status.at, "until": status.until, "every": EVERY_SECONDS})
+        self._announcer.status(payload.encode())
+
+
+def _short(entry: RoundRecord) -> dict[str, Any]:
+    found = {name: getattr(entry, name) for name in _ROUND}
+    return found | {"dissenters": list(entry.dissenters[:20])}
 
 
 @dataclass(frozen=True)
@@ -39,12 +131,8 @@ class FleetReport(Message):
         return {**self.without("status", "rounds"), **self.status.to_json(), "rounds": rounds}
 
 
-def status_of(config: CoordinatorConfig, group: str = "") -> FleetReport:
-    """Read what a coordinator last said of the fleet or of a group.
-
-    Raises StorageError if it never ran; ConfigError when there is no such group.
-    """
-    folder = folder_of(config, group)
+def status_of(folder: Path) -> FleetReport:
+    """Read what the coordinator with this directory last said; StorageError if it never ran."""
     try:
         status = CoordinatorStatus.from_json(json.loads((folder / STATUS).read_bytes()))
     except (OSError, ValueError, TrainingError):
@@ -62,37 +150,36 @@ def lines_of(report: FleetReport) -> list[str]:
     left = status.until - status.at
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(status.refused.items())) or "none"
     runs = f"running (pid {report.pid})" if report.running else f"stopped {report.age:.0f} s ago"
-    group = f", group {status.group}" if status.group else ""
     broker = "connected" if status.connected else "no broker"
     lines = [
-        f"fleet {status.fleet}{group}: {runs}, {broker}",
+        f"fleet {status.fleet}: {runs}, {broker}",
         f"round {status.round} {status.phase}" + (f", {left:.0f} s left" if left > 0 else ""),
         *([f"  waits for {status.waits_for}"] if status.waits_for else []),
         f"updates {status.updates} of {status.wanted}, refused: {refused}",
         *([] if status.masks is None else [f"masks {status.masks}"]),
         f"devices {status.devices}, ready {status.ready}" + (", paused" if status.paused else ""),
         *_reasons(status.why_not),
-        *([] if status.rollout is None else rollout_lines(status.rollout)),
+        *([] if status.rollout is None else _rollout_lines(status.rollout)),
         f"model version {status.version}, {status.model[:12]}",
     ]
     return lines + [_round(entry) for entry in report.rounds]
 
 
-def rollout_lines(status: RolloutStatus | None) -> list[str]:
-    """Format how far a rollout has come for people."""
-    if status is None:
-        return ["no rollout is under way"]
+def _rollout_lines(status: RolloutStatus) -> list[str]:
     named = "all" if status.named is None else status.named
     where = f"stage {status.stage} of {status.stages} ({status.name})"
-    asked = f"{named} devices asked, {status.queued} to come"
-    made = f"{status.reports} have reported, {status.taken} have taken it"
-    lines = [f"rollout of {status.model[:12]}: {where}: {asked}, {made}"]
+    made = f"{named} devices asked, {status.reports} have reported, {status.taken} have taken it"
+    lines = [f"rollout of {status.model[:12]}: {where}: {made}"]
     if worse := status.worse:
-        more = f" and {len(worse) - NAMED} more" if len(worse) > NAMED else ""
-        lines.append(f"  worse for {', '.join(worse[:NAMED])}{more}")
+        lines.append(f"  worse for {_names(worse)}")
     if status.approval:
-        lines.append("  waits for approval: `edged fleet rollout approve CONFIG`, or abort")
+        lines.append("  waits for approval: `edged fleet round approve CONFIG`, or abandon")
     return lines
+
+
+def _names(devices: Sequence[str]) -> str:
+    more = f" and {len(devices) - SHOWN} more" if len(devices) > SHOWN else ""
+    return f"{', '.join(devices[:SHOWN])}{more}"
 
 
 def _reasons(why_not: Mapping[str, str]) -> list[str]:
@@ -102,15 +189,11 @@ def _reasons(why_not: Mapping[str, str]) -> list[str]:
         names.setdefault(reason, []).append(device)
     lines = []
     for reason, devices in sorted(names.items(), key=lambda found: -len(found[1])):
-        more = f" and {len(devices) - NAMED} more" if len(devices) > NAMED else ""
-        lines.append(f"  not ready: {', '.join(devices[:NAMED])}{more}: {reason}")
+        lines.append(f"  not ready: {_names(devices)}: {reason}")
     return lines
 
 
 def _round(entry: RoundRecord) -> str:
     what = "accepted" if entry.accepted else "refused"
-    out = len(entry.left_out)
-    more = f", {out} {'device' if out == 1 else 'devices'} left out" if out else ""
-    if entry.dissenters:
-        more += f"; worse for {', '.join(entry.dissenters[:NAMED])}"
+    more = f"; worse for {', '.join(entry.dissenters[:SHOWN])}" if entry.dissenters else ""
     return f"round {entry.round}: {what}, version {entry.version}: {entry.reason}{more}"

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 
 from edged.domain.federated.messages import Receipts, UpdateHeader
 from edged.domain.training.message import SparseMessage
-from edged.errors import CorruptError, RejectedUpdateError, StorageError
-from edged.fleet.coordinator.inbox import PartialUpdates
-from edged.fleet.rules.admission import admit, check_claims, check_round, check_sender
-from edged.fleet.rules.aggregation import discount
-from edged.fleet.rules.statistics import admit_masked, admit_sums, check_bytes, check_size
+from edged.errors import RejectedUpdateError
+from edged.fleet.rules.admission import (
+    admit,
+    admit_masked,
+    check_bytes,
+    check_claims,
+    check_round,
+    check_sender,
+    discount,
+)
 from edged.logs import get_logger
 from edged.mqtt import update_encoding
 
@@ -24,12 +29,9 @@ if TYPE_CHECKING:
     from edged.fleet.coordinator.masks import MaskKeeper
     from edged.fleet.rules.layout import Layout
     from edged.fleet.rules.rounds import FleetState
-    from edged.fleet.rules.statistics import SolvedHead
     from edged.storage.files.append_log import AppendLog, LogRecord
 
 HELD_BYTES = 64 * 1024**2
-COPIED_BYTES = 8 * 1024**2  # of earlier sums at a time
-EARLIER = 0  # round of sums that have come for an earlier one
 NAMES = 500
 
 log = get_logger("edged.fleet")
@@ -47,7 +49,7 @@ class _Answers:
 class StoredUpdate(SparseMessage):
     """Head of an update that counts: `samples` as far as they count, `factor` by which its row is scaled.
 
-    Sums and vectors under masks have no norm, loss and metrics, but a `body`: those of one body add up.
+    Vectors under masks have no norm, loss and metrics, but `masked`: the id of the round of their sum.
     """
 
     device: str
@@ -58,15 +60,57 @@ class StoredUpdate(SparseMessage):
     norm: float | None = None
     loss: float | None = None
     metrics: Mapping[str, float] | None = None
-    body: str | None = None
+    masked: str | None = None
+
+
+class PartialUpdates:
+    """Updates of which not all parts have come; the oldest give way when they hold more than `limit` bytes.
+
+    >>> from edged.domain.federated.messages import UpdateHeader
+    >>> parts, update = PartialUpdates(100), UpdateHeader("a", 1, "0", "0", 1, None, 1.0, 4, "0", parts=2)
+    >>> parts.add(update, b"ab") is None, parts.held
+    (True, 2)
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: dict[tuple[str, int], tuple[str, dict[int, bytes]]] = {}
+        self.held = 0
+
+    def add(self, update: UpdateHeader, piece: bytes) -> bytes | None:
+        """Return the whole blob if no part is missing now.
+
+        RejectedUpdateError if the parts are larger than announced.
+        """
+        if update.parts == 1:
+            return piece
+        key = update.device, update.round
+        if key in self._waiting and self._waiting[key][0] != update.sha256:
+            self._drop(key)
+        _, pieces = self._waiting.setdefault(key, (update.sha256, {}))
+        self.held += len(piece) - len(pieces.get(update.part, b""))
+        pieces[update.part] = piece
+        if sum(map(len, pieces.values())) > update.bytes:
+            self._drop(key)
+            raise RejectedUpdateError("size", "its parts are more than its line says")
+        if len(pieces) < update.parts:
+            self._bound(key)
+            return None
+        self._drop(key)
+        return b"".join(pieces[part] for part in range(update.parts))
+
+    def _bound(self, newest: tuple[str, int]) -> None:
+        # A device that continues with its parts is younger than one that does not.
+        self._waiting[newest] = self._waiting.pop(newest)
+        while self.held > self._limit and len(self._waiting) > 1:
+            self._drop(next(iter(self._waiting)))
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        self.held -= sum(map(len, self._waiting.pop(key)[1].values()))
 
 
 class UpdateAdmission:
-    """Takes updates into the spool of the round that collects; `turn` tells where the fleet is.
-
-    In rounds of statistics devices send sums for `head`. Those of earlier rounds go on to count, while the
-    rest of the model is the same, until their device sends others or is excluded.
-    """
+    """Takes updates into the spool of the round that collects; `turn` tells where the fleet is."""
 
     def __init__(
         self,
@@ -75,11 +119,10 @@ class UpdateAdmission:
         layout: Layout,
         course: FleetState,
         control: ControlReader,
-        head: SolvedHead | None = None,
         masks: MaskKeeper | None = None,
     ) -> None:
         self._config, self._journal, self._layout, self._control = config, journal, layout, control
-        self._head, self._bodies, self._masks = head, dict[str, str](), masks
+        self._masks = masks
         self._limits, self._settings = config.admit, config.settings
         self._parts = PartialUpdates(HELD_BYTES)
         self._answers: defaultdict[tuple[int, str], _Answers] = defaultdict(_Answers)
@@ -92,7 +135,7 @@ class UpdateAdmission:
         self._keep_one_kind()
 
     def turn(self, course: FleetState) -> None:
-        """The fleet has gone on; where another round collects now, its spool is begun."""
+        """Continue with the state of `course`; where another round collects now, its spool is begun."""
         self.course = course
         if course.collecting != self._number:
             self.close()
@@ -100,44 +143,13 @@ class UpdateAdmission:
         self._keep_one_kind()
 
     def _keep_one_kind(self) -> None:
-        """Leave out of an open round what came late for one of the other kind, or for other inputs."""
+        """Leave out of an open round late updates that are not under its masks, or are under others."""
         announced = self.course.round
         if announced is None or self.course.phase != "open":
             return
-        sums = announced.config.statistics is not None
-        body = self._body(announced.base.hash) if sums else None
-        if announced.config.masks is not None:
-            sums, body = False, f"masked {announced.id}"
-        for device in [d for d, (_, record) in self._newest.items() if record.head.get("body") != body]:
+        wanted = None if announced.config.masks is None else announced.id
+        for device in [d for d, (_, record) in self._newest.items() if record.head.get("masked") != wanted]:
             del self._newest[device]
-        if sums and body is not None:
-            self._carry_on(body)
-
-    def _carry_on(self, body: str) -> None:
-        """Have the sums of the round before count in this one, too, of devices that have sent no others."""
-        if not self._journal.has_updates(self._number - 1):
-            return
-        before, spool, copied = self._journal.updates(self._number - 1), self._opened(), 0
-        for device, record in {record.head["device"]: record for record in before.records}.items():
-            if device not in self._newest and record.head.get("body") == body:
-                data = before.read(record)
-                kept = spool.append({**record.head, "round": EARLIER}, data)
-                self._count(device, EARLIER, kept)
-                copied += len(data)
-                if copied > COPIED_BYTES:
-                    spool.sync()
-                    copied = 0
-        before.close()
-        spool.sync()
-
-    def _body(self, base: str) -> str:
-        """Fingerprint of what is the same in all models whose sums add up."""
-        if base not in self._bodies and self._head is not None:
-            try:
-                self._bodies[base] = self._head.body(self._journal.weights(base))
-            except (CorruptError, StorageError):
-                raise RejectedUpdateError("base", f"model {base[:12]} is kept no longer") from None
-        return self._bodies.get(base, "")
 
     def _begin(self, number: int) -> None:
         self._number = number
@@ -170,12 +182,12 @@ class UpdateAdmission:
     @property
     def accepted(self) -> int:
         """Devices whose update has come for the round that collects."""
-        return len(self.contributors)
+        return len(self._newest)
 
     @property
     def contributors(self) -> list[str]:
         """Names of the devices whose updates have come for it, in order."""
-        return sorted(device for device, (number, _) in self._newest.items() if number != EARLIER)
+        return sorted(self._newest)
 
     def records(self, of: Collection[str] | None = None) -> Iterator[tuple[StoredUpdate, bytes]]:
         """Head and row of each update that counts, in the order of names: the same whatever came first.
@@ -203,7 +215,7 @@ class UpdateAdmission:
             self._refuse(device, problem, answer)
 
     def _is_new(self, update: UpdateHeader) -> bool:
-        """Whether nothing is there of this device for this round; another thing than before is refused."""
+        """Whether the device has sent nothing for this round; another update than before is refused."""
         known = self.course.known().get(update.round)
         seen = self._seen.get(update.round, {}).get(update.device)
         if known is None or known.id != update.id or seen is None:
@@ -217,17 +229,9 @@ class UpdateAdmission:
         if self._masked_size is not None and self._masks is not None:
             self._masks.check(update)
             check_bytes(update, self._masked_size)
-        elif self._sums is None:
-            check_claims(update, self._layout)
         else:
-            check_size(update, self._sums)
+            check_claims(update, self._layout)
         return self._parts.add(update, piece)
-
-    @property
-    def _sums(self) -> SolvedHead | None:
-        """The layer whose sums devices send now; None in rounds of training."""
-        announced = self.course.round
-        return None if announced is None or announced.config.statistics is None else self._head
 
     @property
     def _masked_size(self) -> int | None:
@@ -235,36 +239,17 @@ class UpdateAdmission:
         announced = self.course.round
         if announced is None or announced.config.masks is None or self.course.phase != "open":
             return None
-        return self._layout.size + 1 if self._sums is None else self._sums.size
+        return self._layout.size + 1
 
     def _accept_masked(self, update: UpdateHeader, blob: bytes, size: int) -> None:
         vector = admit_masked(update, blob, size, update_encoding.unpack_masked)
-        stored = StoredUpdate(update.device, update.round, 1, 1.0, update.sha256, body=f"masked {update.id}")
+        stored = StoredUpdate(update.device, update.round, 1, 1.0, update.sha256, masked=update.id)
         self._keep(stored, vector.astype("<u8").tobytes())
-        self._answers[update.round, update.id].accepted.append(update.device)
-
-    def _accept_sums(self, update: UpdateHeader, blob: bytes, head: SolvedHead) -> None:
-        vector = admit_sums(update, blob, head, update_encoding.unpack_sums)
-        body, announced, most = self._body(update.base), self.course.round, self._limits.max_samples
-        if self.course.phase == "open" and announced is not None and body != self._body(announced.base.hash):
-            raise RejectedUpdateError("base", "its sums are of another network than those of this round")
-        stored = StoredUpdate(
-            device=update.device,
-            round=update.round,
-            samples=min(update.samples, most),
-            factor=min(1.0, most / update.samples),
-            sha256=update.sha256,
-            body=body,
-        )
-        self._keep(stored, vector.astype("<f8").tobytes())
         self._answers[update.round, update.id].accepted.append(update.device)
 
     def _accept(self, update: UpdateHeader, blob: bytes) -> None:
         if self._masked_size is not None:
             self._accept_masked(update, blob, self._masked_size)
-            return
-        if self._sums is not None:
-            self._accept_sums(update, blob, self._sums)
             return
         announced = self.course.round
         # Those of the round: the file may have changed since.
@@ -275,7 +260,7 @@ class UpdateAdmission:
             device=update.device,
             round=update.round,
             samples=min(update.samples, self._limits.max_samples),
-            factor=found.factor * discount(late, self._config.reduce.discount),
+            factor=found.factor * discount(late),
             sha256=update.sha256,
             norm=found.norm,
             loss=update.loss,

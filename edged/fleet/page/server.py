@@ -1,28 +1,31 @@
-"""The page on this machine's loopback interface, and the relay beside it."""
+"""The page's files, with the broker's address in them, and a server on the loopback interface."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import hmac
+import html
 import ipaddress
 import re
 import socket
-import sys
-import threading
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from string import Template
+from urllib.parse import urlsplit
 
-from edged.errors import BrokerError, ConfigError, UnavailableError
-from edged.fleet.page.files import START, TYPES, PageSettings, page_files
+from edged.charts.html import DESIGN, design
+from edged.errors import ConfigError, StorageError, UnavailableError
 
-if TYPE_CHECKING:
-    from edged.fleet.page.relay import Relay
-
-MOST_CONNECTIONS = 32
+FOLDER = Path(__file__).with_name("static")
+START = "index.html"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
 REQUEST_SECONDS = 20.0
-_HOST = re.compile(r"(\[[0-9a-f:]+\]|[a-z0-9.-]+?)\.?(:[0-9]{1,5})?")
+_PLACE = re.compile(r"wss?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?(/[A-Za-z0-9._~/-]*)?")
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -30,6 +33,60 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+
+
+@dataclass(frozen=True)
+class PageSettings:
+    """Settings that the page receives; ConfigError if the address or the root is invalid."""
+
+    broker: str = ""  # `ws://` or `wss://` address; empty for the place that the page itself came from
+    root: str = "edged"  # first level of all topics
+
+    def __post_init__(self) -> None:
+        if self.broker and _PLACE.fullmatch(self.broker) is None:
+            raise ConfigError(
+                "this is no address for websockets",
+                where=self.broker.partition("@")[2] or self.broker,
+                remedy="write ws://host:port/path, or wss://; user and password are asked in the page",
+            )
+        if not self.root or any(sign in self.root for sign in "+#\0"):
+            raise ConfigError("topics cannot start with this", where=self.root or "--root")
+
+    @property
+    def policy(self) -> str:
+        """The content security policy: own files, and one connection."""
+        place = urlsplit(self.broker)
+        connect = f"{place.scheme}://{place.netloc}" if self.broker else "'self'"
+        return (
+            f"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src {connect};"
+            " base-uri 'none'; form-action 'none'"
+        )
+
+
+def page_files(settings: PageSettings) -> dict[str, bytes]:
+    """Contents of all files by their names."""
+    files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
+    files[DESIGN] = design().encode()
+    values = {"policy": settings.policy, "broker": settings.broker, "root": settings.root}
+    page = Template(files[START].decode()).substitute(
+        {name: html.escape(value) for name, value in values.items()}
+    )
+    return files | {START: page.encode()}
+
+
+def write_files(settings: PageSettings, folder: Path) -> list[str]:
+    """Write the page into a folder, for a broker or a web server that serves it; return the file names.
+
+    Raises StorageError when they cannot be written.
+    """
+    files = page_files(settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    except OSError as problem:
+        raise StorageError(f"cannot be written: {problem.strerror}", where=str(folder)) from problem
+    return list(files)
 
 
 def loopback(listen: str) -> tuple[str, int]:
@@ -50,7 +107,7 @@ def loopback(listen: str) -> tuple[str, int]:
         inside = False
     if not inside:
         raise ConfigError(
-            "other machines could control devices through this",
+            "this is served without encryption, for this machine alone",
             where=f"--listen {listen}",
             remedy="listen on 127.0.0.1; --out DIR writes the page for a broker or web server with TLS",
         )
@@ -60,30 +117,17 @@ def loopback(listen: str) -> tuple[str, int]:
 class PageServer(ThreadingHTTPServer):
     """Serves the page; `serve_forever` does, until `shutdown`.
 
-    `listen` is an address and port on the loopback interface, port 0 for a free one; `settings` go into the
-    page. `relay` connects browsers to the broker, under `/mqtt`; without it browsers connect to
-    `settings.broker`. `code` is what browsers must show the relay, since it has rights of its own; None for
-    nothing.
-
-    Raises UnavailableError when the address is taken.
+    `listen` is an address and port on the loopback interface, port 0 for a free one. Raises UnavailableError
+    when the address is taken.
     """
 
     daemon_threads = True
 
-    def __init__(
-        self,
-        listen: tuple[str, int],
-        settings: PageSettings,
-        relay: Relay | None = None,
-        code: str | None = None,
-    ) -> None:
+    def __init__(self, listen: tuple[str, int], settings: PageSettings) -> None:
         self.address_family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
-        self.relay, self.code = relay, code
         self.policy = f"{settings.policy}; frame-ancestors 'none'"
-        self.files = {f"/{name}": ServedFile(name, body) for name, body in page_files(settings).items()}
+        self.files = {f"/{name}": (name, body) for name, body in page_files(settings).items()}
         self.files["/"] = self.files[f"/{START}"]
-        self.names = {"localhost", "127.0.0.1", "[::1]", f"[{listen[0]}]" if ":" in listen[0] else listen[0]}
-        self.free = threading.BoundedSemaphore(MOST_CONNECTIONS)
         try:
             super().__init__(listen, _Handler)
         except OSError as problem:
@@ -99,164 +143,38 @@ class PageServer(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         return f"http://[{host!s}]:{port}/" if ":" in str(host) else f"http://{host!s}:{port}/"
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection, as long as there are not too many."""
-        if not self.free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve one connection until it ends."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore broken connections; report all other errors."""
-        problem = sys.exc_info()[1]
-        if not isinstance(problem, OSError):
-            super().handle_error(request, client_address)
-
-
-class ServedFile:
-    """A file as it is sent: `body`, `short` (gzip), its type and tag."""
-
-    def __init__(self, name: str, body: bytes) -> None:
-        self.body = body
-        self.short = gzip.compress(body, 9, mtime=0)
-        self.type = TYPES[PurePosixPath(name).suffix]
-        self.tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-
 
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
-    protocol_version = "HTTP/1.1"
     timeout = REQUEST_SECONDS
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if not self._is_for_us():
-            return
-        if path == "/mqtt" and self.server.relay is not None:
-            self._relay(self.server.relay)
-            return
-        if path == "/code" and self.server.code is not None:
-            self._answer_code(self.server.code)
-            return
-        found = self.server.files.get(path)
+        found = self.server.files.get(self.path.partition("?")[0])
         if found is None:
             self.send_error(404, "path not found")
         else:
-            self._send(found)
+            name, body = found
+            self._answer(200, TYPES[PurePosixPath(name).suffix], body)
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def _is_for_us(self) -> bool:
-        """Whether Host names us: else a foreign name was made to lead here (DNS rebinding)."""
-        hosts = self.headers.get_all("Host", [])
-        fits = _HOST.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
-        if fits is None or fits[1] not in self.server.names:
-            self.send_error(421, "this is another place")
-            return False
-        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            self.send_error(400, "a request with a body")
-            return False
-        return True
-
-    def _answer_code(self, code: str) -> None:
-        """Answer 204 for the code from the terminal in `Edged-Code`, else 403."""
-        shown = self.headers.get("Edged-Code", "")
-        if hmac.compare_digest(shown.encode(), code.encode()):
-            self._head(204, {})
-        else:
-            self.send_error(403, "wrong code")
-
-    def _send(self, found: ServedFile) -> None:
-        if self.headers.get("If-None-Match") == found.tag:
-            self._head(304, {"ETag": found.tag})
-            return
-        short = "gzip" in self.headers.get("Accept-Encoding", "")
-        body = found.short if short else found.body
-        more = {"Content-Encoding": "gzip"} if short else {}
-        self._head(
-            200,
-            {"Content-Type": found.type, "Content-Length": str(len(body)), "ETag": found.tag}
-            | {"Vary": "Accept-Encoding"}
-            | more,
-        )
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def _head(self, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in (_HEADERS | {"Content-Security-Policy": self.server.policy} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    # ---- the relay ---------------------------------------------------------------------------
-
-    def _relay(self, relay: Relay) -> None:
-        from websockets.datastructures import Headers
-        from websockets.http11 import Request
-        from websockets.server import ServerProtocol
-        from websockets.typing import Origin, Subprotocol
-
-        self.close_connection = True
-        # A page of any site may open websockets to this machine; it cannot choose its Origin.
-        opening = ServerProtocol(
-            origins=[Origin(f"http://{self.headers['Host']}")], subprotocols=[Subprotocol("mqtt")]
-        )
-        headers = Headers([(name, value.strip()) for name, value in self.headers.items()])
-        answer = opening.accept(Request(self.path, headers))
-        refusal = self._refusal(answer.status_code)
-        if refusal is not None:
-            self.send_error(*refusal)
-            return
-        try:
-            broker = relay.connect()
-        except BrokerError as problem:
-            sys.stderr.write(f"edged: {problem.line()}\n")
-            self.send_error(502, "the broker cannot be reached")
-            return
-        with broker:
-            self.wfile.write(answer.serialize())
-            relay.pass_on(self.connection, broker)
-
-    def _refusal(self, status: int) -> tuple[int, str] | None:
-        """Why no websocket begins with this request; None where one does.
-
-        `status` is what `websockets` would answer.
-        """
-        headers = self.headers
-        if headers.get("Upgrade", "").lower() != "websocket" or self.command != "GET":
-            return 400, "a websocket is expected here"
-        if headers.get("Sec-WebSocket-Version") != "13":
-            return 426, "version 13 is spoken here"
-        if status != 101:
-            return status, "cross-site request" if status == 403 else "no opening for mqtt"
-        offered = ",".join(headers.get_all("Sec-WebSocket-Protocol", [])).split(",")
-        code = self.server.code
-        shown = [hmac.compare_digest(w.strip().encode(), code.encode()) for w in offered] if code else [True]
-        return None if any(shown) else (403, "the code from the terminal is missing")
-
-    # ---- what the base class would say ---------------------------------------------------------
-
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Send a status with one line of text."""
-        body = f"{message or 'refused'}\n".encode()
-        self.close_connection = True
-        self._head(
-            code, {"Content-Type": TYPES[".txt"], "Content-Length": str(len(body)), "Connection": "close"}
-        )
+        self._answer(code, TYPES[".txt"], f"{message or 'refused'}\n".encode())
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        own = {"Content-Security-Policy": self.server.policy, "Content-Type": kind}
+        self.send_response(status)
+        for name, value in (_HEADERS | own | {"Content-Length": str(len(body))}).items():
+            self.send_header(name, value)
+        self.end_headers()
         if getattr(self, "command", "") != "HEAD":
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Return an empty string: the page names no versions."""
+        """Return the name without versions."""
         return "edged"
 
     def log_message(self, *_: object) -> None:
-        """Nothing is logged: requests say nothing that a person needs."""
+        """Log nothing: requests say nothing that a person needs."""

@@ -10,24 +10,30 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from edged.errors import CorruptError, RejectedUpdateError
 
 if TYPE_CHECKING:
-    from edged.domain.federated.messages import UpdateHeader
-    from edged.domain.federated.settings import RoundSettings
+    from numpy.typing import NDArray
+
+    from edged.domain.federated.messages import RoundSettings, UpdateHeader
     from edged.domain.training.weight_deltas import Coded, Floats
     from edged.fleet.config import AdmitSection
     from edged.fleet.rules.layout import EncodedUpdate, Layout
+
+T = TypeVar("T")
 
 HEADERS = 64 * 1024
 """Bytes that names, shapes and scales may have beside the numbers."""
 
 ROUNDING = 1.02
 """What rounding to int8 may add to a norm without a word."""
+
+DISCOUNT = 0.5
+"""Exponent of the discount of late updates."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +56,17 @@ class Admitted:
 
 
 def largest(layout: Layout) -> int:
-    """Bytes that an update may have, packed or unpacked: all numbers as float32, each with its position."""
-    return 8 * layout.size + 512 * len(layout.names) + 4 * layout.rows + HEADERS
+    """Return the maximum bytes of an update, packed, unpacked or decoded to float32."""
+    return 4 * layout.size + 512 * len(layout.names) + 4 * layout.rows + HEADERS
 
 
-def bound(settings: RoundSettings, size: int) -> float:
-    """The largest norm that an honest update has: with noise on it, that of nearly all draws.
+def discount(late: int) -> float:
+    """Return the factor of an update that comes `late` rounds after its own.
 
-    The norm of `size` normal numbers is below sqrt(size) + 4 but once in 3,000.
+    >>> discount(0), discount(3)
+    (1.0, 0.5)
     """
-    return settings.clip_norm * (1.0 + settings.most_noise * (math.sqrt(size) + 4.0))
+    return float((1 + late) ** -DISCOUNT)
 
 
 def check_sender(update: UpdateHeader, device: str, number: int | None, part: int | None) -> None:
@@ -111,33 +118,52 @@ def admit(
     `norm`.
     """
     check_claims(update, layout)
-    if len(blob) != update.bytes or hashlib.sha256(blob).hexdigest() != update.sha256:
-        raise RejectedUpdateError("damaged", "size or hash are not those that its line names")
-    try:
-        coded = unpack(blob, largest(layout))
-        check_shapes(coded, layout)
-        row = layout.row(coded)
-    except CorruptError as problem:
-        raise RejectedUpdateError("damaged", problem.what) from None
+    coded = _unpacked(update, blob, largest(layout), unpack)
+    check_shapes(coded, layout)
+    row, most = layout.row(coded), settings.clip_norm
     norm = _norm(layout.change(row))
-    most = bound(settings, layout.size)
     if norm > limits.max_norm * most:
         raise RejectedUpdateError("norm", f"its norm is {norm:.3g}, the bound {most:.3g}")
     return Admitted(row, norm, 1.0 if norm <= ROUNDING * most else most / norm)
+
+
+def admit_masked(
+    update: UpdateHeader, blob: bytes, size: int, unpack: Callable[[bytes, int], NDArray[np.uint64]]
+) -> NDArray[np.uint64]:
+    """Return a vector `(size,)` under masks, of which only the form can be checked.
+
+    Raises RejectedUpdateError with the reason: `size` or `damaged`.
+    """
+    check_bytes(update, size)
+    return _unpacked(update, blob, size, unpack)
+
+
+def check_bytes(update: UpdateHeader, numbers: int) -> None:
+    """Refuse more bytes than so many numbers of 64 bits have."""
+    most = 8 * numbers + HEADERS
+    if update.bytes > most:
+        raise RejectedUpdateError("size", f"{update.bytes} bytes, at most {most} are taken")
+
+
+def _unpacked(update: UpdateHeader, blob: bytes, limit: int, unpack: Callable[[bytes, int], T]) -> T:
+    if len(blob) != update.bytes or hashlib.sha256(blob).hexdigest() != update.sha256:
+        raise RejectedUpdateError("damaged", "size or hash are not those that its line names")
+    try:
+        return unpack(blob, limit)
+    except CorruptError as problem:
+        raise RejectedUpdateError("damaged", problem.what) from None
 
 
 def check_shapes(coded: Mapping[str, Coded], layout: Layout) -> None:
     """Refuse tensors that the model does not have, or not in that shape: length 1 would go with any."""
     for name, tensor in coded.items():
         expected = layout.by_name.get(name)
-        if tensor.shape != expected:
+        if expected is None or tensor.shape != expected:
             raise RejectedUpdateError("shapes", f"{name!r} has shape {tensor.shape}, expected {expected}")
-        if tensor.gaps is None and tensor.values.shape != expected:
+        if tensor.values.shape != expected:
             raise RejectedUpdateError("shapes", f"{name!r} holds {tensor.values.shape}, not {expected}")
         scale = None if tensor.scale is None else tensor.scale.shape
-        by_row = tensor.gaps is None and len(expected) > 1
-        scales = [(), expected[:1]] if by_row else [()]
-        if scale not in (scales if tensor.values.dtype == np.int8 else [None]):
+        if tensor.values.dtype != np.int8 or scale not in ((), expected[:1] if len(expected) > 1 else ()):
             raise RejectedUpdateError("shapes", f"{name!r} is {tensor.values.dtype} with scales {scale}")
 
 

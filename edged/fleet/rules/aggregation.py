@@ -1,14 +1,16 @@
-"""Many updates made one: the mean, by a sum that goes on as they come.
+"""Many updates made one: by the mean, or by statistics that a share of bad devices cannot move far.
 
-McMahan et al. (2017) weigh by samples. What came late is made smaller by its age, as in Xie et al.,
-"Asynchronous federated optimization" (2019), and Nguyen et al., "Federated learning with buffered
-asynchronous aggregation" (2022).
+McMahan et al. (2017) weigh by samples. Updates that come late are made smaller by their age, as in Xie et
+al., "Asynchronous federated optimization" (2019), and Nguyen et al., "Federated learning with buffered
+asynchronous aggregation" (2022). Median and trimmed mean follow Yin et al., "Byzantine-robust distributed
+learning: towards optimal statistical rates" (2018); they do not weigh devices by their samples, which a bad
+one would state too high.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,7 +20,12 @@ from edged.errors import NoDataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.training.weight_deltas import Floats
     from edged.fleet.rules.layout import Doubles, EncodedUpdate, Layout
+
+COLUMNS = 256
+RELEASED = 512
+"""Rows after which memory is given back."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,8 @@ class Aggregate:
     change: Doubles  # the `(size,)` float64 difference to its base
     devices: int
     samples: int
-    # What a reducer is given again that goes on from the model of the round, such as momentum; by name.
+    # State of a reducer for the round that starts from this model, such as momentum; by name.
     memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()  # devices whose updates do not count in it
 
 
 class Reducer(Protocol):
@@ -54,15 +60,6 @@ class Reducer(Protocol):
 
     def finish(self) -> Aggregate:
         """Return the aggregate; NoDataError if there were no updates."""
-
-
-def discount(late: int, exponent: float) -> float:
-    """What an update is multiplied with that comes `late` rounds after its own: `(1 + late) ** -exponent`.
-
-    >>> discount(0, 0.5), discount(3, 0.5)
-    (1.0, 0.5)
-    """
-    return float((1 + late) ** -exponent)
 
 
 class Mean:
@@ -88,34 +85,80 @@ class Mean:
         return Aggregate(self._sum / self._samples, self._devices, self._samples)
 
 
-MOVED = "moved"
+class MatrixStorage(Protocol):
+    """Allocates the memory of a matrix."""
+
+    def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Allocate a matrix; its values are undefined."""
+
+    def release(self) -> None:
+        """Allow the system to reclaim the memory; the values stay."""
 
 
-class FedDyn:
-    """A reducer whose aggregate the updates of earlier rounds go on to move.
+class Matrix:
+    """All updates, one row a device; a statistic of each column is the result.
 
-    The coordinator's half of dynamic regularisation, see `edged.domain.federated.feddyn`. `memory` is what
-    the aggregate of the base has left. Of a fleet of `population` devices, at least those of the round, the
-    others have not moved.
+    Blocks of columns lie one after the other, so that one alone need be in memory. `statistic` makes
+    `(columns,)` of `(columns, devices)` float32, each row in ascending order; the matrix lies in `room`.
     """
 
-    def __init__(self, inner: Reducer, memory: Mapping[str, NDArray[Any]], population: int) -> None:
-        self._inner, self._memory, self._population = inner, memory, population
+    def __init__(self, statistic: Callable[[Floats], Doubles], room: MatrixStorage) -> None:
+        self._statistic, self._room = statistic, room
 
     def begin(self, layout: Layout, expected: int) -> None:
-        """Prepare for a round, see `Reducer`."""
-        self._inner.begin(layout, expected)
+        """Allocate room for `expected` updates."""
+        self._layout = layout
+        self._blocks = -(-layout.size // COLUMNS)
+        self._values = self._room.matrix((self._blocks, expected, COLUMNS), np.int8)
+        self._row = np.zeros(self._blocks * COLUMNS, np.int8)
+        self._scales = np.zeros((expected, layout.rows), np.float32)
+        self._devices = self._samples = 0
 
     def add(self, contribution: AdmittedUpdate) -> None:
-        """Add the update of one device, see `Reducer`."""
-        self._inner.add(contribution)
+        """Store an update in the next row."""
+        at, row = self._devices, contribution.row
+        self._row[: self._layout.size] = row.values
+        self._scales[at] = row.scales * np.float32(contribution.factor)
+        self._values[:, at] = self._row.reshape(self._blocks, COLUMNS)
+        self._devices += 1
+        self._samples += contribution.samples
+        if self._devices % RELEASED == 0:
+            self._room.release()
 
     def finish(self) -> Aggregate:
-        """The aggregate, moved on by the mean of all updates so far, this round's among them."""
-        made = self._inner.finish()
-        share = made.devices / max(made.devices, self._population)
-        moved = share * made.change
-        before = self._memory.get(MOVED)
-        if before is not None and before.shape == moved.shape:
-            moved = before + moved
-        return replace(made, change=made.change + moved, memory={**made.memory, MOVED: moved})
+        """Return the statistic of each column; NoDataError where nothing was added."""
+        if not self._devices:
+            raise NoDataError("no update to aggregate")
+        out, rows = np.empty(self._layout.size, np.float64), self._layout.row_of_each
+        for number in range(self._blocks):
+            here = slice(number * COLUMNS, (number + 1) * COLUMNS)
+            block = self._block(number, rows[here])
+            block.sort(axis=1)
+            out[here] = self._statistic(block)
+            self._room.release()
+        return Aggregate(out, self._devices, self._samples)
+
+    def _block(self, number: int, rows: NDArray[np.int32]) -> Floats:
+        """Return the values of a block, as `(columns, devices)`."""
+        columns = self._values[number, : self._devices, : len(rows)]
+        values: NDArray[Any] = np.ascontiguousarray(columns.T)
+        first = int(rows[0])
+        scales = np.ascontiguousarray(self._scales[: self._devices, first : int(rows[-1]) + 1].T)
+        return np.asarray(np.multiply(values, scales[rows - first], dtype=np.float32))
+
+
+def trimmed_mean(share: float) -> Callable[[Floats], Doubles]:
+    """Return the mean without the largest and the smallest: `share` of the devices at either end."""
+
+    def statistic(block: Floats) -> Doubles:
+        count = block.shape[1]
+        cut = int(share * count)
+        return np.asarray(block[:, cut : count - cut].mean(axis=1, dtype=np.float64))
+
+    return statistic
+
+
+def median(block: Floats) -> Doubles:
+    """Return the median; of an even number the mean of the two in the middle."""
+    count = block.shape[1]
+    return np.asarray(block[:, (count - 1) // 2 : count // 2 + 1].mean(axis=1, dtype=np.float64))

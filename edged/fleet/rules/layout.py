@@ -6,28 +6,29 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edged.domain.training.weight_deltas import Coded, Floats, Weights, decode
 from edged.errors import CorruptError
+
+if TYPE_CHECKING:
+    from edged.domain.training.weight_deltas import Coded, Floats, Weights
 
 Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class EncodedUpdate:
-    """An update laid out: `(size,)` int8 with `(rows,)` float32 scales, or float32 without."""
+    """An update laid out: `(size,)` int8 values, and `(rows,)` float32 scales that multiply them."""
 
-    values: NDArray[Any]
-    scales: Floats | None = None
+    values: NDArray[np.int8]
+    scales: Floats
 
     def to_bytes(self) -> bytes:
-        """As they lie in memory, little-endian: scales after the values."""
-        scales = b"" if self.scales is None else self.scales.astype("<f4").tobytes()
-        return self.values.astype(self.values.dtype.newbyteorder("<")).tobytes() + scales
+        """Return the values, and behind them the scales as little-endian float32."""
+        return self.values.tobytes() + self.scales.astype("<f4").tobytes()
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,9 @@ class Layout:
         """How many numbers the vector has."""
         return sum(math.prod(shape) for shape in self.shapes)
 
-    def update_bytes(self, dtype: str) -> int:
-        """About the bytes of an update whose numbers have this type, not compressed."""
-        return self.size * np.dtype(dtype).itemsize + 4 * self.rows
-
     @cached_property
     def rows(self) -> int:
-        """Scales that int8 values have: one for each row of a matrix, one for any other tensor."""
+        """Scales that the values have: one for each row of a matrix, one for any other tensor."""
         return sum(_rows(shape) for shape in self.shapes)
 
     @cached_property
@@ -74,60 +71,40 @@ class Layout:
         return np.repeat(np.arange(self.rows, dtype=np.int32), counts)
 
     def vector(self, weights: Mapping[str, Floats]) -> Floats:
-        """`(size,)` float32; tensors that are not there are 0."""
+        """Return weights as `(size,)` float32."""
         out = np.zeros(self.size, np.float32)
         for name, here, _ in self._places:
-            if name in weights:
-                out[here] = weights[name].reshape(-1)
+            out[here] = weights[name].reshape(-1)
         return out
 
     def weights(self, vector: Floats | Doubles) -> Weights:
-        """The tensors of a vector, by name, as float32."""
+        """Return the tensors of a vector, by name, as float32."""
         return {
             name: np.array(vector[here], np.float32).reshape(self.by_name[name])
             for name, here, _ in self._places
         }
 
     def row(self, coded: Mapping[str, Coded]) -> EncodedUpdate:
-        """A coded update laid out; tensors that are not there have not changed.
-
-        CorruptError when positions lie outside of a tensor.
-        """
-        if any(tensor.values.dtype != np.int8 for tensor in coded.values()):
-            with np.errstate(over="ignore", invalid="ignore"):
-                return EncodedUpdate(self.vector(decode(coded)))
+        """Lay out a coded update, int8 with its scales; tensors that it leaves out have not changed."""
         values, scales = np.zeros(self.size, np.int8), np.zeros(self.rows, np.float32)
         for name, here, rows in self._places:
             if name in coded:
-                values[here] = _integers(name, coded[name])
+                values[here] = coded[name].values.reshape(-1)
                 scales[rows] = coded[name].scale
         return EncodedUpdate(values, scales)
 
     def change(self, row: EncodedUpdate) -> Floats:
-        """The numbers of a row, `(size,)` float32; what overflows becomes infinite."""
-        if row.scales is None:
-            return np.asarray(row.values, np.float32)
+        """Return the numbers of a row, `(size,)` float32; what overflows becomes infinite."""
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(np.multiply(row.values, row.scales[self.row_of_each], dtype=np.float32))
 
     def from_bytes(self, data: bytes) -> EncodedUpdate:
-        """The row that `to_bytes` was called for; CorruptError when there are not as many bytes as it has."""
-        if len(data) == 4 * self.size:
-            return EncodedUpdate(np.frombuffer(data, "<f4"))
+        """Return the row of these bytes; CorruptError when there are not as many as it has."""
         if len(data) != self.size + 4 * self.rows:
             raise CorruptError(f"{len(data)} bytes are no update of this model", where="fleet")
         return EncodedUpdate(
             np.frombuffer(data, np.int8, self.size), np.frombuffer(data, "<f4", offset=self.size)
         )
-
-    def integers(self, row: EncodedUpdate) -> tuple[NDArray[np.int8], Floats]:
-        """Its int8 values and their scales; floats are rounded, each row of a matrix for itself."""
-        if row.scales is not None:
-            return row.values, row.scales
-        values, scales = np.zeros(self.size, np.int8), np.zeros(self.rows, np.float32)
-        for _, here, rows in self._places:
-            values[here], scales[rows] = _rounded(row.values[here].reshape(rows.stop - rows.start, -1))
-        return values, scales
 
     @cached_property
     def _places(self) -> list[tuple[str, slice, slice]]:
@@ -142,17 +119,3 @@ class Layout:
 
 def _rows(shape: tuple[int, ...]) -> int:
     return shape[0] if len(shape) > 1 else 1
-
-
-def _integers(name: str, tensor: Coded) -> NDArray[np.int8]:
-    if tensor.gaps is None:
-        return tensor.values.reshape(-1)
-    # Integers of 8 bits are exact as float32: what looks at the positions need not be there twice.
-    spread = decode({name: Coded(tensor.values, tensor.shape, None, tensor.gaps)})[name]
-    return spread.reshape(-1).astype(np.int8)
-
-
-def _rounded(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
-    scale = np.asarray(np.abs(rows).max(axis=1, initial=0.0) / 127.0, np.float32)
-    divisor = np.where(scale > 0, scale, np.float32(1.0))
-    return np.rint(rows / divisor[:, None]).astype(np.int8).reshape(-1), scale

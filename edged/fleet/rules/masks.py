@@ -51,9 +51,6 @@ class Masks:
     token: str
     since: float = 0.0  # when the present stage began, seconds since the epoch
     joined: dict[str, bytes] = field(default_factory=dict)  # two public keys of each device
-    kept: dict[str, tuple[str, ...]] = field(default_factory=dict)  # rounds whose sums each still has
-    carried: str = ""  # id of the earlier sum on which this one goes on
-    members: Mapping[str, str] = field(default_factory=dict)  # by device, the round whose sums are in that
     ring: Mapping[str, tuple[str, ...]] | None = None  # neighbours of those that had joined
     shares: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by sender, for each neighbour
     sharers: frozenset[str] | None = None
@@ -81,17 +78,15 @@ class Masks:
         if line.id != self.token:
             raise RejectedUpdateError("round", "the masks are of another round")
         if step == JOIN:
-            return self._join(device, bodies, line.rounds)
+            return self._join(device, bodies)
         return self._share(device, bodies) if step == SHARES else self._answer(device, bodies)
 
-    def _join(
-        self, device: str, bodies: dict[str, bytes], rounds: tuple[str, ...]
-    ) -> tuple[bool, str | None]:
+    def _join(self, device: str, bodies: dict[str, bytes]) -> tuple[bool, str | None]:
         if set(bodies) != {device}:
             raise RejectedUpdateError("identity", f"{device} joins as {', '.join(bodies)[:80]}")
         if self.ring is None:
             news = self.joined.get(device) != bodies[device]
-            self.joined[device], self.kept[device] = bodies[device], rounds
+            self.joined[device] = bodies[device]
             return news, None
         if device not in self.ring or self.joined[device] != bodies[device]:
             raise RejectedUpdateError("masks", f"{device} has joined when the roster was made")
@@ -119,15 +114,9 @@ class Masks:
 
     # What is decided.
 
-    def make_roster(
-        self, most: int = NEIGHBOURS, carried: str = "", members: Mapping[str, str] | None = None
-    ) -> None:
-        """All that have joined mask with their neighbours, of whom each has `most` at most.
-
-        With `carried` the sum goes on from an earlier one, in which the sums of `members` are.
-        """
+    def make_roster(self, most: int = NEIGHBOURS) -> None:
+        """All that have joined mask with their neighbours, of whom each has `most` at most."""
         self.ring = neighbours(self.joined, self.token, most)
-        self.carried, self.members = carried, members or {}
 
     def choose_sharers(self) -> None:
         """Choose those who mask: enough of their neighbours have shared keys to find their secrets again."""
@@ -176,8 +165,7 @@ class Masks:
         ring = self.ring or {}
         if step == ROSTER:
             keys = {other: self.joined[other] for other in ring[device]}
-            counted = self.members.get(device)
-            return packed(self.token, keys, len(ring), [counted] if counted else [])
+            return packed(self.token, keys, len(ring))
         if step == SHARES:
             return packed(self.token, {n: self.shares[n][device] for n in self.with_whom(device)})
         there = self.survivors or frozenset()

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from edged.domain.federated.messages import RoundAnnouncement
-from edged.domain.federated.settings import BaseModelInfo
+from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement
 from edged.fleet.rules.admission import KnownRound
 
 if TYPE_CHECKING:
@@ -43,11 +42,7 @@ class FleetState:
     order: str = ""  # token of the operator's last order that was carried out
     until: float = 0.0  # when the present phase ends at the latest, seconds since the epoch
     past: tuple[KnownRound, ...] = ()  # rounds for which updates are still taken, the newest last
-    queue: tuple[str, ...] = ()  # devices of the stage that get the model later, as the rollout allows
-    told_at: float = 0.0  # when devices of the stage were last given the model, for the rate of it
     approved_by: str = ""  # who has let the rollout go on, last
-    day: int = 0  # of the bytes below, days since the epoch
-    traffic: int = 0  # bytes that devices were asked to fetch and send on that day
 
     @property
     def collecting(self) -> int:
@@ -82,7 +77,6 @@ class FleetState:
             "round": None if announced is None else RoundAnnouncement.read(json.dumps(announced).encode()),
             "asked": None if asked is None else tuple(asked),
             "past": past,
-            "queue": tuple(values.get("queue", ())),
         }
         return cls(**{**values, **typed})
 
@@ -129,9 +123,7 @@ def trial(
     """The round is closed, or the share before has agreed: `devices` try its model now, of all `asked`."""
     past = _past(course, keep)
     announced = replace(_announcement(course), state="closed", base=model, devices=devices, deadline=until)
-    return replace(
-        course, phase="trial", round=announced, asked=asked, stage=stage, until=until, past=past, queue=()
-    )
+    return replace(course, phase="trial", round=announced, asked=asked, stage=stage, until=until, past=past)
 
 
 def awaiting_approval(course: FleetState, now: float) -> FleetState:
@@ -146,7 +138,7 @@ def ended(course: FleetState, model: BaseModelInfo, pace: RoundSection, now: flo
     announced = replace(_announcement(course), state="done", base=model, devices=None)
     return replace(
         course, phase="done", round=announced, standing=model, version=version, until=now + pace.every,
-        past=past, queue=(), approved_by=course.approved_by if version > course.version else "",
+        past=past, approved_by=course.approved_by if version > course.version else "",
     )  # fmt: skip
 
 

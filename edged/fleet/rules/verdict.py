@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.federated.messages import Evaluation, Mixed, Quality
+    from edged.domain.federated.messages import Evaluation, Quality
     from edged.fleet.config import GateSection
 
 
@@ -80,17 +80,16 @@ def borne(reports: int, share: float) -> int:
 
 
 def spread_of(reports: Iterable[Evaluation]) -> dict[str, float]:
-    """Loss and metric over the devices, for the model as it came, mixed, and what was there before."""
+    """Loss and metric over the devices, for the model, and for what they served before."""
     kept = list(reports)
     found = {"devices": float(len(kept)), "taken": float(sum(r.taken for r in kept))}
-    kinds: dict[str, Sequence[Quality | Mixed | None]] = {
+    kinds: dict[str, Sequence[Quality]] = {
         "before": [r.before for r in kept],
         "global": [r.model for r in kept],
-        "mixed": [r.mixed for r in kept],
     }
     for kind, values in kinds.items():
         for what in ("loss", "metric"):
-            numbers = np.array([getattr(v, what) for v in values if v is not None], np.float64)
+            numbers = np.array([getattr(v, what) for v in values], np.float64)
             found |= {f"{kind}_{what}_{name}": value for name, value in _summary(numbers).items()}
     return found
 

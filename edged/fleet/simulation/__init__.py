@@ -1,1 +1,1 @@
-"""A fleet of virtual devices: real protocol, broker, coordinator and engines, on parts of one recording."""
+"""A simulated fleet: whole devices, the real coordinator and a real broker on one machine."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = "updates"
 ROUNDS = "rounds"
-RESIDUAL, PERSONAL, MOVED = "residual/", "personal/", "moved/"
+RESIDUAL = "residual/"
 KEPT = 8
 _UPDATE, _HELD, _ABOUT = "update.bin", "held.npz", "about.json"
 
@@ -45,7 +45,7 @@ class SentUpdate(Generic[About]):
     def held(self, prefix: str = "") -> dict[str, NDArray[np.float32]]:
         """What was kept with it under names that begin so, without that: what a receiver has after it.
 
-        With an update of a round `RESIDUAL`, `PERSONAL` and `MOVED` lie.
+        With an update of a round lies what its coding has left out, under `RESIDUAL`.
         """
         kept = unpack_arrays((self.folder / _HELD).read_bytes())
         return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}

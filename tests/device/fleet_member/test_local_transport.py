@@ -12,18 +12,18 @@ from edged.device.fleet_member.local_transport import LocalTransport
 from edged.domain.events import FleetAccepted, FleetDeclined
 from edged.domain.federated.messages import (
     PART_BYTES,
+    BaseModelInfo,
     Evaluation,
     FleetTopics,
     Quality,
     Receipts,
     RoundAnnouncement,
+    RoundSettings,
     UpdateHeader,
 )
 from edged.domain.federated.participation import MembershipRecord
-from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.errors import RefusedError
-from edged.fleet.simulation.device_pool import PooledHost
-from edged.fleet.simulation.virtual_device import VirtualDevice
+from edged.fleet.simulation.devices import PooledHost, VirtualDevice
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage
@@ -139,10 +139,10 @@ def test_evaluations_are_those_of_the_round_and_its_model(local: LocalTransport)
     local.hand_in(announced(), b"", MODEL)
     assert local.evaluation(TOKEN) is None
     quality = Quality(0.5, 0.5)
-    other = Evaluation("press", 1, TOKEN, "c" * 64, 9, quality, quality, None, None, True, "")
+    other = Evaluation("press", 1, TOKEN, "c" * 64, 9, quality, quality, None, True, "")
     local.publish(TOPICS.evaluation(1, "press"), other.payload())
     assert local.evaluation(TOKEN) is None
-    fitting = Evaluation("press", 1, TOKEN, DIGEST, 9, quality, quality, None, None, True, "")
+    fitting = Evaluation("press", 1, TOKEN, DIGEST, 9, quality, quality, None, True, "")
     local.publish(TOPICS.evaluation(1, "press"), fitting.payload())
     assert local.evaluation(TOKEN) == fitting.payload()
 
@@ -154,5 +154,5 @@ def test_nobody_waits_for_a_report_that_does_not_come(came: list[ReceivedMessage
     with pytest.raises(RefusedError, match="tried the model before"):
         local.evaluation(TOKEN)
     local.hand_in(announced(evaluate=False), b"", MODEL)
-    with pytest.raises(RefusedError, match="not wanted"):
+    with pytest.raises(RefusedError, match="does not ask for one"):
         local.evaluation(TOKEN)

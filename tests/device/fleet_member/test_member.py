@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import signal
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from edged.domain.federated.audience import Audience, GroupRule, Hours
-from edged.domain.federated.messages import FleetTopics
-from edged.domain.federated.privacy import norm
-from edged.domain.federated.settings import BaseModelInfo, Encoding, RoundSettings
+from edged.domain.federated.messages import BaseModelInfo, RoundSettings
 from edged.domain.training.weight_deltas import difference
 from edged.engines.model_parameters import initial_parameters
 from edged.signing import Unsealer, new_pair
-from edged.storage.models.registry import Registry
 from edged.storage.models.signatures import sign_bundle
+from edged.trainer.fleet_rounds import norm
 from tests.coordinator import Coordinator, led_to
 from tests.running_device import Device, Listener, running, wait_until
 
@@ -33,9 +27,7 @@ if TYPE_CHECKING:
 STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
 QUIET: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "portable", "learning_rate": 0.01}
 GATE = {"probation": 0, "min_holdout": 10}
-CONFIG = RoundSettings(
-    epochs=20, learning_rate=0.01, batch_size=32, clip_norm=3.0, encoding=Encoding("int8", 0.5), own_noise=2.0
-)
+CONFIG = RoundSettings(epochs=20, learning_rate=0.01, batch_size=32, clip_norm=3.0)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +53,7 @@ def coordinator(broker: Mosquitto) -> Iterator[Coordinator]:
 def device(
     folder: Path, broker: Mosquitto, bundle: Bundle, model: dict[str, Any] | None = None, **fleet: Any
 ) -> Device:
-    section = {"name": "plant", "resend": "1s", "spread": 0.2, **fleet}
+    section = {"name": "plant", **fleet}
     model = model or {"bundle": str(bundle.path)}
     return Device(folder, broker.port, STREAM, model=model, training=QUIET, gate=GATE, fleet=section)
 
@@ -93,9 +85,8 @@ def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
         blob = check_update_survives_a_kill(made, listener, coordinator, base, state.bundle)
         better = led_to(first, blob)
         length = norm(difference(better, first))
-        # Clipped, then rounded: a coded number is off by half a step at most, in units of its tensor's.
-        assert abs(length - CONFIG.clip_norm) <= CONFIG.encoding.step / 2 * CONFIG.clip_norm
-        assert 4 * len(blob) < sum(value.nbytes for value in first.values())
+        assert abs(length - CONFIG.clip_norm) <= 0.02 * CONFIG.clip_norm  # clipped, then rounded
+        assert 2 * len(blob) < sum(value.nbytes for value in first.values())
         check_model_is_taken(listener, coordinator, better, state.bundle)
         check_refusals(listener, coordinator, state.bundle)
         check_round_is_declined(listener, coordinator, base, state.bundle)
@@ -103,32 +94,20 @@ def test_a_device_trains_in_rounds_and_takes_the_fleets_model(
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_device_keeps_to_its_group_its_hours_and_its_bytes(
+def test_a_device_keeps_to_its_bytes_a_day(
     broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    groups = (GroupRule("others", devices=("pump-*",)), GroupRule("north", tags=("north",)))
     made = device(tmp_path, broker, bundle, tags=["north", "spare"])
     with running(made, broker.port) as listener:
         feed(listener, 300)
         state = coordinator.state(ready=True)
-        assert (state.tags, state.arch) == (("north", "spare"), platform.machine())
-        assert state.offset == time.localtime().tm_gmtoff // 60
+        assert state.tags == ("north", "spare")
         base = coordinator.model(initial_parameters(bundle))
-        for group in ("", "others"):
-            coordinator.topics = FleetTopics("plant", group=group)
-            coordinator.announce(1, base, state.bundle, CONFIG, audience=Audience(group, groups))
-        coordinator.topics = FleetTopics("plant", group="north")
-        minute = (int(time.time() // 60) + time.localtime().tm_gmtoff // 60) % 1440
-        away = Hours((minute + 60) % 1440, (minute + 120) % 1440)
-        coordinator.announce(2, base, state.bundle, CONFIG, audience=Audience("north", groups, away))
-        assert coordinator.state(ready=False).why_not == f"outside of the hours {away} of its day"
-        poor = Audience("north", groups, daily_bytes=base.bytes - 1)
-        coordinator.announce(3, base, state.bundle, CONFIG, audience=poor)
+        coordinator.announce(3, base, state.bundle, CONFIG, daily_bytes=base.bytes - 1)
         listener.wait(lambda: listener.events("fleet_declined"))
         assert listener.events("fleet_declined")[0]["round"] == 3
         assert "more than today's budget has left" in listener.events("fleet_declined")[0]["reason"]
-        rich = Audience("north", groups, daily_bytes=base.bytes + 1)
-        told = coordinator.announce(4, base, state.bundle, CONFIG, audience=rich)
+        told = coordinator.announce(4, base, state.bundle, CONFIG, daily_bytes=base.bytes + 1)
         coordinator.wait(lambda: coordinator.of(told), 60)
         used = "budget of bytes for today used"
         coordinator.wait(lambda: coordinator.states[-1].why_not == used)
@@ -140,7 +119,7 @@ def test_a_device_keeps_to_its_group_its_hours_and_its_bytes(
         coordinator.wait(lambda: coordinator.states and coordinator.states[-1].why_not == used)
         # Killed before it took the receipt, it gets it again.
         coordinator.wait(lambda: coordinator.states[-1].model == base.hash)
-        coordinator.announce(5, base, state.bundle, CONFIG, audience=Audience("north", groups))
+        coordinator.announce(5, base, state.bundle, CONFIG)
         coordinator.wait(lambda: coordinator.states[-1].why_not != used)
 
 
@@ -163,7 +142,7 @@ def test_a_device_that_wants_signed_models_serves_none_of_a_fleet(
         coordinator.announce(1, better, bundle.fingerprint, CONFIG, state="done")
         listener.wait(lambda: any(e["model"] == better.hash for e in listener.events("fleet_model")), 60)
         judged = next(e for e in listener.events("fleet_model") if e["model"] == better.hash)
-        assert (judged["taken"], judged["share"] > 0, "model.keys" in judged["reason"]) == (False, True, True)
+        assert (judged["taken"], "model.keys" in judged["reason"]) == (False, True)
         assert not listener.events("model_promoted")
 
 
@@ -198,10 +177,7 @@ def check_model_is_taken(listener: Listener, coordinator: Coordinator, better: A
     coordinator.wait(lambda: any(e.id == announced.id for e in coordinator.evaluations), 60)
     told = next(e for e in coordinator.evaluations if e.id == announced.id)
     assert told.taken
-    assert told.mixed is not None
-    assert told.mixed.share > 0
     assert told.model.loss < told.before.loss
-    assert told.mixed.loss <= told.model.loss
     assert told.standing is not None  # the model of round 1 is still there
     # Events may wait in the outbox, evaluations do not; one that waits comes after its successor.
     listener.wait(lambda: listener.events("fleet_model") and listener.events("model_promoted"))
@@ -237,43 +213,6 @@ def check_round_is_declined(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_noise_is_charged_once_and_the_budget_ends_it(
-    broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
-) -> None:
-    made = device(
-        tmp_path,
-        broker,
-        bundle,
-        noise=2.0,
-        clip_norm=0.5,
-        epsilon=5.0,
-        min_new_samples=0,
-        report=False,
-        adopt=False,
-    )
-    with running(made, broker.port) as listener:
-        feed(listener, 200)
-        coordinator.state(ready=True)
-        base = coordinator.model(initial_parameters(bundle))
-        coordinator.announce(1, base, bundle.fingerprint, replace(CONFIG, own_noise=1.5))
-        listener.wait(lambda: any(e["round"] == 1 for e in listener.events("fleet_declined")), 60)
-        reason = listener.events("fleet_declined")[0]["reason"]
-        assert reason.startswith("privacy: fleet.noise is 2 here, and the round takes at most 1.5 (")
-        announced = coordinator.announce(1, base, bundle.fingerprint, CONFIG)
-        coordinator.wait(lambda: coordinator.of(announced), 60)
-        line, _ = coordinator.of(announced)[0]
-        assert (line.loss, dict(line.metrics)) == (None, {})
-        coordinator.acknowledge(announced, accepted=("rig",))
-        assert coordinator.state(ready=False).why_not == "privacy: one more update would pass epsilon 5"
-        coordinator.announce(2, base, bundle.fingerprint, CONFIG)
-        listener.wait(lambda: any(e["round"] == 2 for e in listener.events("fleet_declined")), 60)
-    with Registry.open(made.state, readonly=True) as registry:
-        assert registry.get_value("fleet")["ledger"] == {"rho": 0.5, "updates": 1}
-    assert not coordinator.evaluations
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_with_keys_only_signed_rounds_and_receipts_count(
     broker: Mosquitto, bundle: Bundle, coordinator: Coordinator, tmp_path: Path
@@ -281,7 +220,7 @@ def test_with_keys_only_signed_rounds_and_receipts_count(
     """Nobody else on the broker can have it train, and nothing that was signed counts again later."""
     new_pair(tmp_path / "fleet")
     new_pair(tmp_path / "stranger")
-    made = device(tmp_path, broker, bundle, keys=["fleet.pub"], adopt=False, report=False, min_new_samples=0)
+    made = device(tmp_path, broker, bundle, keys=["fleet.pub"])
     with running(made, broker.port) as listener:
         feed(listener, 200)
         base = coordinator.model(initial_parameters(bundle))
@@ -296,11 +235,12 @@ def test_with_keys_only_signed_rounds_and_receipts_count(
         coordinator.key = None
         sent = len(coordinator.of(announced))
         coordinator.acknowledge(announced, accepted=("rig",))
-        coordinator.wait(lambda: len(coordinator.of(announced)) > sent + 1)  # it goes on sending
+        coordinator.wait(lambda: len(coordinator.of(announced)) > sent, 90)  # it keeps sending
         coordinator.key = tmp_path / "fleet"
         coordinator.acknowledge(announced, accepted=("rig",))
         listener.wait(lambda: [e["round"] for e in listener.events("fleet_accepted")] == [3])
 
+        feed(listener, 20, seed=1)
         old = coordinator.announce(4, base, bundle.fingerprint, CONFIG, opened=announced.opened - 1.0)
         newer = coordinator.announce(5, base, bundle.fingerprint, CONFIG)
         coordinator.wait(lambda: coordinator.of(newer), 60)
@@ -309,6 +249,7 @@ def test_with_keys_only_signed_rounds_and_receipts_count(
         coordinator.acknowledge(newer, accepted=("rig",))
 
         assert coordinator.sealed == []
+        feed(listener, 20, seed=2)
         secret = Unsealer(tmp_path / "fleet").public
         sealed = coordinator.announce(6, base, bundle.fingerprint, CONFIG, seal=secret)
         coordinator.wait(lambda: coordinator.of(sealed), 60)

@@ -14,7 +14,7 @@ from edged.clock import VirtualClock
 from edged.device.events import Events
 from edged.device.outbound.reporter import EventThrottle, Reporter, will_payload
 from edged.domain.commands.delivery_policy import MessageKind
-from edged.domain.events import FleetModelJudged, TrainingResumed
+from edged.domain.events import FleetTrained, TrainingResumed
 from edged.domain.training.message import Message
 from edged.mqtt.topics import Topics
 
@@ -107,12 +107,12 @@ def test_a_farewell_says_offline_and_so_does_the_last_will() -> None:
 
 def test_events_and_metrics_are_numbered_and_must_be_delivered() -> None:
     air = Air()
-    air.reporter.event(FleetModelJudged(2, "ab", np.float32(0.5), taken=True, reason=""))
+    air.reporter.event(FleetTrained(2, 9, 5, 7, np.float32(0.5)))
     air.clock.advance_to(60.0)
     air.reporter.metrics(Samples(10))
     air.reporter.event(TrainingResumed(7))
-    event = {"event": "fleet_model", "ts": 50.0, "seq": 1, "boot": 3, "round": 2, "model": "ab", "share": 0.5,
-             "taken": True, "reason": ""}  # fmt: skip
+    event = {"event": "fleet_trained", "ts": 50.0, "seq": 1, "boot": 3, "round": 2, "samples": 9, "steps": 5,
+             "bytes": 7, "norm": 0.5}  # fmt: skip
     resumed = {"event": "training_resumed", "ts": 60.0, "seq": 3, "boot": 3, "run": 7}
     assert air.delivered == [
         (MessageKind.EVENT, "edged/d/events", event),

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.domain.federated.messages import DeviceState, RoundAnnouncement
-from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+from edged.domain.federated.messages import BaseModelInfo, DeviceState, RoundAnnouncement, RoundSettings
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from edged.domain.federated.messages import (
     PART_BYTES,
+    BaseModelInfo,
     DeviceState,
     Evaluation,
     FleetTopics,
-    Mixed,
     Quality,
     Receipts,
     RoundAnnouncement,
+    RoundSettings,
     UpdateHeader,
     joined,
     split,
 )
-from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.errors import ConfigError, RejectedUpdateError
 
 ID, HASH = "0" * 31 + "a", "b" * 64
@@ -31,10 +31,8 @@ TOPICS = FleetTopics("plant")
 BASE = BaseModelInfo(HASH, 10, 1)
 ROUND = RoundAnnouncement("plant", 3, ID, "open", "f00", BASE, 1.0, 2.5, 0.5, ("a", "b.c"), RoundSettings())
 UPDATE = UpdateHeader("a", 3, ID, HASH, 12, 0.5, 1.0, 4, "c" * 64, {"accuracy": 0.5})
-STATE = DeviceState("a", 1.0, "f00", "0.3", 5, True, "", True, True, False, 0)
-REPORT = Evaluation(
-    "a", 3, ID, HASH, 9, Quality(1, 2), Quality(3, 4), None, Mixed(0.5, 1, 2), False, "worse here"
-)
+STATE = DeviceState("a", 1.0, "f00", "0.3", 5, True, "", True, True, False, 0, ("hall-2",), HASH)
+REPORT = Evaluation("a", 3, ID, HASH, 9, Quality(1, 2), Quality(3, 4), None, False, "worse here")
 
 
 def changed(payload: bytes, **fields: Any) -> bytes:
@@ -42,7 +40,7 @@ def changed(payload: bytes, **fields: Any) -> bytes:
 
 
 def test_messages_come_back_as_they_were() -> None:
-    everyone = replace(ROUND, devices=None, config=RoundSettings(None, 20, personal=("head.*",)))
+    everyone = replace(ROUND, devices=None, config=RoundSettings(None, 20), daily_bytes=9)
     assert [RoundAnnouncement.read(r.payload()) for r in (ROUND, everyone)] == [ROUND, everyone]
     assert DeviceState.read(STATE.payload()) == STATE
     assert Evaluation.read(REPORT.payload()) == REPORT

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edged.domain.federated.messages import Receipts, RoundAnnouncement
-from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+from edged.domain.federated.messages import BaseModelInfo, Receipts, RoundAnnouncement, RoundSettings
 from edged.domain.federated.signatures import signed, signer
 from edged.signing import Keys, new_pair, sign
 

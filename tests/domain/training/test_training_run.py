@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from edged.domain.federated.messages import RoundAnnouncement
+from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement, RoundSettings
 from edged.domain.federated.round_orders import ROUND_ORDERS, FleetModelResult, KeptUpdate, TrainRound
-from edged.domain.federated.settings import BaseModelInfo, RoundSettings
 from edged.domain.training.message import decode, encode
 from edged.domain.training.trainer_messages import (
     ORDERS,
@@ -159,8 +158,8 @@ def test_the_record_of_a_run_has_the_names_that_are_public() -> None:
         "seconds", "written",
     ]  # fmt: skip
     assert RESULT.record()["candidate"] == "/s/candidates/4"
-    tried = FleetModelResult(5, 0.5, 30, None, None, None, None, taken=True, reason="better")
-    assert tried.record() == {"share": 0.5, "taken": True, "reason": "better"}
+    tried = FleetModelResult(5, 30, None, None, None, taken=True, reason="better")
+    assert tried.record() == {"taken": True, "reason": "better"}
     assert RunEnd(6, outcome="failed", error="no memory").record() == {"error": "no memory"}
     assert RESULT.end().answer() == {
         "run": 4, "engine": "portable", "steps": 60, "samples": 40, "skipped": 0, "seconds": 0.25,

@@ -14,7 +14,6 @@ from edged.domain.federated.messages import (
     DeviceState,
     Evaluation,
     FleetTopics,
-    Mixed,
     Quality,
     RoundAnnouncement,
 )
@@ -147,6 +146,6 @@ class Fleet:
         if (told := self.told) is not None:
             report = Evaluation(
                 device, told.round, told.id, told.base.hash, 10, Quality(1.0, 0.5), Quality(loss, 0.5),
-                Quality(1.0, 0.5), Mixed(0.5, 0.8, 0.6), True, "",
+                Quality(1.0, 0.5), True, "",
             )  # fmt: skip
             self.line.say(TOPICS.evaluation(told.round, device), report.payload())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,6 @@ class MaskedDevices:
         self._fleet, self._vector = fleet, vector
         self.silent: set[str] = set()
         self.sent: dict[str, np.ndarray] = {}
-        self.kept: dict[str, dict[str, np.ndarray]] = {}  # of each device, by the id of the round
         self._devices: dict[str, RoundMasks] = {}
         self._told: RoundAnnouncement | None = None
         self._line: Line | None = None
@@ -55,7 +53,7 @@ class MaskedDevices:
             if name not in self._devices and name not in self.silent:
                 self._devices[name] = RoundMasks(name, told.id)
             if name not in self.silent:
-                self._say(name, JOIN, self._devices[name].join(list(self.kept.get(name, {}))))
+                self._say(name, JOIN, self._devices[name].join())
 
     def again(self) -> None:
         """Say again what every device may be waited for."""
@@ -94,10 +92,7 @@ class MaskedDevices:
         if told is None:
             return
         if name not in self.sent:
-            vector, masks = self._vector(name, told), self._devices[name]
-            before = self.kept.setdefault(name, {}).get(masks.counted, np.zeros(1))
-            self.kept[name] = dict(list(self.kept[name].items())[-7:]) | {told.id: vector}
-            self.sent[name] = masks.masked(vector - before)
+            self.sent[name] = self._devices[name].masked(self._vector(name, told))
         blob = pack_masked(self.sent[name])
         line = UpdateHeader(name, told.round, told.id, told.base.hash, 1, None, 0.0, len(blob), "0" * 64)
         for topic, payload in line.messages(TOPICS, blob):
@@ -106,8 +101,3 @@ class MaskedDevices:
     def _say(self, name: str, step: str, payload: bytes) -> None:
         if self._told is not None:
             self._fleet.line.say(TOPICS.mask(self._told.round, name, step), payload)
-
-
-def seed_of(name: str) -> int:
-    """A number for a name."""
-    return zlib.crc32(name.encode())

@@ -71,7 +71,7 @@ def test_nothing_opens_while_rounds_are_paused(fleet: Fleet) -> None:
     fleet.restart()
     begin(fleet)
     assert course(fleet) == (1, "done")
-    assert "paused" in "\n".join(lines_of(status_of(fleet.config)))
+    assert "paused" in "\n".join(lines_of(status_of(fleet.config.dir)))
     order(fleet, "resume")
     fleet.wait(2)
     assert course(fleet) == (2, "open")
@@ -118,8 +118,8 @@ def test_an_excluded_device_is_neither_asked_nor_heard(fleet: Fleet) -> None:
     admission = fleet.coordinator.admission
     assert admission.refused["excluded"] == 2
     assert not {"a", "b"} & set(admission.contributors)
-    fleet.coordinator._publish_status(anew=True)  # noqa: SLF001  else every two seconds of the real clock
-    told = status_of(fleet.config)
+    fleet.coordinator._publish_status(again=True)  # noqa: SLF001  else every two seconds of the real clock
+    told = status_of(fleet.config.dir)
     assert told.status.why_not["a"] == "excluded"
     assert "  not ready: a, b: excluded" in lines_of(told)
     order(fleet, "abandon")
@@ -154,8 +154,8 @@ def test_status_says_why_devices_take_no_part(fleet: Fleet) -> None:
         fleet.state(name, ready=False, why_not="flash budget used")
     fleet.state("d", bundle="other")
     fleet.turns()
-    fleet.coordinator._publish_status(anew=True)  # noqa: SLF001  else every two seconds of the real clock
-    lines = lines_of(status_of(fleet.config))
+    fleet.coordinator._publish_status(again=True)  # noqa: SLF001  else every two seconds of the real clock
+    lines = lines_of(status_of(fleet.config.dir))
     assert "  not ready: a, b, c: flash budget used" in lines
     assert "  not ready: d: has bundle other, the fleet f00" in lines
 
@@ -166,8 +166,10 @@ def test_status_says_how_long_it_waits_for_more_devices(tmp_path: Path) -> None:
         fleet.state(name)
     fleet.turns()
     fleet.wait(20)
-    fleet.coordinator._publish_status(anew=True)  # noqa: SLF001
-    assert "  waits for more devices that are ready, for another 40 s" in lines_of(status_of(fleet.config))
+    fleet.coordinator._publish_status(again=True)  # noqa: SLF001
+    assert "  waits for more devices that are ready, for another 40 s" in lines_of(
+        status_of(fleet.config.dir)
+    )
 
 
 def test_a_report_that_comes_late_is_no_refusal(fleet: Fleet) -> None:
@@ -190,8 +192,8 @@ def test_a_damaged_control_file_changes_nothing(fleet: Fleet) -> None:
     fleet.turns()
     (fleet.config.dir / CONTROL).write_bytes(b"{")
     fleet.turns()
-    fleet.coordinator._publish_status(anew=True)  # noqa: SLF001  else every two seconds of the real clock
-    assert status_of(fleet.config).status.excluded == ("a",)
+    fleet.coordinator._publish_status(again=True)  # noqa: SLF001  else every two seconds of the real clock
+    assert status_of(fleet.config.dir).status.excluded == ("a",)
     assert instruct(fleet.config.dir, "pause", (1, "open")) == Control(paused=True)
 
 

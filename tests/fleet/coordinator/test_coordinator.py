@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from edged.domain.federated.messages import Evaluation, FleetTopics, Quality, RoundAnnouncement, joined
-from edged.domain.training.weight_deltas import Floats, difference, fingerprint
+from edged.domain.training.weight_deltas import Floats, fingerprint
 from edged.fleet.coordinator.journal import read_lineage
 from edged.mqtt import weight_encoding
 from edged.mqtt.control_client import BrokerAddress, Operator
@@ -56,23 +56,6 @@ def test_rounds_follow_each_other_and_each_is_the_mean(broker: Mosquitto, make_s
     assert [entry.version for entry in lineage] == [1, 2, 3]
     assert [entry.parent for entry in lineage[1:]] == [entry.model for entry in lineage[:-1]]
     assert [devices.answered(n) for n in (1, 2, 3)] == [30, 30, 30]
-
-
-def test_with_dynamic_regularisation_what_moved_a_round_moves_the_next_too(
-    broker: Mosquitto, make_site: MakeSite
-) -> None:
-    site = make_site(broker.port, round=ONE_ROUND | {"rounds": 3}, train={"dynamic": 0.1})
-    devices = site.senders(NAMES)
-    site.start()
-    site.finish()
-    assert devices.rounds[-1].config.dynamic == 0.1
-    model = base_weights()
-    moved = {name: np.zeros_like(value) for name, value in model.items()}
-    for number in (1, 2, 3):
-        mean = difference(expected_model(model, NAMES, number), model)
-        moved = {name: moved[name] + mean[name] for name in moved}
-        model = {name: model[name] + mean[name] + moved[name] for name in model}
-    assert_close(standing(site), model)
 
 
 def test_a_model_with_numbers_that_are_not_finite_is_never_the_fleets(
@@ -131,7 +114,7 @@ def test_devices_are_chosen_by_their_states(broker: Mosquitto, make_site: MakeSi
 def report(told: RoundAnnouncement, device: str, loss: float) -> Evaluation:
     quality = Quality(loss, 1.0)
     return Evaluation(
-        device, told.round, told.id, told.base.hash, 9, Quality(1, 1), quality, Quality(1, 1), None, True, ""
+        device, told.round, told.id, told.base.hash, 9, Quality(1, 1), quality, Quality(1, 1), True, ""
     )
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from edged.domain.federated.messages import UpdateHeader
 from edged.errors import RejectedUpdateError
-from edged.fleet.coordinator.inbox import Inbox, PartialUpdates
+from edged.fleet.coordinator.channel import Inbox
+from edged.fleet.coordinator.updates import PartialUpdates
 from edged.mqtt.client.message import ReceivedMessage
 
 

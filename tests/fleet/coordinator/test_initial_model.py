@@ -1,4 +1,4 @@
-"""What a fleet begins with: a bundle or a file, without what is personal."""
+"""The model that a fleet begins with: a bundle or a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edged.bundles.graph.templates import mlp
 from edged.engines.model_parameters import initial_parameters
 from edged.errors import ConfigError, CorruptError
 from edged.fleet.config import CoordinatorConfig
-from edged.fleet.coordinator.initial_model import first_model
+from edged.fleet.coordinator.models import first_model
 from tests.fleet.senders import base_weights
 
 
@@ -28,9 +28,6 @@ def test_a_bundle_gives_its_weights_and_its_name(tmp_path: Path) -> None:
     weights, name = first_model(config(bundle.path))
     assert name == bundle.fingerprint
     assert all(np.array_equal(weights[key], value) for key, value in expected.items())
-    kept = min(expected)
-    personal = [key for key in expected if key != kept]
-    assert list(first_model(config(bundle.path, train={"personal": personal}))[0]) == [kept]
 
 
 def test_a_file_gives_its_weights(tmp_path: Path) -> None:
@@ -39,8 +36,6 @@ def test_a_file_gives_its_weights(tmp_path: Path) -> None:
     weights, name = first_model(config(path, bundle="f00"))
     assert name == "f00"
     assert sorted(weights) == sorted(base_weights())
-    with pytest.raises(ConfigError, match="every parameter is personal"):
-        first_model(config(path, train={"personal": ["*"]}))
 
 
 def test_what_is_no_model_is_told(tmp_path: Path) -> None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from edged.domain.federated.head_statistics import HeadStatistics
 from edged.domain.federated.messages import Receipts
 from edged.errors import ConfigError
 from edged.fleet.coordinator.control import exclude, instruct
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.coordinator.masked_sum import FILE
 from edged.fleet.coordinator.status import FleetReport, lines_of
 from tests.fleet.coordinator.channel import Fleet
-from tests.fleet.coordinator.masked import MaskedDevices, seed_of
+from tests.fleet.coordinator.masked import MaskedDevices
 from tests.fleet.senders import SHAPES, base_weights, change_of
-
-if TYPE_CHECKING:
-    from edged.domain.federated.messages import RoundAnnouncement
 
 NAMES = [f"d{n}" for n in range(12)]
 SECTIONS: dict[str, Any] = {
@@ -97,8 +91,8 @@ def test_the_model_is_that_of_the_plain_mean(tmp_path: Path, restart: bool) -> N
 
 def test_a_model_made_under_masks_goes_to_canaries_first(tmp_path: Path) -> None:
     sections: dict[str, Any] = {
-        "gate": {"wait": "50s", "stages": [1.0]}, "groups": {"few": {"devices": ["d0"]}},
-        "rollout": {"canaries": "few", "approval": "first"},
+        "gate": {"wait": "50s", "stages": [1.0]},
+        "rollout": {"canaries": {"devices": ["d0"]}, "approval": "first"},
     }  # fmt: skip
     made, devices = fleet(tmp_path, **sections)
     for name in NAMES:
@@ -139,100 +133,6 @@ def test_devices_may_fall_silent_in_every_step(tmp_path: Path) -> None:
     made.turns(3)
     assert made.coordinator.course.version == 1
     assert_model(made, mean(NAMES[:8]))
-
-
-def sums_of(name: str, version: int = 0) -> HeadStatistics:
-    """What a device's rows give, of which it has others in each version."""
-    rng = np.random.default_rng(seed_of(f"{name} {version}"))
-    return HeadStatistics.of(rng.normal(size=(60, 8)).astype(np.float32), rng.integers(0, 12, 60), 12)
-
-
-def assert_solved(made: Fleet, versions: dict[str, int]) -> None:
-    """The model must be that of these devices' rows, of the version that each has sent last."""
-    parts = [sums_of(name, version) for name, version in versions.items()]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    weight, bias = total.solved(10.0, 10.0)
-    assert_model(made, {"w": weight, "b": bias})
-
-
-class Years:
-    """A fleet under masks whose devices send statistics of other rows in each round."""
-
-    def __init__(self, folder: Path) -> None:
-        sections: dict[str, Any] = {
-            "round": {**SECTIONS["round"], "kind": "statistics"}, "statistics": {"weight": "w", "bias": "b"},
-        }  # fmt: skip
-        self.made, self.devices = fleet(folder, **sections)
-        self.devices._vector = self._vector  # noqa: SLF001
-        self.round = 0
-
-    def _vector(self, name: str, _told: RoundAnnouncement) -> np.ndarray:
-        return sums_of(name, self.round).vector()
-
-    def go(self, there: list[str], *, silent_later: tuple[str, ...] = (), restart: bool = False) -> None:
-        """One round of these devices, some of which fall silent when they have shared their keys."""
-        self.round += 1
-        self.devices.silent = set(NAMES) - set(there)
-        self.devices.join(there)
-        self.made.turns(3)
-        if len(there) < len(NAMES):
-            self.made.wait(21)  # for the others
-        self.devices.react()  # shares
-        self.made.turns(3)
-        self.devices.silent |= set(silent_later)
-        self.devices.react()  # updates
-        self.made.turns(3)
-        if restart:
-            self.made.restart()
-        if silent_later:
-            self.made.wait(301)
-        for _ in range(4):
-            self.devices.react()
-            self.made.turns(3)
-        assert self.made.coordinator.course.version == self.round
-
-
-def test_statistics_under_masks_stay_over_rounds(tmp_path: Path) -> None:
-    years = Years(tmp_path)
-    years.go(NAMES)
-    assert_solved(years.made, dict.fromkeys(NAMES, 1))
-    years.go(NAMES[2:10], silent_later=("d8", "d9"), restart=True)
-    versions = dict.fromkeys(NAMES, 1) | dict.fromkeys(NAMES[2:8], 2)
-    assert_solved(years.made, versions)
-    years.go(NAMES[:6])
-    assert_solved(years.made, versions | dict.fromkeys(NAMES[:6], 3))
-
-
-def test_a_sum_begins_anew_without_an_excluded_device_or_one_that_has_lost_its_own(tmp_path: Path) -> None:
-    years = Years(tmp_path)
-    years.go(NAMES)
-    exclude(years.made.config.dir, "d11")
-    years.go(NAMES[:8])
-    assert_solved(years.made, dict.fromkeys(NAMES[:8], 2))
-    years.go(NAMES[4:11])
-    assert_solved(years.made, dict.fromkeys(NAMES[:8], 2) | dict.fromkeys(NAMES[4:11], 3))
-    years.devices.kept["d4"].clear()
-    years.go(NAMES[3:11])
-    assert_solved(years.made, dict.fromkeys(NAMES[3:11], 4))
-    (tmp_path / "state" / FILE).write_bytes(b"damaged")
-    years.go(NAMES[:7])
-    assert_solved(years.made, dict.fromkeys(NAMES[:7], 5))
-
-
-def test_a_round_that_is_closed_again_is_added_once(tmp_path: Path) -> None:
-    years = Years(tmp_path)
-    years.go(NAMES)
-    kept = years.made.coordinator._masks._earlier  # noqa: SLF001
-    about, before = kept._read()  # noqa: SLF001
-    told = years.made.told
-    assert told is not None
-    assert about is not None
-    past = replace(told, id=about.id)
-    again = kept.add(past, "", NAMES, np.ones(len(before)))  # type: ignore[arg-type]
-    assert before is not None
-    assert (again == before).all()
 
 
 @pytest.mark.parametrize(
@@ -323,9 +223,8 @@ def test_who_has_not_joined_is_refused_and_told_why(tmp_path: Path) -> None:
     ("sections", "told"),
     [
         ({"reduce": {"how": "trimmed_mean"}}, "looks at each update"),
-        ({"reduce": {"how": "median", "opposed": "leave_out"}}, "looks at each update"),
+        ({"reduce": {"how": "median"}}, "looks at each update"),
         ({"reduce": {"how": "flower", "strategy": "FedAvg"}}, "looks at each update"),
-        ({"train": {"dynamic": 0.1}}, "train.dynamic does not go with masks"),
         ({"round": {"devices": 3, "quorum": 0.5}}, "hides no device"),
     ],
 )

@@ -37,7 +37,7 @@ class Bad:
 
 
 def weights_of(value: float, shape: tuple[int, ...] = (12, 8)) -> bytes:
-    return update_encoding.pack({"w": Coded(np.full(shape, value, np.float32), shape)})
+    return update_encoding.pack({"w": Coded(np.ones(shape, np.int8), shape, np.array(value, np.float32))})
 
 
 def bad_ones(told: RoundAnnouncement) -> list[Bad]:

@@ -25,8 +25,7 @@ CONFIGURATIONS = [
         (2, 1.0, 2, True, {"evaluate": False}, {}),
         (3, 0.4, 0, True, {"wait": "10s", "reports": 1.0}, {}),
         (3, 0.4, 0, False, {"wait": "10s", "reports": 1.0},
-         {"groups": {"few": {"devices": ["d0", "d9"]}},
-          "rollout": {"canaries": "few", "rate": 360, "abort": 0.5, "fleet_bytes": "1MiB"}}),
+         {"rollout": {"canaries": {"devices": ["d0", "d9"]}, "device_bytes": "1MiB"}}),
     )
 ]  # fmt: skip
 CONFIGURATIONS.append(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from edged.errors import ConfigError, UnavailableError
-from edged.fleet.coordinator import metrics
-from edged.fleet.coordinator.metrics import MetricsServer, page
+from edged.fleet.coordinator import process
+from edged.fleet.coordinator.process import MetricsServer, page
 from tests.fleet.coordinator.channel import TOPICS, Fleet
 
 ROOT = Path(__file__).parents[3]
@@ -23,8 +23,7 @@ SECTIONS: dict[str, Any] = {
     "round": {"devices": 3, "quorum": 0.5, "deadline": "100s", "window": 0, "over": 1},
     "choose": {"patience": "1s"},
     "gate": {"wait": "50s", "stages": [1.0]},
-    "groups": {"few": {"devices": ["a"]}},
-    "rollout": {"canaries": "few"},
+    "rollout": {"canaries": {"devices": ["a"]}},
 }
 
 
@@ -40,7 +39,7 @@ def fleet(tmp_path: Path) -> Fleet:
 
 
 def told(fleet: Fleet) -> dict[str, Any]:
-    fleet.coordinator._publish_status(anew=True)  # noqa: SLF001  else every two seconds of the real clock
+    fleet.coordinator._publish_status(again=True)  # noqa: SLF001  else every two seconds of the real clock
     return dict(json.loads(fleet.line.retained[TOPICS.status]))
 
 
@@ -53,7 +52,7 @@ def test_the_broker_keeps_a_status_for_all_that_counts_no_ones_samples(fleet: Fl
         fleet.update(name)
     fleet.turns()
     status = told(fleet)
-    assert (status["rollout"]["name"], status["rollout"]["named"]) == ("group few", 1)
+    assert (status["rollout"]["name"], status["rollout"]["named"]) == ("canaries", 1)
     fleet.report("a", 5.0)
     fleet.turns()
     (entry,) = told(fleet)["rounds"]
@@ -62,7 +61,7 @@ def test_the_broker_keeps_a_status_for_all_that_counts_no_ones_samples(fleet: Fl
 
 def test_a_status_is_published_when_it_changes_and_now_and_then(fleet: Fleet) -> None:
     def count() -> int:
-        fleet.coordinator._publish_status(anew=True)  # noqa: SLF001  else every two seconds of the real clock
+        fleet.coordinator._publish_status(again=True)  # noqa: SLF001  else every two seconds of the real clock
         return sum(topic == TOPICS.status for topic, _ in fleet.line.sent)
 
     before = count()
@@ -76,13 +75,13 @@ def test_a_status_is_published_when_it_changes_and_now_and_then(fleet: Fleet) ->
 
 def test_prometheus_reads_its_figures(fleet: Fleet) -> None:
     told(fleet)
-    text = page([fleet.coordinator])
+    text = page(fleet.coordinator)
     for line in (
-        'edged_fleet_phase{fleet="plant",group="",phase="open"} 1',
-        'edged_fleet_devices{fleet="plant",group=""} 5',
-        'edged_fleet_devices_ready{fleet="plant",group=""} 4',
-        'edged_fleet_devices_not_ready{fleet="plant",group="",reason="fewer than 50 new labelled samples"} 1',
-        'edged_fleet_rounds_total{fleet="plant",group="",outcome="accepted"} 0',
+        'edged_fleet_phase{fleet="plant",phase="open"} 1',
+        'edged_fleet_devices{fleet="plant"} 5',
+        'edged_fleet_devices_ready{fleet="plant"} 4',
+        'edged_fleet_devices_not_ready{fleet="plant",reason="fewer than 50 new labelled samples"} 1',
+        'edged_fleet_rounds_total{fleet="plant",outcome="accepted"} 0',
     ):
         assert line in text.splitlines()
     if shutil.which("promtool"):
@@ -99,17 +98,15 @@ def test_refusals_of_all_rounds_are_counted(fleet: Fleet) -> None:
     for _ in range(4):
         fleet.wait(101)
     told(fleet)
-    assert 'edged_fleet_refused_total{fleet="plant",group="",reason="malformed"} 1' in page(
-        [fleet.coordinator]
-    )
+    assert 'edged_fleet_refused_total{fleet="plant",reason="malformed"} 1' in page(fleet.coordinator)
 
 
 def test_metrics_are_served_on_this_machine(fleet: Fleet) -> None:
     told(fleet)
-    server = MetricsServer(("127.0.0.1", 0), [fleet.coordinator])
+    server = MetricsServer(("127.0.0.1", 0), fleet.coordinator)
     try:
         with pytest.raises(UnavailableError, match="cannot listen"):
-            MetricsServer(("127.0.0.1", server.port), [])
+            MetricsServer(("127.0.0.1", server.port), fleet.coordinator)
         for path, status in (("/metrics", 200), ("/", 404)):
             link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
             link.request("GET", path)
@@ -127,7 +124,7 @@ def test_metrics_are_for_this_machine_alone(tmp_path: Path) -> None:
 
 
 def test_the_dashboard_and_the_alerts_ask_for_metrics_that_there_are() -> None:
-    known = set(re.findall(r'"(edged_fleet_[a-z_]+)"', Path(metrics.__file__).read_text(encoding="utf-8")))
+    known = set(re.findall(r'"(edged_fleet_[a-z_]+)"', Path(process.__file__).read_text(encoding="utf-8")))
     text = (ROOT / "deploy" / "grafana" / "edged-fleet.json").read_text(encoding="utf-8")
     assert set(re.findall(r"\bedged_fleet_[a-z_]+", text)) == known
     rules = (ROOT / "deploy" / "prometheus" / "edged-fleet.rules.yml").read_text(encoding="utf-8")

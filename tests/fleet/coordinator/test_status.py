@@ -42,7 +42,7 @@ def test_what_it_says_before_and_after(broker: Mosquitto, make_site: MakeSite) -
     told = json.loads(command(site, "--json").stdout)
     assert (told["running"], told["phase"], told["round"], told["version"]) == (False, "done", 1, 1)
     assert told["rounds"][0]["reason"] == "not judged"
-    assert "round 1: accepted, version 1" in "\n".join(lines_of(status_of(load(site.path))))
+    assert "round 1: accepted, version 1" in "\n".join(lines_of(status_of(load(site.path).dir)))
 
 
 def test_what_it_says_while_it_runs(broker: Mosquitto, make_site: MakeSite) -> None:
@@ -50,7 +50,7 @@ def test_what_it_says_while_it_runs(broker: Mosquitto, make_site: MakeSite) -> N
     devices = site.senders(NAMES, hold=NAMES[10:])
     site.start()
     devices.wait(lambda: devices.answered() == 10)
-    told = status_of(load(site.path))
+    told = status_of(load(site.path).dir)
     assert (told.running, told.status.phase, told.status.wanted) == (True, "open", 30)
 
 

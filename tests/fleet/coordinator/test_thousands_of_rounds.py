@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.domain.federated.head_statistics import HeadStatistics
-from edged.domain.federated.messages import Receipts, UpdateHeader
+from edged.domain.federated.messages import Receipts
 from edged.fleet.coordinator.control import exclude, instruct
 from edged.fleet.coordinator.journal import REMEMBERED, read_lineage
-from edged.mqtt.update_encoding import pack_sums
-from tests.fleet.coordinator.channel import TOPICS, Fleet
-from tests.fleet.coordinator.masked import MaskedDevices, seed_of
+from tests.fleet.coordinator.channel import Fleet
+from tests.fleet.coordinator.masked import MaskedDevices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,16 +24,15 @@ NAMES = [f"d{n}" for n in range(20)]
 PACE = {"devices": 10, "deadline": "100s", "window": 0, "extensions": 1}
 CALM = {"patience": "1s", "max_age": "1000h"}
 MASKS = {"masks": {"enabled": True, "wait": "20s"}, "choose": CALM | {"everyone": True}}
-SUMS = {"statistics": {"weight": "w", "bias": "b"}}
 CONFIGURATIONS: list[dict[str, Any]] = [
     {"round": PACE, "choose": CALM, "gate": {"wait": "50s"}},
     {"round": PACE, "choose": CALM, "reduce": {"how": "trimmed_mean"}, "gate": {"wait": "50s"}},
     {"round": PACE | {"quorum": 1.0}, "choose": CALM | {"everyone": True}, "gate": {"evaluate": False}},
-    {"round": PACE | {"kind": "statistics"}, "choose": CALM, "gate": {"wait": "50s"}, **SUMS},
+    {"round": PACE, "choose": CALM, "gate": {"wait": "50s"}, "rollout": {"canaries": {"devices": ["d1*"]}}},
     {"round": PACE, "gate": {"evaluate": False}, **MASKS},
-    {"round": PACE | {"kind": "statistics"}, "gate": {"wait": "50s"}, **MASKS, **SUMS},
+    {"round": PACE, "gate": {"wait": "50s"}, **MASKS},
 ]
-LONGEST = 2 * 100 + 3 * 20 + 2 * 50 + 20.0  # seconds that a round may take, with a turn for each step
+LONGEST = 2 * 100 + 3 * 20 + 3 * 50 + 20.0  # seconds that a round may take, with a turn for each step
 
 
 class Life:
@@ -125,28 +122,14 @@ class Life:
     def _send(self, told: RoundAnnouncement, there: list[str]) -> None:
         for name in there:
             if told.names(name) and (told.id, name) not in self.answers and self.draw.random() < 0.7:
-                for topic, payload in self._messages(name, told):
+                for topic, payload in self._messages(name):
                     self.fleet.line.say(topic, payload)
 
-    def _messages(self, name: str, told: RoundAnnouncement) -> Iterator[tuple[str, bytes]]:
+    def _messages(self, name: str) -> Iterator[tuple[str, bytes]]:
         samples = 0 if self.draw.random() < 0.1 else 100  # a lie, now and then
-        if told.config.statistics is None:
-            yield from self.fleet.update_of(name, samples)
-            return
-        blob = pack_sums(self._sums(name).vector())
-        line = UpdateHeader(
-            name, told.round, told.id, told.base.hash, samples and 60, None, 0.0, len(blob), "0" * 64
-        )
-        yield from line.messages(TOPICS, blob)
+        yield from self.fleet.update_of(name, samples)
 
-    @staticmethod
-    def _sums(name: str) -> HeadStatistics:
-        rng = np.random.default_rng(seed_of(name))
-        return HeadStatistics.of(rng.normal(size=(60, 8)).astype(np.float32), rng.integers(0, 12, 60), 12)
-
-    def _vector(self, name: str, told: RoundAnnouncement) -> np.ndarray:
-        if told.config.statistics is not None:
-            return self._sums(name).vector()
+    def _vector(self, _name: str, _told: RoundAnnouncement) -> np.ndarray:
         return np.append(np.full(12 * 9, 1e-4), 0.01)
 
     def _hear(self) -> None:

@@ -62,7 +62,7 @@ def device(folder: Path, name: str, broker: Mosquitto, bundle: Bundle) -> Device
     return Device(
         folder, broker.port, STREAM | {"topic": f"sensors/{name}/#"}, device={"id": name},
         model={"bundle": str(bundle.path)}, training=QUIET, gate={"probation": 0, "min_holdout": 10},
-        fleet={"name": "plant", "flower": True, "min_new_samples": 0},
+        fleet={"name": "plant", "flower": True},
         web={"listen": None, "unix_socket": str(folder / "s")},
     )  # fmt: skip
 

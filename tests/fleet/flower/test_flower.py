@@ -12,9 +12,8 @@ import pytest
 from edged.domain.training.weight_deltas import Coding, Floats, code, decode
 from edged.fleet.config import STRATEGIES
 from edged.fleet.coordinator.journal import read_lineage
-from edged.fleet.rules.aggregation import AdmittedUpdate, Mean, Reducer
+from edged.fleet.rules.aggregation import AdmittedUpdate, Matrix, Mean, Reducer, median, trimmed_mean
 from edged.fleet.rules.layout import Layout
-from edged.fleet.rules.robust import Matrix, median, trimmed_mean
 from edged_flower import compat
 from edged_flower.reducer import MEMORY, Strategy, made, memory_of
 from tests.fleet.matrix import InMemoryMatrix
@@ -31,7 +30,7 @@ NAMES = [f"d{n:02}" for n in range(23)]
 BASE = dict(sorted(base_weights().items()))
 LAYOUT = Layout.of(BASE)
 GIVEN: dict[str, dict[str, float]] = {
-    "FedAvg": {}, "FedProx": {"proximal_mu": 0.1}, "FedAvgM": {"server_momentum": 0.9}, "FedAdagrad": {},
+    "FedAvg": {}, "FedAvgM": {"server_momentum": 0.9}, "FedAdagrad": {},
     "FedAdam": {"eta": 0.01}, "FedYogi": {"beta_1": 0.5}, "FedMedian": {}, "FedTrimmedAvg": {"beta": 0.2},
     "Krum": {"num_malicious_nodes": 2}, "MultiKrum": {"num_malicious_nodes": 2, "num_nodes_to_select": 9},
     "Bulyan": {"num_malicious_nodes": 2},
@@ -121,13 +120,6 @@ def test_all_that_a_strategy_remembers_is_kept(name: str) -> None:
     changed = {key for key, value in vars(strategy).items() if value is not fresh[key]} - {"current_arrays"}
     assert changed <= set(MEMORY)
     assert {key.partition("/")[0] for key in memory_of(strategy, LAYOUT.names)} == changed
-
-
-def test_the_proximal_term_is_what_devices_are_told() -> None:
-    config = app.ConfigRecord()
-    record = app.ArrayRecord({"w": app.Array(np.zeros(2, np.float32))})
-    messages = made("FedProx", {"proximal_mu": 0.25}).configure_train(1, record, config, Nodes())
-    assert {message.content["config"]["proximal-mu"] for message in messages} == {0.25}
 
 
 @pytest.mark.parametrize("name", OURS)

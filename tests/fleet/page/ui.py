@@ -19,10 +19,9 @@ class Answer(NamedTuple):
 
 
 class Ui(NamedTuple):
-    """It listens on `port`; `code` is what it wants from browsers, if anything."""
+    """It listens on `port`."""
 
     port: int
-    code: str | None
     process: subprocess.Popen[str]
 
     @property
@@ -57,8 +56,7 @@ def fleet_ui(*options: str) -> Iterator[Ui]:
     try:
         first = process.stderr.readline()
         assert f"http://127.0.0.1:{port}/" in first, first + process.stderr.read()
-        code = process.stderr.readline().split()[1] if "--cert" in options else None
-        yield Ui(port, code, process)
+        yield Ui(port, process)
     finally:
         process.terminate()
         process.wait(10)

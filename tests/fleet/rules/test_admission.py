@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 import zstandard
 
-from edged.domain.federated.messages import UpdateHeader
-from edged.domain.federated.settings import RoundSettings
+from edged.domain.federated.messages import RoundSettings, UpdateHeader
 from edged.domain.training.weight_deltas import Coded, Coding, code
 from edged.errors import RejectedUpdateError
 from edged.fleet.config import AdmitSection
 from edged.fleet.rules.admission import (
     KnownRound,
     admit,
-    bound,
     check_round,
     check_sender,
     largest,
@@ -69,15 +67,7 @@ def test_samples_that_are_not_plausible(samples: int) -> None:
     assert refused(packed(), samples=samples) == "samples"
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_numbers_that_are_not_finite(value: float, dtype: Any) -> None:
-    values = np.zeros((6, 4), dtype)
-    values[1, 2] = value
-    assert refused(update_encoding.pack({"w": Coded(values, (6, 4))})) == "not_finite"
-
-
-@pytest.mark.parametrize("scale", [np.nan, np.inf, 3e38])
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, 3e38])
 def test_scales_that_are_not_finite(scale: float) -> None:
     tensor = Coded(np.full((6, 4), 127, np.int8), (6, 4), np.float32(scale) * np.ones((), np.float32))
     assert refused(update_encoding.pack({"w": tensor})) == "not_finite"
@@ -100,8 +90,9 @@ def test_names_and_shapes_that_are_not_those_of_the_model(weights: dict[str, Any
     "tensor",
     [
         Coded(np.ones((6, 4), np.int8), (6, 4)),
+        Coded(np.ones((6, 4), np.float32), (6, 4)),
+        Coded(np.ones((6, 4), np.float16), (6, 4)),
         Coded(np.ones((6, 4), np.float32), (6, 4), np.ones((), np.float32)),
-        Coded(np.ones(3, np.int8), (6, 4), np.ones(6, np.float32), np.ones(3, np.uint8)),
     ],
 )
 def test_types_that_do_not_go_with_their_scales(tensor: Coded) -> None:
@@ -113,11 +104,6 @@ def test_one_scale_for_each_element_of_a_vector() -> None:
         refused(update_encoding.pack({"b": Coded(np.ones(6, np.int8), (6,), np.ones(6, np.float32))}))
         == "shapes"
     )
-
-
-def test_positions_outside_of_the_tensor() -> None:
-    tensor = Coded(np.ones(3, np.float32), (6, 4), None, np.full(3, 200, np.uint8))
-    assert refused(update_encoding.pack({"w": tensor})) == "damaged"
 
 
 @pytest.mark.parametrize(
@@ -155,14 +141,6 @@ def test_norms_are_clipped_and_far_beyond_that_refused() -> None:
     admitted = admit(said(blob), blob, LAYOUT, SETTINGS, LIMITS, update_encoding.unpack)
     assert admitted.factor * admitted.norm == pytest.approx(1.0)
     assert refused(packed({"w": np.full((6, 4), 10.0, np.float32)})) == "norm"
-
-
-def test_noise_makes_honest_norms_larger() -> None:
-    noisy = replace(SETTINGS, noise=0.5)
-    rng = np.random.default_rng(0)
-    norms = [np.linalg.norm(rng.normal(scale=0.5, size=17_000)) + 1.0 for _ in range(50)]
-    assert max(norms) < bound(noisy, 17_000) < 1.2 * max(norms)
-    assert bound(SETTINGS, 17_000) == 1.0
 
 
 def test_the_line_says_what_the_topic_says() -> None:

@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from edged.domain.federated.messages import DeviceState, Evaluation, Mixed, Quality, RoundAnnouncement
-from edged.domain.federated.settings import BaseModelInfo, RoundSettings
+from edged.domain.federated.messages import (
+    BaseModelInfo,
+    DeviceState,
+    Evaluation,
+    Quality,
+    RoundAnnouncement,
+    RoundSettings,
+)
 from edged.fleet.config import ChooseSection, GateSection, RoundSection
+from edged.fleet.coordinator.devices import choose, eligible, share_of, why_not
 from edged.fleet.rules.rounds import FleetState, due, ended, extended, finished, opened, trial
-from edged.fleet.rules.selection import choose, eligible, share_of, why_not
 from edged.fleet.rules.verdict import judge
 
 OLD, NEW = BaseModelInfo("0" * 64, 10, 1), BaseModelInfo("1" * 64, 10, 1)
@@ -129,7 +135,7 @@ def reports(losses: list[float], standing: float | None = 1.0) -> list[Evaluatio
     return [
         Evaluation(
             f"d{n}", 1, "0" * 32, NEW.hash, 10, Quality(1.0, 0.5), Quality(loss, 0.5),
-            None if standing is None else Quality(standing, 0.5), Mixed(0.5, 0.8, 0.6), True, "",
+            None if standing is None else Quality(standing, 0.5), True, "",
         )
         for n, loss in enumerate(losses)
     ]  # fmt: skip
@@ -139,7 +145,7 @@ def test_a_model_that_is_better_goes_on() -> None:
     verdict = judge(reports([0.9] * 10), {}, 10, GateSection())
     assert verdict.accepted
     assert verdict.numbers["change_mean"] == pytest.approx(-0.1)
-    assert verdict.numbers["mixed_loss_mean"] == pytest.approx(0.8)
+    assert verdict.numbers["global_loss_mean"] == pytest.approx(0.9)
 
 
 def test_a_model_that_is_worse_in_the_mean_goes_back() -> None:

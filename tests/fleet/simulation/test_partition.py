@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edged.errors import ConfigError
-from edged.fleet.simulation.partition import LEAST, by_key, dirichlet, own_and_kept
+from edged.fleet.simulation.devices import LEAST, by_key, dirichlet, own_and_kept
 
 CLASSES = np.arange(6000) % 5
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from flwr.serverapp import Grid, ServerApp
 
 from edged import logs
-from edged.errors import ConfigError
 from edged.fleet.config import load
-from edged.fleet.coordinator.branches import own_groups
 from edged.fleet.coordinator.coordinator import Coordinator
 from edged_flower.channel import FlowerChannel
 from edged_flower.compat import require
@@ -30,10 +28,4 @@ def main(grid: Grid, context: Context) -> None:
     require()
     config = load(Path(str(context.run_config["fleet-config"])))
     logs.configure(config.log.level, config.log.format)
-    if own := own_groups(config):
-        raise ConfigError(
-            f"group {own[0]} has a model of its own, which needs a fleet over MQTT",
-            where="groups",
-            remedy="set own_model to false",
-        )
     Coordinator(config, channel=FlowerChannel(grid, config)).run()

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from edged.device.web.http.bodies import read_body
 from edged.device.web.http.errors import HttpError, as_json
 from edged.device.web.http.routes import UNIX, GuardedRoute
-from edged.domain.federated.messages import LARGEST_JSON, RoundAnnouncement
+from edged.domain.federated.messages import LARGEST_JSON, LARGEST_MODEL, RoundAnnouncement
 from edged.errors import EdgedError, RefusedError
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ OCTETS = "application/octet-stream"
 
 
 class RoundEndpoints:
-    """Endpoints below `/api/fleet`; `largest` is the maximum number of bytes of a model."""
+    """Endpoints below `/api/fleet`."""
 
-    def __init__(self, transport: LocalTransport, largest: int) -> None:
-        self._transport, self._largest = transport, largest
+    def __init__(self, transport: LocalTransport) -> None:
+        self._transport = transport
 
     def routes(self, access: Access) -> list[Route]:
         """Return all routes below `/api/fleet`."""
@@ -63,7 +63,7 @@ class RoundEndpoints:
     async def hand_in(self, request: Request) -> Response:
         """Receive a round: a line that announces it, a line with receipts or nothing, and the model."""
         _local(request)
-        limit = self._largest + 2 * LARGEST_JSON
+        limit = LARGEST_MODEL + 2 * LARGEST_JSON
         line, _, rest = (await read_body(request.scope, request.receive, limit)).partition(b"\n")
         receipts, _, model = rest.partition(b"\n")
         try:

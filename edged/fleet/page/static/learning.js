@@ -14,15 +14,14 @@ const PHASES = {
 class Learning {
   constructor(root) {
     this.prefix = `${root}/fl/`;
-    this.fleets = new Map(); // by fleet and group: what its coordinator said last
+    this.fleets = new Map(); // by name: what its coordinator said last
   }
 
   // Take in a status; true if it was one.
   take(topic, payload, now) {
     if (!topic.startsWith(this.prefix)) return false;
-    const [fleet, kind, group] = topic.slice(this.prefix.length).split("/");
+    const [id, kind] = topic.slice(this.prefix.length).split("/");
     if (kind !== "status") return true;
-    const id = group === undefined ? fleet : `${fleet}, group ${group}`;
     const told = payload.length === 0 ? null : parsed(payload);
     if (told === null) this.fleets.delete(id);
     else if (this.fleets.has(id) || this.fleets.size < MOST_FLEETS) this.fleets.set(id, { told, heard: now });
@@ -97,11 +96,11 @@ class LearningView {
     const named = told.named === null ? "all" : figure(told.named);
     const lines = [
       `Stage ${figure(told.stage)} of ${figure(told.stages)} (${figure(told.name)}): ${named} devices asked,` +
-        ` ${figure(told.queued)} to come, ${figure(told.reports)} have reported, ${figure(told.taken)} have taken it.`,
+        ` ${figure(told.reports)} have reported, ${figure(told.taken)} have taken it.`,
     ];
     const worse = list(told.worse).map(String);
     if (worse.length) lines.push(`Worse for ${this.#names(worse)}.`);
-    if (told.approval === true) lines.push("Waiting for approval: run edged fleet rollout approve, or abort.");
+    if (told.approval === true) lines.push("Waiting for approval: run edged fleet round approve, or abandon.");
     return lines;
   }
 
@@ -134,13 +133,12 @@ class LearningView {
       const line = element("tr");
       const ended = moment(one.ended);
       const against = list(one.dissenters).map(String);
-      const out = list(one.left_out).map(String);
       const by = one.approved_by ? `; approved by ${one.approved_by}` : "";
       const reason = figure(one.reason) + (against.length ? `; worse for ${this.#names(against)}` : "");
       const cells = [
         figure(one.round), ended === null ? NOTHING : clock(ended), one.accepted === true ? "accepted" : "rejected",
         figure(one.version), String(one.model).slice(0, 12),
-        reason + (out.length ? `; left out ${this.#names(out)}` : "") + by,
+        reason + by,
       ];
       line.append(...cells.map((text) => element("td", text)));
       body.append(line);

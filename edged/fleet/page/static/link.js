@@ -36,10 +36,9 @@ class Link {
     this.pause = FIRST_PAUSE;
   }
 
-  open(user, password, code) {
+  open(user, password) {
     this.close();
     this.who = { username: user || undefined, password: password || undefined };
-    this.code = code;
     this.pause = FIRST_PAUSE;
     this.#try();
   }
@@ -68,7 +67,6 @@ class Link {
       connectTimeout: 8000,
       reconnectPeriod: 0,
       timerVariant: "native", // the other one wants a worker from a blob, which the policy forbids
-      createWebsocket: (url, protocols) => new WebSocket(url, this.code ? [...protocols, this.code] : protocols),
     });
     this.client = client;
     const mine = () => this.client === client;
@@ -99,7 +97,7 @@ class Link {
       // Streams of devices, and rounds of fleets: who may not read them sees the devices all the same.
       const streams = ["+/state/streams", ...FILTERS.flat().map((filter) => `+/+/${filter}`)];
       await client.subscribeAsync(streams.map((filter) => `${this.root}/${filter}`), { qos: 1 }).catch(() => null);
-      await client.subscribeAsync([`${this.root}/fl/+/status/#`], { qos: 1 }).catch(() => null);
+      await client.subscribeAsync([`${this.root}/fl/+/status`], { qos: 1 }).catch(() => null);
     } catch (problem) {
       if (this.client === client && client.connected) this.#refused(String(problem.message));
     }

@@ -82,28 +82,12 @@ function connection(text, entered) {
   changed();
 }
 
-// The browser does not say why a websocket was refused: the code is tried by a request first.
-async function wrongCode(code) {
-  if (setting("code") !== "yes") return false;
-  try {
-    return (await fetch("code", { headers: { "Edged-Code": code }, cache: "no-store" })).status === 403;
-  } catch {
-    return false; // the command has ended: connecting says so
-  }
-}
-
-at("login").addEventListener("submit", async (event) => {
+at("login").addEventListener("submit", (event) => {
   event.preventDefault();
-  const [user, password, code] = [at("user").value, at("password").value, at("code").value.trim()];
-  at("password").value = at("code").value = "";
+  const [user, password] = [at("user").value, at("password").value];
+  at("password").value = "";
   say(at("connection"), "Connecting…");
-  if (await wrongCode(code)) {
-    connection("Wrong code. The terminal that runs edged fleet ui shows the code of this start.", false);
-    at("password").value = password;
-    at("code").focus();
-    return;
-  }
-  link.open(user, password, code);
+  link.open(user, password);
 });
 at("leave").addEventListener("click", () => {
   link.close();
@@ -122,7 +106,6 @@ at("command").addEventListener("click", () => {
 const place = new URL(url);
 say(at("where"), `Broker: ${url}`);
 at("clear").hidden = place.protocol === "wss:" || ["localhost", "127.0.0.1", "[::1]"].includes(place.hostname);
-at("coded").hidden = setting("code") !== "yes";
 setInterval(() => {
   asking.tick(Date.now());
   show();

@@ -1,23 +1,69 @@
-"""The connection to a fleet whose rounds and receipts must be signed, and that reads what is sealed to it."""
+"""The connection of a member to its fleet over MQTT, plain or signed and sealed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edged.domain.federated.signatures import opened_bytes, sealed_to, signer
 from edged.logs import get_logger
 from edged.signing import Sealer
 
 if TYPE_CHECKING:
-    from edged.device.fleet_member.protocols import FleetTransport
     from edged.domain.commands.signatures import TrustedKeys
     from edged.domain.federated.messages import FleetTopics
     from edged.mqtt.client.message import ReceivedMessage
+    from edged.mqtt.client.session import Session
 
 log = get_logger("edged.fleet")
+
+
+class FleetTransport(Protocol):
+    """The connection to the fleet; see `MqttTransport` and `LocalTransport`."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is established."""
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Publish a message; return whether it was accepted."""
+
+    def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
+        """Subscribe to a topic filter, retained messages included; `sink` gets them on the network thread."""
+
+    def leave(self, pattern: str) -> None:
+        """Unsubscribe from a topic filter."""
+
+
+class MqttTransport:
+    """Fleet transport over the device's MQTT session; acknowledges each message once its sink has it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session is connected to the broker."""
+        return self._session.connected
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Publish a message at QoS 1; return whether the session accepted it."""
+        return self._session.publish(topic, payload, qos=1, retain=retain)
+
+    def follow(self, pattern: str, sink: Callable[[ReceivedMessage], None]) -> None:
+        """Subscribe to a topic filter, retained messages included."""
+
+        def receive(delivery: ReceivedMessage) -> None:
+            sink(delivery)
+            self._session.ack([delivery])
+
+        self._session.subscribe([pattern], 1, receive, kept_again=True)
+
+    def leave(self, pattern: str) -> None:
+        """Unsubscribe from a topic filter."""
+        self._session.unsubscribe([pattern])
 
 
 class SignedTransport:
@@ -30,7 +76,7 @@ class SignedTransport:
     def __init__(self, transport: FleetTransport, topics: FleetTopics, keys: TrustedKeys) -> None:
         self._transport, self._keys = transport, keys
         self._topics = topics
-        self._signed = (*topics.rounds, topics.ack("+"))
+        self._signed = (topics.round, topics.ack("+"))
         self._peers = topics.peers("+", "", "").rstrip("/")
         self._recipient: str | None = None
         self._sealer: Sealer | None = None
@@ -57,13 +103,17 @@ class SignedTransport:
 
         def check(delivery: ReceivedMessage) -> None:
             if signer(delivery.topic, delivery.payload, self._keys) is not None:
-                if pattern in self._topics.rounds:
+                if pattern == self._topics.round:
                     self._seal_to(sealed_to(delivery.payload))
                 sink(delivery)
                 return
             _refused(delivery)
 
         self._transport.follow(pattern, check)
+
+    def leave(self, pattern: str) -> None:
+        """Unsubscribe from a topic filter."""
+        self._transport.leave(pattern)
 
     def _seal_to(self, recipient: str | None) -> None:
         """Seal to this key from now on; with None, seal nothing."""
@@ -78,10 +128,6 @@ class SignedTransport:
             _refused(delivery)
         else:
             sink(replace(delivery, payload=payload))
-
-    def leave(self, pattern: str) -> None:
-        """Unsubscribe from a topic filter."""
-        self._transport.leave(pattern)
 
 
 def _refused(delivery: ReceivedMessage) -> None:

@@ -1,20 +1,24 @@
-"""Updates on their way to the coordinator: sent repeatedly until a receipt names them."""
+"""What a member fetches and sends: models of the fleet, and updates until a receipt names them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edged.domain.federated.messages import FleetTopics, Receipts, UpdateHeader
-from edged.domain.federated.participation import pause_before
+from edged.domain.federated.messages import FleetTopics, Receipts, UpdateHeader, joined
+from edged.domain.federated.participation import RESEND_SECONDS, pause_before
 
 if TYPE_CHECKING:
-    from edged.config import FleetConfig
-    from edged.device.fleet_member.protocols import FleetTransport
+    from edged.device.fleet_member.transports import FleetTransport
+    from edged.domain.federated.messages import BaseModelInfo
     from edged.domain.federated.round_orders import KeptUpdate
+    from edged.mqtt.client.message import ReceivedMessage
     from edged.storage.models.sent_updates import SentUpdates
+
+SILENT_SECONDS = 60.0
+"""Time without a part of a model that is still missing, until the member requests the model again."""
 
 
 @dataclass
@@ -32,14 +36,9 @@ class UpdateSender:
     """Sends the stored updates of one device until a receipt names them, on the thread of its member."""
 
     def __init__(
-        self,
-        device: str,
-        config: FleetConfig,
-        topics: FleetTopics,
-        transport: FleetTransport,
-        updates: SentUpdates[KeptUpdate],
+        self, device: str, topics: FleetTopics, transport: FleetTransport, updates: SentUpdates[KeptUpdate]
     ) -> None:
-        self._device, self._config, self._topics = device, config, topics
+        self._device, self._topics = device, topics
         self._transport, self._updates = transport, updates
         self._waiting: dict[int, PendingUpdate] = {}
 
@@ -48,7 +47,7 @@ class UpdateSender:
         newest: dict[str, PendingUpdate] = {}
         for sent in self._updates.all():  # newest first
             if sent.number not in settled and not sent.about.masked:  # its masks are gone
-                at = now + self._config.resend * random.random()
+                at = now + RESEND_SECONDS * random.random()
                 newest.setdefault(sent.about.id, PendingUpdate(sent.number, sent.about, at))
         self._waiting = {waiting.number: waiting for waiting in newest.values()}
         return [self._waiting[number] for number in sorted(self._waiting)]
@@ -75,9 +74,7 @@ class UpdateSender:
                 self._transport.publish(topic, payload)
                 size += len(payload)
             waiting.sendings += 1
-            waiting.at = now + pause_before(
-                waiting.sendings, self._config.resend, self._config.spread, random.random()
-            )
+            waiting.at = now + pause_before(waiting.sendings, random.random())
         return size
 
     def acknowledge(self, payload: bytes) -> list[tuple[PendingUpdate, str | None]]:
@@ -96,16 +93,62 @@ class UpdateSender:
 
     def _header(self, about: KeptUpdate) -> UpdateHeader:
         """Return the line before the update; under masks it says nothing of the device's samples."""
-        report = self._config.report and not about.masked
         return UpdateHeader(
             device=self._device,
             round=about.round,
             id=about.id,
             base=about.base,
             samples=1 if about.masked else about.samples,
-            loss=about.loss if report else None,
+            loss=None if about.masked else about.loss,
             norm=0.0 if about.masked else about.norm,
             bytes=0,
             sha256="",
-            metrics=about.metrics if report else {},
+            metrics={} if about.masked else about.metrics,
         )
+
+
+class ModelFetcher:
+    """Fetches the models of a fleet, one at a time."""
+
+    def __init__(self, topics: FleetTopics, transport: FleetTransport) -> None:
+        self._topics, self._transport = topics, transport
+        self._base: BaseModelInfo | None = None
+        self._pattern = ""
+        self._parts: dict[int, bytes] = {}
+        self._since = 0.0
+
+    def request(self, base: BaseModelInfo, now: float, sink: Callable[[ReceivedMessage], None]) -> None:
+        """Request this model and no other; request it again if its parts do not come.
+
+        `sink` gets each part, on the network thread, and hands it to `add` on the member's.
+        """
+        if self._base == base and now - self._since <= SILENT_SECONDS:
+            return
+        other = self._base is not None
+        self.close()
+        if other:
+            return  # the broker must have heard of the end before it keeps sending what it has
+        self._base, self._pattern, self._since = base, self._topics.model(base.hash, "+"), now
+        self._transport.follow(self._pattern, sink)
+
+    def add(self, topic: str, payload: bytes, now: float) -> bytes | None:
+        """Add a part that came; return the complete model with the last one.
+
+        Raises RejectedUpdateError when the parts together are not as large as was announced.
+        """
+        *_, digest, number = topic.split("/")
+        base = self._base
+        if base is None or base.hash != digest or not number.isdecimal() or int(number) >= base.parts:
+            return None
+        self._parts[int(number)], self._since = payload, now
+        if len(self._parts) < base.parts:
+            return None
+        parts = [self._parts[n] for n in range(base.parts)]
+        self.close()
+        return joined(parts, base)
+
+    def close(self) -> None:
+        """Unsubscribe and drop the received parts."""
+        if self._base is not None:
+            self._transport.leave(self._pattern)
+        self._base, self._parts = None, {}

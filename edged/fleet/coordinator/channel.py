@@ -1,7 +1,10 @@
-"""Announcements to the fleet: rounds and models, retained, and again when the broker may have lost them."""
+"""The coordinator's end of the broker: messages that arrive in a queue, and announcements that go out."""
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,10 +47,52 @@ class Channel(Protocol):
         """Acknowledge messages that are durable or of no use."""
 
 
+class Inbox:
+    """Deliveries, as the network thread puts them in: at most `limit`.
+
+    Where it is full, the network thread waits, and so does the broker, whose own bound does not always hold:
+    mosquitto 2.0.11 had a thousand messages under way where 256 were allowed.
+    """
+
+    PATIENCE = 5.0
+
+    def __init__(self, limit: int) -> None:
+        self._queue: queue.SimpleQueue[ReceivedMessage | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(limit)
+
+    def put(self, delivery: ReceivedMessage) -> bool:
+        """Add a delivery, from another thread; False if there was no room for `PATIENCE` seconds."""
+        if not self._room.acquire(timeout=self.PATIENCE):
+            return False
+        self._queue.put(delivery)
+        return True
+
+    def wake(self) -> None:
+        """Let `receive` return, as there is other work."""
+        self._queue.put(None)
+
+    def receive(self, most: int, timeout: float) -> list[ReceivedMessage]:
+        """Return waiting deliveries, at most `most`; none if none arrive within `timeout` seconds."""
+        found: list[ReceivedMessage] = []
+        until = time.monotonic() + timeout
+        while len(found) < most:
+            try:
+                left = 0.0 if found else max(0.0, until - time.monotonic())
+                delivery = self._queue.get(timeout=left) if left else self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if delivery is None:
+                break
+            found.append(delivery)
+            self._room.release()
+        return found
+
+
 class Announcer:
     """Publishes through `session` what `journal` holds; rounds and receipts signed with the private `key`.
 
-    Raises ConfigError when `key` is no private key of Ed25519; UnavailableError without what signs.
+    Rounds and models are retained, and published again when the broker may have lost them. Raises ConfigError
+    when `key` is no private key of Ed25519; UnavailableError without what signs.
     """
 
     def __init__(
@@ -58,21 +103,21 @@ class Announcer:
             sign(b"", key)
         self._models: dict[str, int] = {}
 
-    def announce(self, course: FleetState, *, anew: bool = False) -> None:
-        """Publish the model of the round and then the round, and take back models that nobody needs now.
+    def announce(self, course: FleetState, *, again: bool = False) -> None:
+        """Publish the model of the round and then the round, and withdraw models that no device needs now.
 
-        With `anew` also what was published before.
+        With `again` also what was published before.
         """
         if course.round is None:
             return
-        if anew:
+        if again:
             self._models.clear()
         wanted = {course.standing.hash, course.round.base.hash}
         for digest in sorted(wanted - self._models.keys()):
             self._publish_model(digest)
         self._send(self._topics.round, self._signed(self._topics.round, course.round.payload()), retain=True)
         for digest in sorted(self._models.keys() - wanted):
-            self.withdraw(digest, self._models.pop(digest))
+            self._withdraw(digest, self._models.pop(digest))
 
     def _publish_model(self, digest: str) -> None:
         parts = split(self._journal.blob(digest))
@@ -80,7 +125,7 @@ class Announcer:
             self._send(self._topics.model(digest, number), part, retain=True)
         self._models[digest] = len(parts)
 
-    def withdraw(self, digest: str, parts: int) -> None:
+    def _withdraw(self, digest: str, parts: int) -> None:
         """Remove a retained model from the broker."""
         for number in range(parts):
             self._send(self._topics.model(digest, number), b"", retain=True)
@@ -90,7 +135,7 @@ class Announcer:
         used = {course.standing.hash} | ({course.round.base.hash} if course.round else set())
         for digest in self._journal.models():
             if digest not in used:
-                self.withdraw(digest, len(split(self._journal.blob(digest))))
+                self._withdraw(digest, len(split(self._journal.blob(digest))))
 
     def receipts(self, by_round: Sequence[tuple[int, Receipts]]) -> None:
         """Publish what became of updates; devices ask again for a lost receipt."""

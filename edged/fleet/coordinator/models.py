@@ -1,0 +1,213 @@
+"""The fleet's model: how it begins, what a round makes of it, and how it leaves as one ONNX file."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from edged import signing
+from edged.errors import (
+    ConfigError,
+    CorruptError,
+    NoDataError,
+    NonFiniteError,
+    StorageError,
+    UnavailableError,
+)
+from edged.fleet.coordinator.journal import COURSE
+from edged.fleet.rules.aggregation import AdmittedUpdate, Aggregate, Matrix, Mean, median, trimmed_mean
+from edged.fleet.rules.rounds import FleetState
+from edged.mqtt.weight_encoding import FILE, unpack
+from edged.storage.files.atomic import disk_errors, publish_file, verify_directory
+from edged.storage.files.checksummed_json import read_sealed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edged.domain.training.weight_deltas import Weights
+    from edged.fleet.config import CoordinatorConfig
+    from edged.fleet.coordinator.updates import StoredUpdate
+    from edged.fleet.rules.aggregation import Reducer
+    from edged.fleet.rules.layout import Layout
+
+    ReducerOf = Callable[[CoordinatorConfig, Weights, int, Mapping[str, NDArray[Any]]], Reducer]
+
+# ---- the first model -------------------------------------------------------------------------
+
+
+def first_model(config: CoordinatorConfig) -> tuple[Weights, str]:
+    """Return the weights that a fleet begins with, and the fingerprint of the bundle that devices need.
+
+    Raises StorageError or BundleError when the model cannot be read; ConfigError when there is none.
+    """
+    if not config.model.exists():
+        raise ConfigError(
+            "there is no initial model", where=str(config.model), remedy="name a bundle or safetensors"
+        )
+    if not (config.model / "bundle.json").is_file():
+        return _read_file(config.model), config.bundle
+    # With onnxruntime's help: memory that a coordinator needs here alone, at its first start.
+    from edged.engines.model_parameters import initial_parameters
+    from edged.storage.models.bundles import Bundle
+
+    bundle = Bundle.open(config.model)
+    return initial_parameters(bundle), config.bundle or bundle.fingerprint
+
+
+def _read_file(path: Path) -> Weights:
+    with disk_errors("reading", path):
+        data = path.read_bytes()
+    if path.suffix != ".safetensors":
+        return unpack(data)[0]
+    try:
+        weights = dict(load(data))
+    except SafetensorError as problem:
+        raise CorruptError(f"no safetensors: {problem}", where=str(path)) from None
+    if wrong := [name for name, value in weights.items() if value.dtype != "float32"]:
+        raise ConfigError(f"parameter {wrong[0]!r} is not float32", where=str(path))
+    return weights
+
+
+# ---- the model of a round --------------------------------------------------------------------
+
+
+def require_packages(config: CoordinatorConfig) -> None:
+    """Raise UnavailableError, at the start already, where the reducer needs a package that is not there."""
+    if config.reduce.how == "flower":
+        _flower_reducers()
+    if config.masks.enabled and not signing.available():
+        raise UnavailableError(
+            "the package cryptography is not installed",
+            where="masks.enabled",
+            remedy='pip install "edged[signing]"',
+        )
+
+
+def _flower_reducers() -> ReducerOf:
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="edged.reducers", name="flower"):
+        found: ReducerOf = point.load()()
+        return found
+    raise UnavailableError(
+        "edged-flower is not installed",
+        where="reduce.how: flower",
+        remedy="pip install edged-flower, or ./deploy/flower of a checkout",
+    )
+
+
+def reducer_of(
+    config: CoordinatorConfig, base: Weights, number: int, memory: Mapping[str, NDArray[Any]]
+) -> Reducer:
+    """Create the configured reducer for round `number`, which starts from `base`.
+
+    The matrix of a robust one lies in a file, so that it is not all in memory. `memory` is the state that the
+    reducer that made `base` has left.
+    """
+    if config.reduce.how == "mean":
+        return Mean()
+    if config.reduce.how == "flower":
+        return _flower_reducers()(config, base, number, memory)
+    statistic = median if config.reduce.how == "median" else trimmed_mean(config.reduce.trim)
+    return Matrix(statistic, FileMatrix(config.dir))
+
+
+class FileMatrix:
+    """Room for a matrix in a file without a name in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._map: mmap.mmap | None = None
+
+    def matrix(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Allocate a matrix; StorageError where the disk has no room."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        with disk_errors("making room for updates", self._folder), TemporaryFile(dir=self._folder) as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
+            self._map = mmap.mmap(file.fileno(), max(1, size))
+        return np.frombuffer(self._map, dtype, math.prod(shape)).reshape(shape)
+
+    def release(self) -> None:
+        """Give back the memory; written values are in the file, or the kernel still writes them."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def reduced(
+    reducer: Reducer, layout: Layout, records: Iterable[tuple[StoredUpdate, bytes]], count: int
+) -> Aggregate:
+    """Return one aggregate of all updates, in the order in which they are given."""
+    reducer.begin(layout, count)
+    for head, data in records:
+        row = layout.from_bytes(data)
+        reducer.add(AdmittedUpdate(head.device, head.samples, head.factor, row))
+    return reducer.finish()
+
+
+def summed(config: CoordinatorConfig, base: Weights, layout: Layout, total: NDArray[np.float64]) -> Weights:
+    """Return the model that the sum of vectors under masks leads to.
+
+    Raises NoDataError when they are of no sample, NonFiniteError when no honest devices can have such a sum.
+    """
+    weight = float(total[-1])
+    if weight <= 0:
+        raise NoDataError("the updates of the round weigh nothing", where="masks")
+    change = total[:-1] / weight
+    norm, most = float(np.linalg.norm(change)), config.settings.clip_norm
+    if not norm <= config.admit.max_norm * most:
+        raise NonFiniteError(f"the mean has the norm {norm:.3g}, the bound is {most:.3g}", where="masks")
+    return advanced(base, change, layout)
+
+
+def advanced(base: Weights, change: NDArray[np.float64], layout: Layout) -> Weights:
+    """Return the weights after a change `(layout.size,)`; NonFiniteError when they are not all finite."""
+    with np.errstate(over="ignore"):
+        weights = layout.weights(layout.vector(base).astype(np.float64) + change)
+    if not all(np.isfinite(value).all() for value in weights.values()):
+        raise NonFiniteError("the model of the round has numbers that are not finite", where="fleet")
+    return weights
+
+
+# ---- export ----------------------------------------------------------------------------------
+
+
+def export(config: CoordinatorConfig, out: Path, bundle: Path | None = None) -> FleetState:
+    """Write the model that the fleet has now to `out`, and return the state of the fleet.
+
+    Raises ConfigError when there is no bundle or it is another than the devices'; StorageError when no
+    coordinator has run here.
+    """
+    from edged.engines.portable.description import Description, base_model
+    from edged.storage.models.bundles import Bundle
+    from edged.storage.models.model_metadata import ModelMetadata
+
+    folder = config.dir
+    if not (folder / COURSE).exists():
+        raise StorageError("no coordinator has run here", where=str(folder), remedy="start `edged fleet run`")
+    course = FleetState.from_json(read_sealed(folder / COURSE))
+    path = bundle or config.model
+    if not (path / "bundle.json").is_file():
+        raise ConfigError("this is no bundle", where=str(path), remedy="name the devices' with --bundle")
+    opened = Bundle.open(path)
+    if opened.fingerprint != course.bundle:
+        raise ConfigError(
+            f"has fingerprint {opened.fingerprint[:12]}, the devices' bundle {course.bundle[:12]}",
+            where=str(path), remedy="name the devices' with --bundle",
+        )  # fmt: skip
+    stored = folder / "models" / course.standing.hash
+    verify_directory(stored)
+    with disk_errors("reading", stored):
+        weights = unpack((stored / FILE).read_bytes())[0]
+    base = base_model(opened, Description.of(opened))
+    made = bytes(base.with_parameters({**base.parameters(), **weights}))
+    publish_file(out, ModelMetadata.of_bundle(opened).stamp(made, base.suffix))
+    return course

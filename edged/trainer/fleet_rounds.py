@@ -1,0 +1,290 @@
+"""Rounds of a fleet in the trainer process: from the announcement to an update that is kept to be sent.
+
+A device trains from the fleet's model on its own data. The engine is one of its own with a fresh optimizer:
+the device's own learning is not touched.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edged.domain.federated.round_orders import KeptUpdate, RoundResult
+from edged.domain.protocols import LearningRate
+from edged.domain.training.weight_deltas import Coding, code, decode, difference
+from edged.errors import NoDataError, RefusedError
+from edged.mqtt import update_encoding
+from edged.mqtt.update_encoding import fleet_model
+from edged.storage.models.sent_updates import RESIDUAL, ROUNDS, SentUpdates
+from edged.trainer.quality import holdout_rows, quality
+from edged.trainer.steps import InterruptedRunError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edged.domain.federated.messages import Quality, RoundAnnouncement, RoundSettings
+    from edged.domain.federated.round_orders import TrainRound
+    from edged.domain.protocols import Engine, RoundData, Throttle
+    from edged.domain.stream.sample import Window
+    from edged.domain.training.weight_deltas import Coded
+    from edged.storage.samples.log import SampleLog
+    from edged.trainer.batches import BatchSampler
+    from edged.trainer.foreign_weights import WeightImporter
+    from edged.trainer.learner import Learner
+    from edged.trainer.task import EngineFactory, LearningTask
+
+    Weights = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class RoundContribution:
+    """Contribution of a device to a round: its update, and what training cost.
+
+    `coded` is the difference to the base as it is sent, clipped; `norm` is its L2 norm, `moved` that before
+    it was clipped. `residual` is what coding has left out, for the next round; `samples` were trained on in
+    `steps`. `before` and `after` are the quality of the base and of the trained weights on the device's own
+    holdout; None without a holdout.
+    """
+
+    coded: dict[str, Coded]
+    residual: Weights
+    samples: int
+    steps: int
+    norm: float
+    moved: float
+    before: Quality | None
+    after: Quality | None
+
+
+class LearnerData:
+    """Samples and model of this device for rounds, see `RoundData`."""
+
+    def __init__(
+        self,
+        task: LearningTask,
+        learner: Learner,
+        samples: SampleLog,
+        sampler: BatchSampler,
+        importer: WeightImporter,
+    ) -> None:
+        self._task, self._learner, self._samples, self._sampler = task, learner, samples, sampler
+        self._importer = importer
+
+    def rows(self) -> Window:
+        """Read the newest samples and the remembered ones, each once."""
+        return self._sampler.all_rows(self._learner.state)
+
+    def measure(self, engine: Engine) -> Quality | None:
+        """Evaluate the engine's present weights on the device's holdout; None without one."""
+        return quality(engine, holdout_rows(self._samples, self._task), self._task)
+
+    def completed(self, base: Weights) -> Weights:
+        """Return all parameters of the device's model, with those of a fleet's model in their place.
+
+        Raises RefusedError when `base` is not a model of this device's network.
+        """
+        return self._importer.checked(base)
+
+    def last_seq(self) -> int:
+        """Newest position in label order."""
+        return self._samples.last_seq()
+
+
+class RoundTrainer:
+    """Trains in rounds of a fleet, with a new engine in each."""
+
+    def __init__(
+        self, task: LearningTask, engines: EngineFactory, data: RoundData, throttle: Throttle
+    ) -> None:
+        self._task, self._engines, self._data, self._throttle = task, engines, data, throttle
+        self._trainable = tuple(task.bundle.trainable)
+
+    def train_round(
+        self,
+        base: Weights,
+        config: RoundSettings,
+        residual: Weights,
+        *,
+        rng: np.random.Generator,
+        seconds: float = math.inf,
+    ) -> RoundContribution:
+        """Train from the fleet's model and return what came of it.
+
+        Parameters
+        ----------
+        base
+            The model of the fleet, by name.
+        config
+            How to train and clip; under masks the update stays float32, otherwise it is int8.
+        residual
+            What coding has left out in the round before.
+        rng
+            Shuffles the rows.
+        seconds
+            Maximum time; the round makes do with the steps it has made.
+
+        Raises
+        ------
+        NoDataError
+            When the device has no labelled sample.
+        RefusedError
+            When the base is not a model of this device's network.
+        NonFiniteError
+            When the weights do not stay finite.
+        """
+        rows = self._data.rows()
+        if len(rows) == 0:
+            raise NoDataError("no labelled sample to train a round on", where="sample log")
+        engine, start = self._engines.open(), self._data.completed(base)
+        engine.set_parameters(start)
+        before = self._data.measure(engine)
+        steps = self._fit(engine, rows, config, rng, seconds)
+        made = engine.parameters()
+        change = difference({name: made[name] for name in self._trainable}, start)
+        wanted = clipped(_sum(change, residual), config.clip_norm)
+        coding = Coding("int8" if config.masks is None else "float32")
+        coded = code({name: value for name, value in wanted.items() if value.any()}, coding)
+        sent = decode(coded)
+        left_out = difference({name: wanted[name] for name in sent}, sent)
+        return RoundContribution(
+            coded, left_out, len(rows), steps, norm(sent), norm(change), before, self._data.measure(engine)
+        )
+
+    def _fit(
+        self, engine: Engine, rows: Window, config: RoundSettings, rng: np.random.Generator, seconds: float
+    ) -> int:
+        labels, size = self._task.labels.of(rows.y), min(config.batch_size, len(rows))
+        total = config.steps or math.ceil((config.epochs or 1) * len(rows) / size)
+        batches, until, made = _batches(len(rows), size, rng), time.monotonic() + seconds, 0
+        engine.begin(LearningRate(config.learning_rate))
+        while made < total and (made == 0 or time.monotonic() < until):
+            began = time.monotonic()
+            chosen = next(batches)
+            # A batch that makes no finite loss changes nothing, and counts as made.
+            engine.step(rows.x[chosen], labels[chosen])
+            made += 1
+            self._throttle.throttle(time.monotonic() - began)
+            if self._throttle.stopping:
+                raise InterruptedRunError("asked to stop", where=f"step {made} of {total} of a round")
+        engine.check()
+        return made
+
+
+class FleetUpdateTrainer:
+    """Trains in a round of the fleet, and stores the update that is to be sent.
+
+    `device` is the device's name, `max_bytes` the cap of the fleet's model when it is unpacked. With a `seed`
+    rounds shuffle the same way again, for a simulation.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        state: Path,
+        trainer: RoundTrainer,
+        data: RoundData,
+        max_bytes: int,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        self._device, self._trainer, self._data, self._max_bytes = device, trainer, data, max_bytes
+        self._kept = SentUpdates(state, KeptUpdate, ROUNDS)
+        self._seed = seed
+
+    def contribute(self, order: TrainRound) -> RoundResult:
+        """Train in a round, and keep the update durably.
+
+        Raises RefusedError when the model is not one for this device; CorruptError when it is not the model
+        that was announced; NoDataError when there is nothing to train on.
+        """
+        started = time.monotonic()
+        announced = order.round
+        upto = self._data.last_seq()
+        base = fleet_model(order.model, announced.base.hash, self._max_bytes)
+        newest = self._kept.newest()
+        residual = {} if newest is None else newest.held(RESIDUAL)
+        made = self._trainer.train_round(
+            base, announced.config, residual, rng=self._rng(announced.round), seconds=order.seconds
+        )
+        if not made.coded:
+            raise RefusedError("training has changed nothing: there is nothing to send", where="round")
+        about = self._about(announced, made, upto)
+        held = {RESIDUAL + name: value for name, value in made.residual.items()}
+        kept = self._kept.add(about, update_encoding.pack(made.coded), held)
+        return RoundResult(
+            run=order.run,
+            number=kept.number,
+            about=about,
+            samples=made.samples,
+            steps=made.steps,
+            norm=made.norm,
+            moved=made.moved,
+            before=made.before,
+            after=made.after,
+            bytes=len(kept.blob),
+            seconds=time.monotonic() - started,
+        )
+
+    def _rng(self, number: int) -> np.random.Generator:
+        return np.random.default_rng(secrets.randbits(256) if self._seed is None else (self._seed, number))
+
+    def _about(self, announced: RoundAnnouncement, made: RoundContribution, upto: int) -> KeptUpdate:
+        loss, metrics = None, {}
+        if made.after is not None:
+            loss, metrics = made.after.loss, {"metric": made.after.metric}
+            if made.before is not None:
+                metrics |= {"loss_before": made.before.loss, "metric_before": made.before.metric}
+        return KeptUpdate(
+            device=self._device,
+            round=announced.round,
+            id=announced.id,
+            base=announced.base.hash,
+            samples=made.samples,
+            norm=made.norm,
+            loss=loss,
+            metrics=metrics,
+            consumed=upto,
+            masked=announced.config.masks is not None,
+        )
+
+
+def norm(change: Weights) -> float:
+    """L2 norm over all tensors together."""
+    return math.sqrt(sum(float(np.square(value, dtype=np.float64).sum()) for value in change.values()))
+
+
+def clipped(change: Weights, bound: float) -> dict[str, NDArray[np.float32]]:
+    """Return the change, scaled down where its norm is above `bound`; 0 bounds nothing.
+
+    >>> clipped({"w": np.array([3.0, 4.0], np.float32)}, 1.0)["w"].tolist()
+    [0.6000000238418579, 0.800000011920929]
+    """
+    length = norm(change)
+    if not bound or length <= bound:
+        return {name: value.copy() for name, value in change.items()}
+    return {name: np.asarray(value * (bound / length), np.float32) for name, value in change.items()}
+
+
+def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Yield rows in random order without end, each once before any is repeated."""
+    left = np.empty(0, np.int64)
+    while True:
+        while len(left) < size:
+            left = np.concatenate([left, rng.permutation(count)])
+        yield left[:size]
+        left = left[size:]
+
+
+def _sum(change: Weights, more: Weights) -> dict[str, NDArray[np.float32]]:
+    """Add what an earlier coding left out, where it is of the same network."""
+    return {
+        name: value + more[name] if name in more and more[name].shape == value.shape else value
+        for name, value in change.items()
+    }

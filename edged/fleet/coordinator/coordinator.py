@@ -255,10 +255,12 @@ class Coordinator:
     def advance(self, now: float) -> None:
         """Open, close, evaluate or extend a round if that is due at this moment."""
         course, control = self.course, self._control
-        if course.phase not in ("waiting", "done") and not self._has_states(now):
+        order = None if control.order is None or control.order.token == course.order else control.order
+        judged = course.phase in ("trial", "approval") or (order is not None and course.phase == "open")
+        if judged and not self._has_states(now):
             return
-        if control.order is not None and control.order.token != course.order:
-            self._carry_out(control.order, now)
+        if order is not None:
+            self._carry_out(order, now)
         elif course.phase in ("waiting", "done"):
             if now >= course.until and not control.paused:
                 self._open(now)
@@ -369,6 +371,8 @@ class Coordinator:
 
     def _close(self, now: float) -> None:
         """Aggregate; the model is durable before anything says that the round is closed."""
+        if not self._has_states(now):
+            return
         began, count = time.monotonic(), self.admission.accepted
         standing = self.course.standing
         try:

@@ -272,7 +272,7 @@ class VirtualDevice(RoundExecutor):
             "command", RunOptions(epochs=announced.config.epochs, learning_rate=rate)
         )
         if trained is not None:
-            _, now_served = self._pipeline.rollout.consider(*trained.candidates())
+            _, now_served = self._pipeline.rollout.consider(trained.to_candidate())
             if now_served is not None:
                 self._pipeline.record_champion(now_served.version)
         return result

@@ -115,7 +115,9 @@ def simulate(plan: SimulationPlan, on_progress: Callable[[str], Any] = lambda _:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name, scratch(), ExitStack() as stack:
         folder = Path(name)
+        broker = stack.enter_context(EmbeddedBroker())
         recording, parts, unseen = _divided(plan, folder)
+        config = _configuration(plan, len(parts), broker, folder)
         _let_open(FILES * len(parts))
         devices = []
         for number, (key, rows) in enumerate(parts.items()):
@@ -124,8 +126,7 @@ def simulate(plan: SimulationPlan, on_progress: Callable[[str], Any] = lambda _:
             devices.append(VirtualDevice(_level(key), own, recording, rows, plan.seed + number))
             stack.callback(devices[-1].close)
         on_progress(f"{len(devices)} devices, {plan.rounds} rounds")
-        broker = stack.enter_context(EmbeddedBroker())
-        coordinator = Coordinator(_configuration(plan, len(devices), broker, folder))
+        coordinator = Coordinator(config)
         with _members(devices, broker):
             _coordinate(coordinator, plan.rounds, on_progress)
         rounds = []

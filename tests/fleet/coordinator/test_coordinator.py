@@ -236,7 +236,7 @@ def test_the_same_update_again_is_acknowledged_again(broker: Mosquitto, make_sit
 def test_what_comes_late_counts_in_the_next_round_and_less(broker: Mosquitto, make_site: MakeSite) -> None:
     names = NAMES[:4]
     rounds = {"devices": 4, "quorum": 0.5, "deadline": "1s", "rounds": 2, "window": 0}
-    site = make_site(broker.port, round=rounds, reduce={"discount": 1.0})
+    site = make_site(broker.port, round=rounds)
     devices = site.senders(names, hold=names[3:], messages=first_of)
     site.start()
     devices.wait_state("done", 1)
@@ -245,7 +245,7 @@ def test_what_comes_late_counts_in_the_next_round_and_less(broker: Mosquitto, ma
     drawn = {name: change_of(name, 1, SHAPES) for name in names}
     total = sum(samples for _, samples in drawn.values())
     moved = {
-        n: sum(c[n].astype(np.float64) * s * (0.5 if d == names[3] else 1) for d, (c, s) in drawn.items())
+        n: sum(c[n].astype(np.float64) * s * (0.5**0.5 if d == names[3] else 1) for d, (c, s) in drawn.items())
         / total
         for n in SHAPES
     }

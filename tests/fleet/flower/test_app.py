@@ -61,12 +61,6 @@ def test_versions_are_those_that_are_asked_for() -> None:
     assert f'\nversion = "{released[0]}"\n' in app, "three numbers, also of a release candidate"
 
 
-def test_the_command_that_wrote_the_app_says_what_took_its_place() -> None:
-    done = edged("fleet", "flower-app", "app", "--config", "/etc/edged/fleet.yaml")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert 'flwr run "$(edged-flower)"' in done.stderr
-
-
 @pytest.mark.parametrize("name", ["superlink", "supernode"])
 def test_units_are_silent_and_authenticate(name: str) -> None:
     text = (PACKAGE.parent / f"edged-{name}.service").read_text()

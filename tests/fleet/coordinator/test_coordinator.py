@@ -244,8 +244,9 @@ def test_what_comes_late_counts_in_the_next_round_and_less(broker: Mosquitto, ma
     site.finish()
     drawn = {name: change_of(name, 1, SHAPES) for name in names}
     total = sum(samples for _, samples in drawn.values())
+    late = 2**-0.5
     moved = {
-        n: sum(c[n].astype(np.float64) * s * (0.5**0.5 if d == names[3] else 1) for d, (c, s) in drawn.items())
+        n: sum(c[n].astype(np.float64) * s * (late if d == names[3] else 1) for d, (c, s) in drawn.items())
         / total
         for n in SHAPES
     }

@@ -33,7 +33,7 @@ import yaml
 from output import Row, finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edged.workbench.demo.broker import EmbeddedBroker
+from edged.workbench.demo.broker import embedded_broker
 
 CLASSES = 4
 FIELDS = [f"{kind}.{axis}" for kind in ("vib", "temp", "current", "flow") for axis in ("a", "b", "c", "d")]
@@ -159,7 +159,7 @@ def streaming(
     Yields the daemon's process, the publisher and the configuration's file.
     """
     with ExitStack() as stack:
-        broker = stack.enter_context(EmbeddedBroker("mosquitto"))
+        broker = stack.enter_context(embedded_broker("mosquitto"))
         values: dict[str, Any] = {
             "device": {"id": name},
             "mqtt": {"host": "127.0.0.1", "port": broker.port},

@@ -31,7 +31,7 @@ from process_usage import peak_mb, processor_seconds
 from safetensors.numpy import save_file
 
 from edged import logs
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import embedded_broker
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement
@@ -85,10 +85,8 @@ def rounds_over_mqtt(devices: int, rounds: int, how: str) -> Row:
         update = UpdateHeader(device, told.round, told.id, told.base.hash, 100, 0.5, 1.0, len(blob), "0" * 64)
         return list(update.messages(topics, blob))
 
-    with tempfile.TemporaryDirectory(prefix="edged-fleet-") as name:
+    with tempfile.TemporaryDirectory(prefix="edged-fleet-") as name, embedded_broker("mosquitto") as broker:
         folder = Path(name)
-        broker = Mosquitto(folder, free_port())
-        broker.start()
         path = configuration(folder, broker.port, devices, rounds + 2, how)
         names = [f"d{n}" for n in range(devices)]
         senders = Senders(broker.port, names, messages=messages, resend=60.0, connections=8)
@@ -105,7 +103,6 @@ def rounds_over_mqtt(devices: int, rounds: int, how: str) -> Row:
         process.terminate()
         process.wait(60)
         senders.close()
-        broker.stop()
     taken, cpu = times[1:], (used[-1] - used[0]) / rounds
     return {
         "what": "round", "how": how, "devices": devices, "seconds": round(statistics.median(taken), 3),

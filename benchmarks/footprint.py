@@ -25,7 +25,7 @@ from output import finish, options
 from paho.mqtt.enums import CallbackAPIVersion
 from resident import resident_mb
 
-from edged.workbench.demo.broker import EmbeddedBroker
+from edged.workbench.demo.broker import embedded_broker
 
 FEATURES = 16
 STARTS = 5
@@ -131,7 +131,7 @@ def time_to_first(path: Path, port: int) -> float:
 
 
 def measure(messages: int, swaps: int) -> list[dict[str, Any]]:
-    with EmbeddedBroker("mosquitto") as broker, tempfile.TemporaryDirectory() as folder:
+    with embedded_broker("mosquitto") as broker, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "edged.yaml"
         path.write_text(yaml.safe_dump({
             "device": {"id": "foot"},

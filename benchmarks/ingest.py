@@ -39,7 +39,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from edged.workbench.demo.broker import EmbeddedBroker, Mosquitto, free_port
+from edged.workbench.demo.broker import embedded_broker
 
 FEATURES = 16
 RECEIVE_MAXIMUM = 2000
@@ -281,24 +281,18 @@ def measure_window(window: int, messages: int, rounds: int) -> list[dict[str, An
     found = []
     for protocol in ("3.1.1", "5"):
         rates = dict[str, list[float]](learned=[], no_delay=[])
-        with tempfile.TemporaryDirectory() as folder:
-            extra = ("allow_anonymous true", f"max_inflight_messages {window}")
-            broker = Mosquitto(Path(folder), free_port(), extra)
-            broker.start()
-            try:
-                reserve(broker.port, "bench-ingest", protocol)
-                for number in range(rounds):
-                    for name, delay in (("learned", {}), ("no_delay", {"commit_delay": 0})):
-                        fill(broker.port, messages, number * messages)
-                        # At MQTT 5 mosquitto goes by the client's word.
-                        keys: dict[str, Any] = {
-                            "mqtt_keys": {"protocol": protocol}, "storage_keys": delay, "window": window,
-                        }  # fmt: skip
-                        elapsed = consumer("ingest", broker.port, messages, **keys)
-                        rates[name].append(messages / elapsed)
-                    sys.stderr.write(f"MQTT {protocol}: {rates}\n")
-            finally:
-                broker.stop()
+        with embedded_broker("mosquitto", [f"max_inflight_messages {window}"]) as broker:
+            reserve(broker.port, "bench-ingest", protocol)
+            for number in range(rounds):
+                for name, delay in (("learned", {}), ("no_delay", {"commit_delay": 0})):
+                    fill(broker.port, messages, number * messages)
+                    # At MQTT 5 mosquitto goes by the client's word.
+                    keys: dict[str, Any] = {
+                        "mqtt_keys": {"protocol": protocol}, "storage_keys": delay, "window": window,
+                    }  # fmt: skip
+                    elapsed = consumer("ingest", broker.port, messages, **keys)
+                    rates[name].append(messages / elapsed)
+                sys.stderr.write(f"MQTT {protocol}: {rates}\n")
         pairs = zip(rates["learned"], rates["no_delay"], strict=True)
         found.append(
             {
@@ -314,7 +308,7 @@ def measure(messages: int, rounds: int, *, joined: bool = False) -> list[dict[st
     served = f"joined, {DAEMON}" if joined else DAEMON
     names = (BARE5, BARE3, served) if joined else (BARE5, BARE3, INGEST, served)
     rates: dict[str, list[float]] = {name: [] for name in names}
-    with EmbeddedBroker("mosquitto") as broker, tempfile.TemporaryDirectory() as folder:
+    with embedded_broker("mosquitto") as broker, tempfile.TemporaryDirectory() as folder:
         daemon = Daemon(broker.port, Path(folder), joined=joined)
         for name in ("bench-bare-5", "bench-bare-3", "bench-daemon", *(() if joined else ("bench-ingest",))):
             reserve(broker.port, name)

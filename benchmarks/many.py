@@ -37,7 +37,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import embedded_broker
 
 WIDTH = 8
 EVERYTHING, PREDICTIONS = "edged/many/#", ("edged/many/predictions", "edged/many/+/predictions")
@@ -196,11 +196,8 @@ def message(rng: np.random.Generator) -> str:
 def measure(streams: int, messages: int, train: int) -> Row:
     rng, count = np.random.default_rng(0), max(1, streams)
     row: Row = {"streams": streams}
-    port = free_port()
     with tempfile.TemporaryDirectory() as name, ExitStack() as opened:
-        broker = Mosquitto(Path(name), port)
-        broker.start()
-        opened.callback(broker.stop)
+        port = opened.enter_context(embedded_broker("mosquitto")).port
         config, hearer = configuration(Path(name), port, streams), Hearer(port)
         began = time.monotonic()
         with daemon(config, hearer) as process:

@@ -33,7 +33,7 @@ import yaml
 from output import finish, options
 from resident import resident_mb
 
-from edged.workbench.demo.broker import EmbeddedBroker, free_port
+from edged.workbench.demo.broker import embedded_broker, free_port
 
 FEATURES, CLASSES = 64, 6
 PATH = "/v2/models/bench/infer"
@@ -293,7 +293,7 @@ def main() -> None:
     for program in ("wrk", "taskset", "curl"):
         if shutil.which(program) is None:
             raise SystemExit(f"{program} is not installed: apt-get install {program}")
-    with EmbeddedBroker("mosquitto") as broker, tempfile.TemporaryDirectory() as name:
+    with embedded_broker("mosquitto") as broker, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         servers = Speed(folder / "device", broker.port, args.seconds)
         try:

@@ -28,7 +28,7 @@ import paho.mqtt.client as mqtt
 import yaml
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import embedded_broker, free_port
 
 CHROMIUM = os.environ.get("EDGED_CHROMIUM", "/usr/bin/chromium")
 OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
@@ -204,11 +204,12 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     chosen.o.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name, sync_playwright() as started:
-        folder, port = Path(name), free_port()
-        (folder / "broker").mkdir()
-        broker = Mosquitto(folder / "broker", port, ("allow_anonymous true",))
-        broker.start()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        embedded_broker("mosquitto") as broker,
+        sync_playwright() as started,
+    ):
+        folder, port = Path(name), broker.port
         browser = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
         plant = Plant(port)
         try:
@@ -220,7 +221,6 @@ def main() -> None:
         finally:
             plant.close()
             browser.close()
-            broker.stop()
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from edged.workbench.demo.broker import Mosquitto, find_mosquitto, free_port
+from edged.workbench.demo.broker import find_mosquitto, free_port
 from tests.installed import needs_native
+from tests.mosquitto import Mosquitto
 
 if TYPE_CHECKING:
     MakeBroker = Callable[..., Mosquitto]

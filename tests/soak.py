@@ -38,8 +38,8 @@ from tests.running_device import Device, Listener, running, wait_until
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "30"))
 SEED = int(os.environ.get("EDGED_SEED", random.randrange(10_000)))

@@ -296,12 +296,10 @@ def _names(paths: Sequence[Path]) -> list[str]:
 def demo(
     seconds: Annotated[int, Option(min=10, max=3600, help="how long it runs")] = 60,
     data: Annotated[Path | None, Option(help="replay this recorded stream instead")] = None,
-    bundle: Annotated[Path | None, Option(help="use this bundle instead of building one")] = None,
     rate: Annotated[
         float | None, Option(min=1, help="maximum samples per second; 180, less on a slow board")
     ] = None,
     seed: Annotated[int, Option(min=0, help="seed of the simulated plant")] = 0,
-    machines: Annotated[int, Option(min=1, max=1000, help="pumps in the plant")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Show edged at work without setup: broker, simulated plant, daemon and trainer, in the terminal."""
@@ -309,9 +307,7 @@ def demo(
     from edged.workbench.demo.run import run_demo
 
     logs.configure("error", "auto")
-    summary = run_demo(
-        seconds=seconds, data=data, seed=seed, quiet=as_json, bundle=bundle, rate=rate, machines=machines
-    )
+    summary = run_demo(seconds=seconds, data=data, seed=seed, quiet=as_json, rate=rate)
     if as_json:
         print_json(summary.to_json())
 

@@ -28,7 +28,7 @@ from tests.running_device import Device, running
 from tests.zoo import ZOO
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 STREAM = {"features": 4, "classes": 2}
 COMMANDS = [

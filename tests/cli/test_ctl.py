@@ -20,7 +20,7 @@ from tests.mqtt.oldbroker import OldBroker
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ from tests.installed import ENGINES, needs_native
 from tests.zoo import ZOO
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto as Broker
 
 STREAM = {"features": 4, "classes": 2}
 

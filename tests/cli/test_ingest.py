@@ -16,8 +16,8 @@ from tests.commands import COMMAND, Answer, edged
 from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto as Broker
 
 STREAM: dict[str, Any] = {
     "topic": "sensors/press",

@@ -24,8 +24,8 @@ from tests.running_device import Listener, wait_until
 from tests.sensor_payloads import CHIRPSTACK, HOUSE, NO_READINGS, PLUG, PUMP, SHELLY
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto as Broker
 
 BEAT = 0.25
 OTHERS = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -16,7 +15,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from edged.workbench.demo.broker import HOST, Mosquitto, free_port
+from edged.workbench.demo.broker import find_mosquitto, free_port
+from tests.mosquitto import Mosquitto
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,14 +55,10 @@ class Site(Mosquitto):
         for file in self.keys.glob("**/*"):
             file.chmod(0o700)
 
-    def _listens(self) -> bool:
+    @property
+    def ports(self) -> tuple[int, ...]:
         """All three listeners: they are opened one after the other."""
-        try:
-            for port in (self.port, self.devices, self.operators):
-                socket.create_connection((HOST, port), timeout=1.0).close()
-        except OSError:
-            return False
-        return True
+        return self.port, self.devices, self.operators
 
     def command(self) -> list[str]:
         """Below a main file such as Debian's."""
@@ -73,7 +69,7 @@ class Site(Mosquitto):
         main = f"persistence true\npersistence_location {self.directory}/\nlog_dest stderr\nuser root\n"
         path = self.directory / "mosquitto.conf"
         path.write_text(main + text)
-        return [self._program, "-c", str(path)]
+        return [find_mosquitto() or "mosquitto", "-c", str(path)]
 
 
 class Guest:

@@ -17,7 +17,7 @@ from tests.faults.tracing import require_strace
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
     from tests.running_device import Listener
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 WIDTH = 4
 PATIENCE = 120.0  # seconds, for a machine that has much else to do

@@ -14,7 +14,7 @@ from tests.commands import edged
 from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 STREAM: dict[str, Any] = {
     "features": 2, "classes": ["ok", "worn"], "label": "y", "id": "id", "ts": "ts", "label_topic": "labels/#",

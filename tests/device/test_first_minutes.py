@@ -26,7 +26,7 @@ from tests.running_device import Device, Listener, running, wait_until
 from tests.steered import data
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 STREAM = {"features": 2, "classes": ["cold", "hot"], "label": "y", "id": "id", "context": [3, 12, 48]}
 

@@ -13,7 +13,7 @@ import yaml
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 PROFILE = Path(__file__).parents[2] / "configs" / "low-memory.yaml"
 LIMIT = 256 * 2**20

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 from edged.domain.stream.schema import Schema
 from edged.domain.training.update_manifest import TransferManifest

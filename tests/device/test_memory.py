@@ -11,7 +11,7 @@ import pytest
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 AT_EXIT = """
 import atexit, os, sys

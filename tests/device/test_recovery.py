@@ -15,7 +15,7 @@ from edged.daemon import EXIT_DAMAGED
 from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
     from tests.running_device import Listener
 
 pytestmark = pytest.mark.timeout(600)  # several starts of a daemon each

@@ -15,7 +15,7 @@ from tests.commands import edged
 from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 STREAM: dict[str, Any] = {"features": 2, "classes": ["ok", "worn"], "label": "y", "label_topic": "labels/#"}
 UNKNOWN = "label 'zzz' is none of the 2 classes ok, worn"

@@ -23,11 +23,12 @@ from edged.engines.model_parameters import initial_parameters
 from edged.mqtt import weight_encoding
 from edged.mqtt.client.session import Session
 from edged.storage.models.bundles import Bundle
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import free_port
 from tests.coordinator import Coordinator
 from tests.device.web.client import TOKENS, Client, rows, token_files
 from tests.faults.plant import trainer_of
 from tests.formats import wire
+from tests.mosquitto import Mosquitto
 from tests.mqtt.inbox import Inbox
 from tests.running_device import Device, Listener, running, wait_until
 from tests.steered import ask, data

@@ -18,7 +18,7 @@ from edged.storage.samples.log import SampleLog
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 SIZE, STRIDE, KEYS = 16, 8, ("a", "b")
 STREAM: dict[str, Any] = {

@@ -23,7 +23,7 @@ from tests.device.web.test_ingest import SAMPLES, served
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipes-inputs.md").read_text(encoding="utf-8")
 NOW = 1_800_000_000.0

@@ -20,7 +20,7 @@ from tests.device.linear import GOOD, write
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 PAGE = Path(__file__).parents[2] / "docs" / "session.md"
 STREAM = {"topic": "sensors/rig/#", "id": "id", "features": 3, "classes": 2, "label": "y"}

@@ -15,7 +15,7 @@ import pytest
 from edged.workbench.demo.broker import free_port
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXPORTED = Path(__file__).parents[1] / "bundles" / "exported"

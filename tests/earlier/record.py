@@ -28,9 +28,10 @@ from edged.storage.models.bundle_archive import pack_bundle
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.signatures import sign_bundle
 from edged.storage.outbox.queue import DATABASE
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import free_port
 from tests.earlier import EVERY, FIXED, WIDTH, batches, feed, learned
 from tests.faults.plant import trainer_of
+from tests.mosquitto import Mosquitto
 from tests.running_device import Device, running, wait_until
 from tests.steered import data
 

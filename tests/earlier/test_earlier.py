@@ -22,7 +22,7 @@ from tests.running_device import Device, running, wait_until
 from tests.steered import data
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
     from tests.running_device import Listener
 
 RECORDINGS = sorted(path.parent for path in Path(__file__).parent.glob("*/recorded.json"))

@@ -30,8 +30,8 @@ from edged.storage.web_access import Pairing
 from tests.running_device import DAEMONS, Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
     from tests.forked import Forked
+    from tests.mosquitto import Mosquitto
 
 STREAM: dict[str, Any] = {
     "features": ["a", "b", "c"], "missing": {"fill": "last"}, "classes": 2, "label": "y", "id": "id",

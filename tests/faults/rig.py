@@ -17,7 +17,7 @@ from tests.running_device import Device, Listener, wait_until
 from tests.storage.stream import stored_inputs
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y", "id": "id", "context": [3, 12, 48]}
 

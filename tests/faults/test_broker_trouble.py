@@ -22,8 +22,8 @@ from tests.faults.rig import Rig, payload, restart
 from tests.running_device import Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto
 
 LASTING = ("allow_anonymous true", "persistence true")
 BURST = 100

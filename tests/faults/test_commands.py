@@ -18,7 +18,7 @@ from tests.running_device import Device, Listener, running
 from tests.steered import data
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 KINDS = {
     "new": 0.25, "again": 0.3, "expired": 0.1, "old": 0.1, "broken": 0.1, "large": 0.02, "unknown": 0.05,

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.bit_flips import Campaign, make_state
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 TRIES = int(os.environ.get("EDGED_FAULTS_TRIES", "2000"))
 SEED = int(os.environ.get("EDGED_FAULTS_SEED", "21"))

@@ -18,7 +18,7 @@ from tests.faults.tracing import failing, require_strace
 from tests.running_device import Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -26,7 +26,7 @@ from tests.running_device import Device, running
 if TYPE_CHECKING:
     from edged.domain.training.training_run import RunResult
     from edged.storage.models.bundles import Bundle
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 
 KILLS = int(os.environ.get("EDGED_FAULTS_KILLS", "300"))

@@ -11,7 +11,7 @@ from tests.faults.plant import STREAM, TRAINING, kill, rows, trainer
 from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 pytestmark = [
     pytest.mark.slow,

@@ -28,8 +28,8 @@ from tests.commands import edged
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
     from tests.fleet.conftest import MakeSite, Site
+    from tests.mosquitto import Mosquitto
 
 STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
 SECTIONS: dict[str, Any] = {

@@ -12,7 +12,7 @@ from tests.constants import section
 from tests.mqtt.inbox import PATIENCE, Inbox, Log
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 
 class Connect(Protocol):

@@ -22,7 +22,7 @@ from tests.stock.environments import Environment, StockDevice
 from tests.streams import generated
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 pytestmark = pytest.mark.slow
 

@@ -47,7 +47,7 @@ from edged.fleet.simulation.devices import (
 from edged.mqtt.client.session import Session
 from edged.storage.files.atomic import scratch
 from edged.storage.recordings import read_stream
-from edged.workbench.demo.broker import EmbeddedBroker
+from edged.workbench.demo.broker import embedded_broker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -115,7 +115,7 @@ def simulate(plan: SimulationPlan, on_progress: Callable[[str], Any] = lambda _:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="edged-fleetsim-") as name, scratch(), ExitStack() as stack:
         folder = Path(name)
-        broker = stack.enter_context(EmbeddedBroker())
+        broker = stack.enter_context(embedded_broker())
         recording, parts, unseen = _divided(plan, folder)
         config = _configuration(plan, len(parts), broker, folder)
         _let_open(FILES * len(parts))

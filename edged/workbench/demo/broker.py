@@ -1,4 +1,4 @@
-"""A broker of one's own on a loopback port: mosquitto where it is installed, else amqtt.
+"""A broker on a loopback port: mosquitto where it is installed, else amqtt.
 
 `python -m edged.workbench.demo.broker PORT` is amqtt as a process, until its standard input ends.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import importlib.util
 import os
 import secrets
@@ -16,214 +15,106 @@ import subprocess
 import sys
 import tempfile
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from edged.errors import BrokerError, UnavailableError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from edged.host.child_process import stop_process
 
 Kind = Literal["mosquitto", "amqtt"]
 
 HOST = "127.0.0.1"
 SERVER_PORTS = range(20_000, 32_768)  # below those that Linux gives to outgoing connections
-START_SECONDS = 15.0
+PATIENCE = 15.0
 STOP_SECONDS = 5.0
-ATTEMPTS = 3
 REMEDY = "install one of them: `apt-get install mosquitto` or `pip install 'edged[demo]'`"
 # Debian keeps daemons out of a user's PATH.
 _SBIN = os.pathsep.join(("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin"))
 
 
+@dataclass(frozen=True)
+class EmbeddedBroker:
+    """Address of a running broker, and the newest version of MQTT that it speaks."""
+
+    name: Kind
+    port: int
+    host: str = HOST
+
+    @property
+    def protocol(self) -> Literal["5", "3.1.1"]:
+        """Version of MQTT."""
+        return "5" if self.name == "mosquitto" else "3.1.1"
+
+
+@contextmanager
+def embedded_broker(kind: Kind | None = None, extra: Sequence[str] = ()) -> Iterator[EmbeddedBroker]:
+    """Run a broker until the block ends; the first installed one when `kind` is absent.
+
+    `extra` are lines of mosquitto's configuration. Raises UnavailableError when no broker is installed,
+    BrokerError with its last line when it does not start.
+    """
+    broker = EmbeddedBroker(kind or available(), free_port())
+    with tempfile.TemporaryDirectory(prefix="edged-broker-") as folder:
+        command = [sys.executable, "-m", "edged.workbench.demo.broker", str(broker.port)]
+        if broker.name == "mosquitto":
+            command = mosquitto_command(Path(folder), broker.port, ["allow_anonymous true", *extra])
+        log = Path(folder, "broker.log")
+        with (
+            log.open("wb") as sink,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink) as process,
+        ):
+            try:
+                await_broker(process, broker.port, log)
+                yield broker
+            finally:
+                stop_process(process, STOP_SECONDS)
+
+
+def mosquitto_command(folder: Path, port: int, extra: Sequence[str]) -> list[str]:
+    """Write mosquitto's configuration into `folder`, with `extra` lines, and return its command line."""
+    program = find_mosquitto()
+    if program is None:
+        raise UnavailableError("mosquitto is not installed", remedy="`apt-get install mosquitto`")
+    logged = ["log_dest stderr", "log_type error", "log_type warning"]
+    user = ["user root"] if os.geteuid() == 0 else []
+    lines = [*logged, *user, "max_queued_messages 0", "set_tcp_nodelay true", f"listener {port} {HOST}"]
+    path = folder / "mosquitto.conf"
+    path.write_text("\n".join([*lines, *extra]) + "\n", encoding="utf-8")
+    return [program, "-c", str(path)]
+
+
+def await_broker(process: subprocess.Popen[bytes], port: int, log: Path, seconds: float = PATIENCE) -> None:
+    """Wait until a broker accepts connections; BrokerError when it ends or `seconds` pass before."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with suppress(OSError):
+            socket.create_connection((HOST, port), timeout=1.0).close()
+            return
+        if process.poll() is not None or time.monotonic() > deadline:
+            lines = log.read_text(errors="replace").splitlines() or ["no output"]
+            raise BrokerError(f"the broker did not start: {lines[-1]}", where=str(log))
+        time.sleep(0.01)
+
+
 def free_port() -> int:
-    """A loopback port that nobody uses, and that no outgoing connection is given before a server takes it."""
+    """Return an unused loopback port outside the range of outgoing connections."""
     while True:
         port = secrets.choice(SERVER_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError as problem:
-                if problem.errno != errno.EADDRINUSE:
-                    raise
-            else:
-                return port
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
 
 
 def find_mosquitto() -> str | None:
-    """Path of the mosquitto program, None where it is not installed."""
+    """Return the path of the mosquitto program, None if it is not installed."""
     return shutil.which("mosquitto") or shutil.which("mosquitto", path=_SBIN)
 
 
-class Process(ABC):
-    """A broker in a child process. It can be started again on the same port after `stop` or `kill`."""
-
-    name = ""
-    protocol: Literal["5", "3.1.1"] = "5"
-    start_seconds = START_SECONDS
-
-    def __init__(self, directory: Path, port: int) -> None:
-        self.directory = directory
-        self.port = port
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @abstractmethod
-    def command(self) -> list[str]:
-        """Command line that starts the broker."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id; 0 while it does not run."""
-        return 0 if self._process is None else self._process.pid
-
-    @property
-    def log(self) -> Path:
-        """Output of the broker so far."""
-        return self.directory / f"{self.name}.log"
-
-    def start(self) -> None:
-        """Start it and wait until it takes connections; BrokerError with its last words if it ends."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.directory
-            )
-        deadline = time.monotonic() + self.start_seconds
-        while not self._listens():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise BrokerError(f"{self.name} did not start: {self._last_words()}", where=str(self.log))
-            time.sleep(0.01)
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection((HOST, self.port), timeout=1.0).close()
-        except OSError:
-            return False
-        return True
-
-    def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()
-        return lines[-1] if lines else "it said nothing"
-
-    def stop(self) -> None:
-        """Stop the broker in good order."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_SECONDS)
-        self.kill()
-
-    def kill(self) -> None:
-        """Kill the broker."""
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process = None
-
-
-class Mosquitto(Process):
-    """Mosquitto; `extra` are lines of its configuration. UnavailableError when it is not installed."""
-
-    name = "mosquitto"
-
-    def __init__(self, directory: Path, port: int, extra: Sequence[str] = ("allow_anonymous true",)) -> None:
-        super().__init__(directory, port)
-        program = find_mosquitto()
-        if program is None:
-            raise UnavailableError("mosquitto is not installed", remedy="`apt-get install mosquitto`")
-        self._program = program
-        self._extra = list(extra)
-
-    def command(self) -> list[str]:
-        """Write the configuration and start with it."""
-        lines = [
-            "log_dest stderr",
-            "log_type error",
-            "log_type warning",
-            "max_queued_messages 0",
-            "set_tcp_nodelay true",
-            *(["user root"] if os.geteuid() == 0 else []),
-            f"listener {self.port} {HOST}",
-            *self._extra,
-        ]
-        path = self.directory / "mosquitto.conf"
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return [self._program, "-c", str(path)]
-
-
-class Amqtt(Process):
-    """The pure-Python broker, MQTT 3.1.1 only; UnavailableError when it is not installed."""
-
-    name = "amqtt"
-    protocol = "3.1.1"
-
-    def __init__(self, directory: Path, port: int) -> None:
-        super().__init__(directory, port)
-        if importlib.util.find_spec("amqtt") is None:
-            raise UnavailableError("amqtt is not installed", remedy="`pip install 'edged[demo]'`")
-
-    def command(self) -> list[str]:
-        """How this module is started as a process; it ends with us, when its standard input does."""
-        return [sys.executable, "-m", "edged.workbench.demo.broker", str(self.port)]
-
-
-class EmbeddedBroker:
-    """A broker for as long as the `with` block lasts: `name`, `host`, `port`, `protocol`.
-
-    The first that is installed when `kind` is absent; UnavailableError when there is none.
-    """
-
-    host = HOST
-
-    def __init__(self, kind: Kind | None = None) -> None:
-        self.name = kind or available()
-        self._kind = Mosquitto if self.name == "mosquitto" else Amqtt
-        self.protocol = self._kind.protocol
-        self._stack = ExitStack()
-        self._process: Process | None = None
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edged-broker-")))
-            self._process = self._start(directory)
-            stack.callback(self._process.stop)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-        self._process = None
-
-    def _start(self, directory: Path) -> Process:
-        for left in reversed(range(ATTEMPTS)):
-            process = self._kind(directory, free_port())
-            try:
-                process.start()
-            except BrokerError:
-                # Somebody may have taken the port meanwhile.
-                if not left:
-                    raise
-            else:
-                return process
-        raise AssertionError
-
-    @property
-    def port(self) -> int:
-        """Port of the broker on the loopback interface."""
-        if self._process is None:
-            raise BrokerError("the embedded broker is not running", remedy="use it in a `with` block")
-        return self._process.port
-
-
 def available() -> Kind:
-    """The broker that is installed here, mosquitto before amqtt; UnavailableError when there is none."""
+    """Return the broker that is installed here, mosquitto before amqtt; UnavailableError without one."""
     if find_mosquitto() is not None:
         return "mosquitto"
     if importlib.util.find_spec("amqtt") is not None:

@@ -1,152 +1,165 @@
-"""`edged demo`: the main job with nothing set up.
+"""`edged demo`: the main job without setup.
 
-A broker of its own, a simulated plant (or a recorded stream) published through it, the real daemon
-and the real trainer as child processes. First a commissioning phase, after which the model of that
-moment is kept aside as "frozen"; then the plant ages and both are compared on every sample.
+An embedded broker, a simulated plant (or a recorded stream) published through it, the real daemon and the
+real trainer as child processes. First a commissioning phase, after which the model of that moment is kept
+as "frozen"; then the plant ages, and both models are compared on every sample.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
 
+from edged.charts.figures import count, percent
 from edged.config import MqttConfig, loader
 from edged.device.startup.bootstrap import with_context
 from edged.domain.judging.outputs import answers
-from edged.domain.stream.schema import Schema
 from edged.domain.stream.temporal_context import TemporalContext
 from edged.engines.inference import InferenceModel
 from edged.errors import EdgedError, TrainingError
 from edged.host.child_process import stop_process
 from edged.mqtt.client.session import Session
 from edged.mqtt.topics import Topics
-from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
-from edged.workbench.demo.broker import EmbeddedBroker, Kind
-from edged.workbench.demo.observer import Observer, Score
+from edged.workbench.demo.broker import EmbeddedBroker, Kind, embedded_broker
+from edged.workbench.demo.observer import DemoSummary, Observer, Score
 from edged.workbench.demo.plant import RATE, DemoStream, replayed, simulated
-from edged.workbench.demo.screen import DemoState, Screen
-from edged.workbench.demo.summary import DemoSummary, MachinesSummary
 
 if TYPE_CHECKING:
     from edged.mqtt.client.message import ReceivedMessage
 
 LABEL_DELAY = 40
-WINDOWS = 40
+RECENT = 500  # samples whose accuracy is shown while the demo runs
+LINE_SECONDS = 5.0  # between two lines of progress without a terminal
 # How long steps may take at that rate; at a lower one the machine is a slow one, and gets longer.
 START_SECONDS = 60.0
-STEP_SECONDS = 60.0
+STEP_SECONDS = 180.0
 ANSWER_SECONDS = 20.0
 STOP_SECONDS = 15.0
 COMMISSION_STEPS = 1500
 
 
+class Screen:
+    """Progress of the demo: a line that changes in place on a terminal, a line now and then elsewhere.
+
+    With `to_stderr` stdout stays free for `--json`.
+    """
+
+    def __init__(self, *, to_stderr: bool) -> None:
+        self.console = Console(stderr=to_stderr, highlight=False, markup=False, soft_wrap=True)
+        file = self.console.file
+        if isinstance(file, TextIOWrapper) and not self.console.encoding.startswith("utf"):
+            file.reconfigure(errors="replace")
+        self.status = Status("", console=self.console, spinner="line")
+        self._shown = -math.inf
+
+    def progress(self, line: str) -> None:
+        """Show how far the demo is."""
+        if self.console.is_terminal:
+            self.status.update(line)
+        elif time.monotonic() - self._shown >= LINE_SECONDS:
+            self._shown = time.monotonic()
+            self.console.print(line)
+
+
 class Demo:
-    """Broker, daemon, publisher and witness together."""
+    """Broker, daemon, publisher and observer together."""
 
     def __init__(
-        self,
-        world: DemoStream,
-        seconds: int,
-        folder: Path,
-        *,
-        quiet: bool,
-        broker: Kind | None = None,
-        bundle: Path | None = None,
-        rate: float | None = None,
+        self, world: DemoStream, seconds: int, folder: Path, screen: Screen, rate: float | None = None
     ) -> None:
-        self.world, self.seconds, self.folder, self._rate = world, seconds, folder, rate
+        self.world, self.seconds, self.folder, self._screen, self._rate = world, seconds, folder, screen, rate
         self._patience = 1.0 if rate is None else max(1.0, RATE / rate)
-        self._kind, self._bundle = broker, bundle
-        self._screen = Screen(to_stderr=quiet)
-        count = len(world)
-        self.witness = Observer(world, Score(np.full(count, np.nan, np.float32)))
-        self.frozen = Score(np.full(count, np.nan, np.float32))
-        self.published = 0
-        self.window = max(20, (count - world.commission) // WINDOWS)
+        unanswered = np.full(len(world), np.nan, np.float32)
+        self.observer = Observer(world, Score(unanswered))
+        self.frozen = Score(unanswered.copy())
+        self._published = 0
+        self._started = time.monotonic()
 
-    def run(self) -> DemoSummary:
-        """Run the whole demo, and sum it up."""
-        started = time.monotonic()
+    def run(self, kind: Kind | None) -> DemoSummary:
+        """Run the whole demo and summarise it."""
+        show = self._screen.console.print
         with ExitStack() as stack:
-            self._broker = broker = stack.enter_context(EmbeddedBroker(self._kind))
+            broker = stack.enter_context(embedded_broker(kind))
             path = self._configure(broker)
             self.config = loader.load(path)
             session = self._listen(stack, broker)
             for warning in self.world.warnings:
-                self._screen.show_line(warning)
-            self._screen.show_line(f"starting the daemon ({broker.name} as broker)")
-            daemon = stack.enter_context(_daemon(path, self.folder / "daemon.log"))
-            self._await_birth(daemon)
-            stack.enter_context(self._screen)
-            self._screen.show_line(
-                f"commissioning: {self.world.commission} labelled samples, one thorough training"
-            )
+                show(warning)
+            show(f"starting the daemon ({broker.name} as broker)")
+            self._daemon = stack.enter_context(_daemon(path, self.folder / "daemon.log"))
+            stack.enter_context(self._screen.status)
+            self._wait(lambda: self.observer.online, START_SECONDS, "the start of the daemon")
+            show(f"commissioning: {self.world.commission} labelled samples, one thorough training")
             self._commission(session)
-            self._live(session, daemon, started)
-            self._await_answers(daemon)
-        summary = self._summary(time.monotonic() - started)
-        end = self._state(time.monotonic() - started)
-        self._screen.finish(replace(end, machines=summary.machines))
+            self._live(session)
+            with suppress(EdgedError):  # unanswered samples are in the summary
+                self._wait(lambda: self.observer.answered >= len(self.world), ANSWER_SECONDS, "all answers")
+        summary = self._summary(broker.name)
+        self._show(summary)
         return summary
 
     def _configure(self, broker: EmbeddedBroker) -> Path:
-        stream: dict[str, Any] = {
-            "topic": "plant/samples/#",
-            "features": list(self.world.names) or self.world.x.shape[1],
-            "task": "classify",
-            "classes": list(self.world.classes),
-            "id": "id",
-            "label": "label",
-            "label_topic": "plant/labels",
-        }
         values = {
             "device": {"id": "demo"},
-            "mqtt": {"host": "127.0.0.1", "port": broker.port, "protocol": broker.protocol},
-            "stream": stream,
-            # A minute to watch: nobody waits for company, and no flash is worn out in it.
+            "mqtt": {"host": broker.host, "port": broker.port, "protocol": broker.protocol},
+            "stream": {
+                "topic": "plant/samples",
+                "features": list(self.world.names) or self.world.x.shape[1],
+                "task": "classify",
+                "classes": list(self.world.classes),
+                "id": "id",
+                "label": "label",
+                "label_topic": "plant/labels",
+            },
+            # A minute of writing wears out no flash.
             "training": {"every": None, "min_new_samples": 150, "max_write_rate": None},
             "storage": {"dir": str(self.folder / "state"), "commit_delay": 0.1},
             "report": {"every": "2s"},
         }
-        if self._bundle is not None:
-            values["model"] = {"bundle": str(self._bundle.resolve())}
         path = self.folder / "edged.yaml"
         path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
         return path
 
     def _listen(self, stack: ExitStack, broker: EmbeddedBroker) -> Session:
-        settings = MqttConfig(host="127.0.0.1", port=broker.port, protocol=broker.protocol)
+        def receive(delivery: ReceivedMessage) -> None:
+            self.observer.receive(delivery.topic, json.loads(delivery.payload))
+            session.ack([delivery])
+
+        settings = MqttConfig(host=broker.host, port=broker.port, protocol=broker.protocol)
         session = Session(settings, client_id="demo-plant", will=None)
         topics = Topics(self.config.topic_root)
-        for topic, handler in (
-            (topics.predictions, self.witness.on_prediction),
-            (topics.events, self.witness.on_event),
-            (topics.status, self.witness.on_status),
-            (topics.metrics, self.witness.on_metrics),
-        ):
-            session.subscribe([topic], 1, _acknowledging(session, handler))
+        session.subscribe([topics.predictions, topics.events, topics.status], 1, receive)
         session.start()
         stack.callback(session.stop)
         self._train_topic = topics.request("train")
         return session
 
-    def _await_birth(self, daemon: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_SECONDS * self._patience
-        while not self.witness.online.wait(0.1):
-            if daemon.poll() is not None or time.monotonic() > deadline:
-                raise EdgedError("the daemon did not start", where="demo", remedy=self._last_log())
+    def _wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait until `condition()` holds; EdgedError when time is up, the daemon ends or a training fails."""
+        deadline = time.monotonic() + seconds * self._patience
+        with self.observer.changed:
+            while not condition():
+                if self.observer.failure:
+                    raise TrainingError(self.observer.failure, where="demo")
+                if self._daemon.poll() is not None or time.monotonic() > deadline:
+                    raise EdgedError(f"{what} did not happen", where="demo", remedy=self._last_log())
+                self.observer.changed.wait(0.1)
 
     def _last_log(self) -> str:
         lines = (self.folder / "daemon.log").read_text(errors="replace").strip().splitlines()
@@ -155,48 +168,43 @@ class Demo:
     # ---- commissioning ---------------------------------------------------------------------
 
     def _commission(self, session: Session) -> None:
-        """Publish the first part with its labels, train once thoroughly, keep that model aside."""
+        """Publish the first part with its labels, train once thoroughly, and keep that model."""
+        observer = self.observer
         for row in range(self.world.commission):
             self._publish(session, row)
             self._publish_label(session, row)
-        patience = STEP_SECONDS * self._patience
-        self.witness.wait(lambda: self.witness.answered >= self.world.commission, patience, "commissioning")
-        trained = self.witness.trainings
+        self._wait(lambda: observer.answered >= self.world.commission, STEP_SECONDS, "commissioning")
+        trained = observer.trainings
         session.publish(self._train_topic, json.dumps({"steps": COMMISSION_STEPS}).encode(), qos=1)
-        self.witness.wait(
-            lambda: (
-                self.witness.trainings > trained and self.witness.swaps and self.witness.training == "idle"
-            ),
-            patience,
+        self._wait(
+            lambda: observer.trainings > trained and observer.swaps > 0 and not observer.training,
+            STEP_SECONDS,
             "the first training",
         )
         self._freeze()
 
     def _freeze(self) -> None:
-        registry = Registry.open(self.config.storage.dir, readonly=True)
-        version = registry.champion()
-        if version is None:
-            raise TrainingError("there is no champion after commissioning", where="demo")
-        model = InferenceModel(registry.verify(version))
-        registry.close()
+        """Let the champion of this moment answer the whole stream: it is the frozen model."""
+        with Registry.open(self.config.storage.dir, readonly=True) as registry:
+            version = registry.champion()
+            if version is None:
+                raise TrainingError("there is no champion after commissioning", where="demo")
+            model = InferenceModel(registry.verify(version))
         schema = with_context(self.config).stream.to_schema()
         context = TemporalContext.of(schema)
-        keys = [self.world.key(row) for row in range(len(self.world))]
+        keys = ["samples"] * len(self.world)
         x = self.world.x if context is None else context.extend(keys, self.world.x)
-        got = answers(schema, model.predict(x))[:, 0]
-        self.frozen.right[:] = got == self.world.y
-        self.witness.events.append(f"commissioned: model {version} is kept aside as the frozen one")
-        self._swaps_before = len(self.witness.swaps)
+        self.frozen.right[:] = answers(schema, model.predict(x))[:, 0] == self.world.y
 
     # ---- the live part ---------------------------------------------------------------------
 
-    def _live(self, session: Session, daemon: subprocess.Popen[bytes], started: float) -> None:
-        start, count = self.world.commission, len(self.world)
+    def _live(self, session: Session) -> None:
+        start, total = self.world.commission, len(self.world)
         begin = time.monotonic()
-        rate = (count - start) / max(5.0, self.seconds - (begin - started))
+        rate = (total - start) / max(5.0, self.seconds - (begin - self._started))
         if self._rate is not None:
             rate = min(rate, self._rate)
-        for row in range(start, count):
+        for row in range(start, total):
             due = begin + (row - start) / rate
             while (pause := due - time.monotonic()) > 0:
                 time.sleep(min(pause, 0.05))
@@ -204,107 +212,73 @@ class Demo:
             if row - LABEL_DELAY >= start:
                 self._publish_label(session, row - LABEL_DELAY)
             if row % 40 == 0:
-                if daemon.poll() is not None:
+                if self._daemon.poll() is not None:
                     raise EdgedError("the daemon ended", where="demo", remedy=self._last_log())
-                self._screen.show(self._state(time.monotonic() - started))
+                self._show_progress()
 
     def _publish(self, session: Session, row: int) -> None:
         values = self.world.x[row].tolist()
         message: dict[str, Any] = {"id": str(row)}
         message |= dict(zip(self.world.names, values, strict=True)) if self.world.names else {"x": values}
-        session.publish(f"plant/samples/{self.world.key(row)}", json.dumps(message).encode(), qos=1)
-        self.published = row + 1
+        session.publish("plant/samples", json.dumps(message).encode(), qos=1)
+        self._published = row + 1
 
     def _publish_label(self, session: Session, row: int) -> None:
         label = {"id": str(row), "label": self.world.classes[self.world.y[row]]}
         session.publish("plant/labels", json.dumps(label).encode(), qos=1)
 
-    def _await_answers(self, daemon: subprocess.Popen[bytes]) -> None:
-        with self.witness.changed:
-            self.witness.changed.wait_for(
-                lambda: self.witness.answered >= len(self.world) or daemon.poll() is not None,
-                ANSWER_SECONDS * self._patience,
-            )
-
     # ---- what is shown ---------------------------------------------------------------------
 
-    def _state(self, elapsed: float) -> DemoState:
-        start, witness = self.world.commission, self.witness
-        end = max(start, min(self.published, witness.answered) // self.window * self.window)
-        phase = [name for at, name in self.world.phases if at <= max(self.published - 1, 0)]
-        changes = [
-            ((at - start) // self.window, name)
-            for at, name in self.world.phases
-            if start < at < self.published
-        ]
-        swaps = [max(0, (at - start) // self.window) for at, _ in witness.swaps[self._swaps_before :]]
-        return DemoState(
-            elapsed=elapsed,
-            seconds=self.seconds,
-            samples=self.published,
-            predictions=witness.answered,
-            dropped=max(0, self.published - witness.answered),
-            labels=max(0, self.published - LABEL_DELAY),
-            rate=self.published / max(elapsed, 1e-9),
-            phase=phase[-1] if phase else "",
-            frozen=self.frozen.windows(start, end, self.window),
-            adapted=witness.adapted.windows(start, end, self.window),
-            swaps=swaps,
-            version=witness.swaps[-1][1] if witness.swaps else 0,
-            training=witness.training,
-            trainings=witness.trainings,
-            rollbacks=witness.rollbacks,
-            events=list(witness.events)[-6:],
-            engine=witness.engine,
-            broker=self._broker.name,
-            changes=changes,
-            windows=(len(self.world) - start) // self.window,
+    def _show_progress(self) -> None:
+        observer, elapsed = self.observer, time.monotonic() - self._started
+        for event in observer.pop_events():
+            self._screen.console.print(f"{elapsed:5.0f} s  {event}")
+        end = observer.answered
+        start = max(self.world.commission, end - RECENT)
+        phase = [name for at, name in self.world.phases if at < self._published][-1]
+        self._screen.progress(
+            f"{elapsed:5.0f} s  {self._published:,} samples, {self._published - end:,} unanswered | "
+            f"adapted {percent(observer.adapted.mean(start, end))}, "
+            f"frozen {percent(self.frozen.mean(start, end))} | model {observer.version} | {phase}"
         )
 
-    _swaps_before = 0
-
-    def _summary(self, seconds: float) -> DemoSummary:
-        start, count, witness = self.world.commission, len(self.world), self.witness
+    def _summary(self, broker: str) -> DemoSummary:
+        start, total, observer = self.world.commission, len(self.world), self.observer
         return DemoSummary(
-            samples=count,
-            predictions=witness.answered,
-            dropped=count - witness.answered,
-            duplicated=witness.twice,
-            trainings=witness.trainings,
-            swaps=len(witness.swaps),
-            rollbacks=witness.rollbacks,
-            frozen={"accuracy": self.frozen.mean(start, count)},
-            adapted={"accuracy": witness.adapted.mean(start, count)},
-            engine=witness.engine,
-            broker=self._broker.name,
-            seconds=round(seconds, 1),
+            samples=total,
+            predictions=observer.answered,
+            dropped=total - observer.answered,
+            duplicated=observer.twice,
+            trainings=observer.trainings,
+            swaps=observer.swaps,
+            rollbacks=observer.rollbacks,
+            frozen={"accuracy": self.frozen.mean(start, total)},
+            adapted={"accuracy": observer.adapted.mean(start, total)},
+            engine=observer.engine,
+            broker=broker,
+            seconds=round(time.monotonic() - self._started, 1),
             warnings=tuple(self.world.warnings),
-            machines=self._by_unit(start),
         )
 
-    def _by_unit(self, start: int) -> MachinesSummary | None:
-        """Where there are several units: the mean over them, and the one that is answered worst."""
-        units = self.world.units
-        if units is None:
-            return None
-        found = []
-        for score in (self.frozen, self.witness.adapted):
-            right = [np.nanmean(score.right[start:][units[start:] == one]) for one in np.unique(units)]
-            found.append({"mean": float(np.nanmean(right)), "worst": float(np.nanmin(right))})
-        return MachinesSummary(int(units.max()), found[0], found[1])
-
-
-def _acknowledging(session: Session, handler: Any) -> Any:
-    def handle(delivery: ReceivedMessage) -> None:
-        handler(delivery)
-        session.ack([delivery])
-
-    return handle
+    def _show(self, summary: DemoSummary) -> None:
+        """Print the adapted beside the frozen model, and the counts."""
+        start, total = self.world.commission, len(self.world)
+        quarter = total - max(1, (total - start) // 4)
+        columns = ("share of right predictions", "overall", "last quarter")
+        table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+        for name, score in (("adapted", self.observer.adapted), ("frozen", self.frozen)):
+            table.add_row(name, percent(score.mean(start, total)), percent(score.mean(quarter, total)))
+        self._screen.console.print(table)
+        self._screen.console.print(
+            f"{count(summary.samples, 'sample')}, {summary.dropped:,} dropped; "
+            f"{count(summary.trainings, 'training run')} on the {summary.engine} engine, "
+            f"{count(summary.swaps, 'swap')}, {count(summary.rollbacks, 'rollback')}"
+        )
 
 
 @contextmanager
 def _daemon(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The real daemon as a child process, its log in a file."""
+    """Run the real daemon as a child process, with its log in a file."""
     with log.open("wb") as sink:
         command = [sys.executable, "-m", "edged", "run", str(config)]
         process = subprocess.Popen(command, stdout=sink, stderr=sink)
@@ -321,26 +295,14 @@ def run_demo(
     seed: int,
     quiet: bool = False,
     broker: Kind | None = None,
-    bundle: Path | None = None,
     rate: float | None = None,
-    machines: int = 1,
 ) -> DemoSummary:
     """Run the demo and return its summary.
 
-    The plant has so many `machines`.
-
-    `broker` is the first one installed when absent; `bundle` the standard network, built at the start. Of
-    samples a second no more than `rate` are published, and a machine that needs fewer gets longer to answer.
-    Raises UnavailableError when no broker is available here; BundleError when `bundle` does not fit what is
-    published.
+    `broker` is the first installed one when absent. `rate` is the maximum number of samples per second; a
+    machine that needs a lower one gets longer to answer. Raises UnavailableError when no broker is
+    available here.
     """
-    world = replayed(data, seconds, rate) if data is not None else simulated(seconds, seed, rate, machines)
-    _check_bundle(bundle, world)
+    world = replayed(data, seconds, rate) if data is not None else simulated(seconds, seed, rate)
     with tempfile.TemporaryDirectory(prefix="edged-demo-") as folder:
-        return Demo(world, seconds, Path(folder), quiet=quiet, broker=broker, bundle=bundle, rate=rate).run()
-
-
-def _check_bundle(bundle: Path | None, world: DemoStream) -> None:
-    if bundle is not None:
-        schema = Schema(world.names, world.x.shape[1], "classify", world.classes)
-        Bundle.open(bundle).check_schema(schema)
+        return Demo(world, seconds, Path(folder), Screen(to_stderr=quiet), rate).run(broker)

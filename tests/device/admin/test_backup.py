@@ -22,7 +22,7 @@ from tests.running_device import Device, running
 from tests.storage.backup.test_backup import fill
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
     from tests.running_device import Listener
 
 STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y"}

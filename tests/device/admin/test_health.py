@@ -17,7 +17,7 @@ from tests.commands import edged, write_config
 from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 SMALL = {"features": 3, "classes": 2, "label": "y", "id": "id"}
 

@@ -30,7 +30,7 @@ from tests.device.dock import CLASSIFY, Dock, delivery
 from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 START = 1.6e9
 LEFT_OUT = (

@@ -17,7 +17,7 @@ from tests.running_device import Device, running
 from tests.steered import answers, ask, conform, data
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
     from tests.running_device import Listener
 
 pytestmark = pytest.mark.timeout(300)

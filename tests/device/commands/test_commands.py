@@ -16,7 +16,7 @@ from tests.running_device import Device, running, wait_until
 from tests.steered import answers, ask, conform, data
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
     from tests.running_device import Listener
 
 STREAM = {"features": 3, "classes": 2, "label": "y"}

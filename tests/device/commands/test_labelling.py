@@ -22,7 +22,7 @@ from tests.running_device import Device, running
 from tests.steered import ask, conform, data
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
     from tests.running_device import Listener
 
 

@@ -22,7 +22,7 @@ from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 STREAM: dict[str, Any] = {"features": 6, "classes": 3, "label": "y"}
 QUIET: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "portable", "learning_rate": 0.01}

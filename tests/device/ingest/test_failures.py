@@ -21,7 +21,7 @@ from tests.running_device import wait_until
 if TYPE_CHECKING:
     from edged.domain.stream.sample import Batch
     from edged.mqtt.client.message import ReceivedMessage
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from edged.storage.models.registry import Registry
 from tests.running_device import Device, running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto as Broker
+    from tests.mosquitto import Mosquitto as Broker
 
 STREAM = {"features": ["x.0", "x.1", "x.2"], "label": "y", "classes": 2}
 

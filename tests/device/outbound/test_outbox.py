@@ -29,8 +29,8 @@ from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
-    from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto
 
 STREAM: dict[str, Any] = {"features": 2, "classes": 2, "label": "y"}
 

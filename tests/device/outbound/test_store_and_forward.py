@@ -25,8 +25,8 @@ from tests.mqtt.inbox import Inbox
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto
 
 DAY = 86_400.0
 MIB = 1024**2

@@ -15,8 +15,8 @@ from tests.weights import Follower, Sender, big_bundle
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
-    from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ from tests.steered import data
 
 if TYPE_CHECKING:
     from edged.domain.judging.predictions import Predictions
-    from edged.workbench.demo.broker import Mosquitto as Broker
     from tests.device.linear import Floats
+    from tests.mosquitto import Mosquitto as Broker
 
 PATIENCE = 120.0  # seconds, for a machine that has much else to do
 VALUES = Schema((), WIDTH, "regress", (), 2)

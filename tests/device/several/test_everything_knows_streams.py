@@ -21,7 +21,7 @@ from tests.formats import wire
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 
 class SparkplugHost:

@@ -14,7 +14,7 @@ from edged.storage.journal.audit_log import read_audit
 from tests.device.several.plant import Plant, ask, feed, ids, plant_running
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
     from tests.running_device import Listener
 
 

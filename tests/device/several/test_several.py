@@ -14,7 +14,7 @@ from tests.device.several.plant import Plant, ask, feed, ids, plant_running
 from tests.running_device import Listener, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 
 def finished(listener: Listener) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from tests.device.several.plant import WIDTH, Plant, feed, ids, plant_running
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 
 def get(port: int, path: str, body: Any = None) -> tuple[int, str]:

@@ -28,7 +28,7 @@ from tests.device.transfers.test_install import QUIET, STREAM, outcome
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

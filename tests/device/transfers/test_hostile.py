@@ -26,7 +26,7 @@ from tests.device.transfers.test_install import QUIET, STREAM, feed, made, send,
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 HUGE = 2_000_000_000
 GROWTH = 32 << 20  # bytes: less than any of what is asked for below

@@ -23,7 +23,7 @@ from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y"}
 QUIET: dict[str, Any] = {"every": None, "new_labels": 0, "engine": "portable"}

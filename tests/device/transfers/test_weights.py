@@ -16,7 +16,7 @@ from edged.mqtt import update_encoding, weight_encoding
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
     Weights = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 

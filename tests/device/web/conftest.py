@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import free_port
 from tests.device.web.client import TOKENS, Client, token_files, web_device
+from tests.mosquitto import Mosquitto
 from tests.running_device import Device, Listener, running
 
 

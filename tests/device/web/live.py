@@ -21,9 +21,10 @@ from typing import Any
 import pytest
 import yaml
 
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import free_port
 from tests.device.web.client import INFER, MODEL, Client, rows, web_device
 from tests.device.web.description import description
+from tests.mosquitto import Mosquitto
 from tests.running_device import Device, running, wait_until
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "prometheus"

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import free_port
 from tests.device.web.client import TOKENS, token_files
 from tests.device.web.live import program, run
+from tests.mosquitto import Mosquitto
 from tests.running_device import Device, running
 from tests.steered import data
 from tests.streams import recording

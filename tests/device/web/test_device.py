@@ -22,8 +22,8 @@ from tests.device.web.client import INFER, MODEL, Client, rows, token_files, web
 from tests.running_device import START_SECONDS, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
     from tests.device.web.conftest import Site
+    from tests.mosquitto import Mosquitto
 
 pytestmark = pytest.mark.slow
 

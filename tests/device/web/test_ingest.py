@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from edged.storage.files.database import connect
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import free_port
 from tests.commands import edged
 from tests.device.web.client import TOKENS, Answer, Client, token_files
 from tests.mutations import Mutations
@@ -25,6 +25,7 @@ from tests.running_device import Device, Listener, running
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,11 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import free_port
 from tests.device.commands.test_label_reviews import MARK, STREAM, feed, seen
 from tests.device.web.client import Client
 from tests.device.web.test_page import sections
+from tests.mosquitto import Mosquitto
 from tests.running_device import Device, Listener, running, wait_until
 from tests.steered import data
 

@@ -16,7 +16,7 @@ from tests.device.web.conftest import Site, untrained
 from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 pytestmark = pytest.mark.slow
 

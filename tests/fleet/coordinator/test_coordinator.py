@@ -23,9 +23,9 @@ from edged.storage.files.atomic import Disk
 from tests.fleet.senders import FLEET, SHAPES, Senders, base_weights, change_of, expected_model, update_of
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
     from tests.fleet.conftest import MakeSite, Site
+    from tests.mosquitto import Mosquitto
 
     OnRound = Callable[[Senders, RoundAnnouncement], None]
 

@@ -18,9 +18,9 @@ from tests.running_device import wait_until
 
 if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement
-    from edged.workbench.demo.broker import Mosquitto
     from tests.fleet.conftest import MakeSite, Site
     from tests.fleet.senders import Senders
+    from tests.mosquitto import Mosquitto
 
 
 def command(site: Site, *more: str) -> subprocess.CompletedProcess[str]:

@@ -29,7 +29,7 @@ from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 ROOT = Path(__file__).parents[3]
 NAMES = ("a", "b", "c")

@@ -23,12 +23,13 @@ import numpy as np
 import pytest
 
 from edged.fleet.coordinator.control import instruct
-from edged.workbench.demo.broker import Mosquitto, free_port
+from edged.workbench.demo.broker import free_port
 from tests.device.several.plant import Plant, ask, plant_running
 from tests.fleet.conftest import Site
 from tests.fleet.page.simulated import Simulated, client, metrics, states
 from tests.fleet.page.ui import fleet_ui
 from tests.fleet.senders import Senders, base_weights
+from tests.mosquitto import Mosquitto
 from tests.running_device import Device, running
 
 for folder in Path(os.environ.get("EDGED_WEB", "")).glob("lib/python3*/site-packages"):

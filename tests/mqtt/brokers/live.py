@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import paho.mqtt.client as mqtt
 import pytest
 
-from edged.workbench.demo.broker import HOST, Amqtt, Mosquitto, Process, free_port
+from edged.workbench.demo.broker import HOST, free_port
 from tests.commands import edged
+from tests.mosquitto import Amqtt, Mosquitto, Process
 from tests.running_device import Device, Listener
 
 if TYPE_CHECKING:

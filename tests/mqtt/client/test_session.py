@@ -17,8 +17,8 @@ from edged.mqtt.client.session import Session
 from tests.mqtt.inbox import PATIENCE, ConnectionGates, Gate, Inbox
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto
     from tests.mqtt.conftest import Connect
 
 KEYS = Path(__file__).parent / "tls"

@@ -16,7 +16,8 @@ import pytest
 from edged.config import MqttConfig
 from edged.errors import ConfigError
 from edged.mqtt.client.session import Session
-from edged.workbench.demo.broker import HOST, Amqtt, Mosquitto, free_port
+from edged.workbench.demo.broker import HOST, free_port
+from tests.mosquitto import Amqtt, Mosquitto
 from tests.mqtt.inbox import PATIENCE, ConnectionGates, Gate, Inbox
 from tests.mqtt.oldbroker import OldBroker
 

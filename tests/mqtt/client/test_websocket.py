@@ -21,7 +21,7 @@ from edged.errors import UnavailableError
 from edged.mqtt.client.session import Session
 from edged.mqtt.client.websocket import WebSocket
 from edged.mqtt.control_client import BrokerAddress, Operator
-from edged.workbench.demo.broker import HOST, Mosquitto, free_port
+from edged.workbench.demo.broker import HOST, free_port
 from tests.certificates import Authority
 from tests.commands import edged
 from tests.mqtt.inbox import PATIENCE, Inbox, Log
@@ -29,6 +29,7 @@ from tests.running_device import Device, running, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker
+    from tests.mosquitto import Mosquitto
     from tests.mqtt.conftest import Connect
 
 OVER = {"websocket": "/mqtt"}

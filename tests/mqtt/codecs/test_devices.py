@@ -22,7 +22,7 @@ from tests.mqtt.inbox import Inbox
 from tests.running_device import Device, Listener, running, wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
     from tests.mqtt.conftest import Connect
 
 OWN = "spBv1.0/plant/{}/rig"

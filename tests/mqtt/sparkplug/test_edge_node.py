@@ -29,7 +29,7 @@ from tests.mqtt.inbox import PATIENCE, Gate, Inbox
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
     from tests.mqtt.conftest import Connect
 
 METRICS = (

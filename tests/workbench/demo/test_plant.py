@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.training.replay import BatchMix, Reservoir
-from edged.workbench.demo.plant import CLASSES, FEATURES, Plant, phases
+from edged.workbench.demo.plant import CLASSES, FEATURES, phases, plant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +24,7 @@ PRETRAIN = N // 10
 
 
 def test_readings_are_finite_and_in_their_units() -> None:
-    x, y = Plant(seed=3, total=4000).sample(4000)
+    x, y = plant(seed=3, total=4000)
     assert (x.shape, y.shape) == ((4000, len(FEATURES)), (4000,))
     assert x.dtype == np.float32
     assert y.dtype == np.int64
@@ -35,37 +35,21 @@ def test_readings_are_finite_and_in_their_units() -> None:
 
 
 def test_every_state_is_frequent_in_every_phase() -> None:
-    _, y = Plant(seed=0, total=N).sample(N)
-    starts = [start for start, _, _ in phases(N)]
+    _, y = plant(seed=0, total=N)
+    starts = [start for start, _ in phases(N)]
     for part in np.split(y, starts[1:]):
         share = np.bincount(part, minlength=len(CLASSES)) / len(part)
         assert len(share) == len(CLASSES)
         assert share.min() > 0.1
 
 
-def test_the_stream_does_not_depend_on_the_pieces_it_is_drawn_in() -> None:
-    whole = Plant(seed=5, total=500).sample(500)
-    plant = Plant(seed=5, total=500)
-    pieces = [plant.sample(n) for n in (1, 0, 7, 92, 400)]
-    assert plant.position == 500
-    np.testing.assert_array_equal(whole[1], np.concatenate([y for _, y in pieces]))
-    np.testing.assert_allclose(whole[0], np.concatenate([x for x, _ in pieces]), rtol=1e-6)
-
-
 def test_seeds_differ() -> None:
-    assert not np.array_equal(Plant(seed=1).sample(50)[0], Plant(seed=2).sample(50)[0])
-
-
-def test_after_its_end_the_stream_goes_on() -> None:
-    plant = Plant(seed=1, total=100)
-    plant.sample(100)
-    x, _ = plant.sample(300)
-    assert np.isfinite(x).all()
+    assert not np.array_equal(plant(1, 50)[0], plant(2, 50)[0])
 
 
 @given(st.integers(1, 10**6))
 def test_phases_begin_at_zero_and_are_in_order(total: int) -> None:
-    starts = [start for start, _, _ in phases(total)]
+    starts = [start for start, _ in phases(total)]
     assert starts[0] == 0
     assert starts == sorted(starts)
     assert starts[-1] <= total
@@ -168,8 +152,8 @@ def adapted(x: Floats, y: Labels, seed: int) -> NDArray[np.bool_]:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_frozen_model_falls_and_a_learning_one_recovers_after_every_change(seed: int) -> None:
-    x, y = Plant(seed=seed, total=N).sample(N)
-    starts = [start for start, _, _ in phases(N)]
+    x, y = plant(seed, N)
+    starts = [start for start, _ in phases(N)]
     still, learning = frozen(x, y, seed), adapted(x, y, seed)
     assert still[PRETRAIN : starts[1]].mean() > 0.9
     assert still[starts[2] :].mean() < 0.75

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
-from edged.bundles.build import build
-from edged.bundles.graph.templates import mlp
-from edged.errors import BundleError, ConfigError, TrainingError
+from edged.errors import ConfigError
 from edged.workbench.demo.broker import find_mosquitto
 from edged.workbench.demo.observer import Observer, Score
 from edged.workbench.demo.plant import CLASSES, FEATURES, RATE, replayed, simulated
@@ -126,52 +120,34 @@ def test_a_missing_recording_is_one_line_and_exit_code_2(tmp_path: Path) -> None
     assert "none.npz: no such file" in answer.problem
 
 
-def test_a_bundle_for_another_stream_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    build(mlp(len(FEATURES) + 1, len(CLASSES)), tmp_path / "b", loss="cross_entropy")
-    with pytest.raises(BundleError, match=rf"the stream has {len(FEATURES)}"):
-        run_demo(seconds=10, data=None, seed=0, bundle=tmp_path / "b")
-
-
-def test_a_bundle_that_is_missing_is_one_line(tmp_path: Path) -> None:
-    answer = edged("demo", "--bundle", tmp_path / "none", "--json")
-    assert answer.code == 1
-    assert str(tmp_path / "none") in answer.problem
-
-
 def test_scores_count_answered_samples_only() -> None:
     nan = np.nan
     score = Score(np.array([1, 0, nan, 1, nan, nan, 1, 1, 1], np.float32))
     assert score.mean(0, 4) == pytest.approx(2 / 3)
     assert np.isnan(score.mean(4, 6))
-    windows = score.windows(0, 9, 2)
-    assert windows[:2] == [0.5, 1.0]
-    assert np.isnan(windows[2])
-    assert windows[3:] == [1.0], "a window that is not full is left out"
 
 
-@dataclass(frozen=True)
-class Metrics:
-    """A message of the topic `metrics`."""
-
-    payload: bytes
-
-
-def test_a_slow_board_is_waited_for_while_its_training_makes_steps() -> None:
+def observed(*events: dict[str, Any]) -> Observer:
     world = simulated(2, seed=1)
     observer = Observer(world, Score(np.full(len(world), np.nan, np.float32)))
+    for event in events:
+        observer.receive("edged/demo/events", event)
+    return observer
 
-    def hear(*steps: int | None) -> None:
-        for step in steps:
-            running = None if step is None else {"run": 1, "step": step}
-            observer.on_metrics(cast("Any", Metrics(json.dumps({"training": {"running": running}}).encode())))
-            time.sleep(0.15)  # less than what is waited for, all together more
-        if None not in steps:
-            observer.trainings = 1
-            hear(None)
 
-    thread = threading.Thread(target=hear, args=(1, 2, 3, 4))
-    thread.start()
-    observer.wait(lambda: observer.trainings > 0, 0.4, "the first training")
-    thread.join()
-    with pytest.raises(TrainingError, match="the second training did not happen within 0 s"):
-        observer.wait(lambda: observer.trainings > 1, 0.4, "the second training")
+def test_events_are_counted_and_described() -> None:
+    observer = observed(
+        {"event": "training_started", "run": 1, "trigger": "labels"},
+        {"event": "training_finished", "outcome": "done", "engine": "portable"},
+        {"event": "model_promoted", "version": 3, "reasons": ["better"]},
+        {"event": "candidate_rejected", "reasons": ["slower"]},
+        {"event": "model_rolled_back", "to": 2, "reason": "quality fell"},
+    )
+    assert (observer.trainings, observer.swaps, observer.rollbacks) == (1, 1, 1)
+    assert (observer.version, observer.engine, observer.training) == (2, "portable", False)
+    assert observer.pop_events() == [
+        "model 3 promoted: better",
+        "candidate rejected: slower",
+        "rolled back to model 2: quality fell",
+    ]
+    assert observer.pop_events() == []

@@ -47,7 +47,7 @@ from edged.fleet.simulation.devices import (
 from edged.mqtt.client.session import Session
 from edged.storage.files.atomic import scratch
 from edged.storage.recordings import read_stream
-from edged.workbench.demo.broker import embedded_broker
+from edged.workbench.demo.broker import EmbeddedBroker, embedded_broker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -103,7 +103,7 @@ def device(name: str, folder: Path, broker: int, sections: dict[str, Any]) -> It
         "device": {"id": name},
         "mqtt": {"host": "127.0.0.1", "port": broker},
         "storage": {"dir": str(folder / name)},
-        "web": {"listen": f"127.0.0.1:{port}", "tokens": {"control_file": str(folder / "token")}},
+        "web": {"listen": f"127.0.0.1:{port}", "tokens": {"control": str(folder / "token")}},
         "report": {"every": "1s"},
     }
     path.write_text(yaml.safe_dump(settings | sections), encoding="utf-8")

@@ -36,7 +36,7 @@ def test_the_daemon_never_imports_the_training_stack() -> None:
     }
     assert not bad
     optional = {"cbor2", "msgpack", "google.protobuf", "zstandard", "edged.device.integrations.sparkplug"}
-    optional |= {"starlette", "uvicorn", "httptools", "edged.device.web"}
+    optional |= {"starlette", "uvicorn", "edged.device.web"}
     assert not loaded & optional, "what only some configurations need is imported for those"
     assert "edged.engines.inference" in loaded, "the check looks at the right process"
 

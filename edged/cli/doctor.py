@@ -156,13 +156,13 @@ def _web(config: Config) -> Iterator[CheckResult]:
         return
     from edged.device.web.front import require_packages
     from edged.device.web.http.authentication import Tokens
-    from edged.device.web.http.sockets import tls_context
+    from edged.device.web.http.sockets import check_certificate
 
     try:
         require_packages()
-        tokens = Tokens(web.tokens.given)
+        tokens = Tokens(web.tokens)
         if web.tls is not None:
-            tls_context(web.tls.cert_file, web.tls.key_file)
+            check_certificate(web.tls.cert_file, web.tls.key_file)
     except EdgedError as problem:
         yield _error("http", f"{problem.where}: {problem.what}", problem.remedy)
     else:

@@ -270,7 +270,7 @@ def test_the_exit_code_tells_whether_there_was_an_error(broker: Broker, tmp_path
 def test_what_http_needs_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tmp_path / "read.token"
     token.write_text("0123456789abcdef" * 2)
-    path = configured(tmp_path, web={"unix_socket": "edged.sock", "tokens": {"read_file": "read.token"}})
+    path = configured(tmp_path, web={"unix_socket": "edged.sock", "tokens": {"read": "read.token"}})
     found = finding(path, "http")
     assert (found.level, found.result) == (
         "ok", f"listens on 127.0.0.1:8080 and {tmp_path / 'edged.sock'}; tokens: read",

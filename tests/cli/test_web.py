@@ -53,9 +53,9 @@ def test_without_the_page_there_is_nothing_to_pair(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["nothing", "cut", "key of another"])
 def test_a_damaged_certificate_of_the_devices_own_is_made_again(tmp_path: Path, damage: str) -> None:
     config = WebConfig.model_validate({"listen": "0.0.0.0:0"})
-    assert Sockets(config, tmp_path).tls is not None
+    assert Sockets(config, tmp_path).certificate is not None
     whole = (tmp_path / FILE).read_text()
-    assert Sockets(config, tmp_path).tls is not None
+    assert Sockets(config, tmp_path).certificate is not None
     assert (tmp_path / FILE).read_text() == whole, "one that is whole stays"
     certificate = whole[whole.index("-----BEGIN CERTIFICATE-----") :]
     (tmp_path / "other").mkdir()
@@ -63,9 +63,9 @@ def test_a_damaged_certificate_of_the_devices_own_is_made_again(tmp_path: Path, 
     key = other[: other.index("-----BEGIN CERTIFICATE-----")]
     damaged = {"nothing": "nothing", "cut": whole[:700], "key of another": key + certificate}
     (tmp_path / FILE).write_text(damaged[damage])
-    assert Sockets(config, tmp_path).tls is not None
+    assert Sockets(config, tmp_path).certificate is not None
     assert (tmp_path / FILE).read_text() not in (whole, damaged[damage])
-    assert Sockets(WebConfig(), tmp_path).tls is None
+    assert Sockets(WebConfig(), tmp_path).certificate is None
 
 
 def test_no_socket_is_open_to_the_network_without_a_certificate() -> None:

@@ -47,10 +47,9 @@ REFUSE = {
     "port of nonsense": BASE + "web: {listen: 'localhost:http'}\n",
     "TLS on the Unix socket": BASE
     + f"web: {{listen: null, unix_socket: s, tls: {{cert_file: {__file__}, key_file: {__file__}}}}}\n",
-    "mode of nonsense": BASE + "web: {unix_socket: s, unix_mode: '0999'}\n",
     "host with a port": BASE + "web: {allowed_hosts: ['press-7:80']}\n",
     "host with a path": BASE + "web: {allowed_hosts: ['press-7/x']}\n",
-    "token of nowhere": BASE + "web: {tokens: {read_file: nowhere}}\n",
+    "token of nowhere": BASE + "web: {tokens: {read: nowhere}}\n",
     "drift more certain than a warning of it": BASE + "drift: {delta: 0.021}\n",
     "cron of nonsense": BASE + "training: {cron: a b c d e}\n",
 }

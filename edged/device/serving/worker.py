@@ -13,7 +13,7 @@ import numpy as np
 
 from edged.domain.events import AnomalyAlarm, DriftDetected
 from edged.domain.judging.predictions import Predictions, encode
-from edged.errors import EdgedError, ModelError
+from edged.errors import ModelError
 from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from edged.device.events import Events
     from edged.device.serving.label_requester import LabelRequester
     from edged.device.serving.predictor import Predictor
-    from edged.domain.judging.inference_requests import InferenceRequest, InferenceRequests
     from edged.domain.judging.latencies import Latencies
     from edged.domain.protocols import ModelSupervisor
     from edged.domain.stream.sample import Batch, LabelUpdate
@@ -34,7 +33,6 @@ log = get_logger("edged.serve")
 
 IDLE_SECONDS = 0.5
 MAX_WAITING = 64  # batches; beyond, ingest waits, acknowledges later, and the broker holds the rest
-CALL = "requests"  # in the queue of the serving thread: inference requests wait
 LOOK = "look"  # in the queue: a turn without a sample
 FEW = 4  # samples that the caller's thread answers itself while nothing else waits
 SHORT_SECONDS = 0.002  # a run that takes longer is not for a thread that has other work
@@ -79,9 +77,6 @@ class ServingWorker:
         self._queue: queue.Queue[tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str | None] = (
             queue.Queue(MAX_WAITING)
         )
-        self._requests: InferenceRequests | None = None
-        self._called = False
-        self._on_asked: Callable[[list[InferenceRequest]], None] = lambda _: None
         self._turn = threading.Lock()  # held by the one thread that is serving: all else here is for that one
         self._answer_seconds = float("inf")  # seconds that the last answers took
         self._turns: OwnTurns | SharedTurns = OwnTurns("serve")
@@ -143,36 +138,19 @@ class ServingWorker:
         if not self._turns.is_set():
             self._turns.set()
 
-    def accept_requests(
-        self, requests: InferenceRequests, on_asked: Callable[[list[InferenceRequest]], None]
-    ) -> Callable[[], None]:
-        """Answer rows that are no samples; `on_asked` gets them, those that were run together at once.
+    def ask(self, x: NDArray[np.float32], version: int | None = None) -> Predictions:
+        """Predict rows `x` `(n, d)` that are no samples, on the calling thread; waits for the present batch.
 
-        What is returned says that there are some. Where nothing is being served and answers are quick, the
-        caller's thread makes them itself, as a change of threads costs more; otherwise it goes on at once.
+        Raises RefusedError when the model `version` is not loaded; ModelError when no model has an answer.
         """
-        self._on_asked, self._requests = on_asked, requests
-        return self._asked
-
-    def _asked(self) -> None:
-        if self._answer_seconds > SHORT_SECONDS or not self._turn.acquire(blocking=False):
-            self._call()
-            return
-        try:
-            self._answer_requests()
-        except Exception:
-            self.errors += 1
-            log.exception("serving_failed")
-        finally:
-            self._turn.release()
-
-    def _call(self) -> None:
-        """Wake the serving thread; if its queue is full, it checks for requests anyway."""
-        if not self._called:
-            self._called = True
-            with suppress(queue.Full):
-                self._queue.put_nowait(CALL)
-            self._turns.set()
+        asked = time.monotonic()
+        with self._turn:
+            try:
+                made = self._rescued(lambda: self._predictor.answer(x, version))
+            finally:
+                self._report_failed()
+            self.latencies.add(np.full(len(x), time.monotonic() - asked))
+        return made
 
     def look(self) -> None:
         """Have a turn taken that needs no sample: labels that were changed, a probation that ends."""
@@ -201,7 +179,7 @@ class ServingWorker:
                 return False
             if not self._queue.empty():
                 self._turns.set()
-            if item == LOOK:
+            if isinstance(item, str):
                 self._refresh_head()
                 return True
             self._serve(item)
@@ -219,15 +197,13 @@ class ServingWorker:
             self.errors += 1
             log.exception("serving_failed")
 
-    def _serve(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate] | str) -> None:
-        """A batch, labels, or a call; and what they bring about."""
+    def _serve(self, item: tuple[Batch, NDArray[np.float64]] | list[LabelUpdate]) -> None:
+        """Handle a batch or labels, and what they bring about."""
         began = time.monotonic()
         try:
-            if not isinstance(item, str):
-                self._handle(item)
+            self._handle(item)
             if isinstance(item, tuple):
                 self._answer_seconds = time.monotonic() - began
-            self._answer_requests()
             self._report_drift()
         except Exception:
             self.errors += 1
@@ -296,32 +272,6 @@ class ServingWorker:
         if failed is not None:
             served, reason = failed
             self._supervisor.champion_failed(served.version, reason)
-
-    def _answer_requests(self) -> None:
-        """One micro-batch of those that wait; samples come in between."""
-        self._called = False
-        asked = [] if self._requests is None else self._requests.pop(self._batch)
-        if not asked:
-            return
-        if self._requests:
-            self._call()
-        began = time.monotonic()
-        try:
-            x = np.concatenate([question.x for question in asked])
-            made = self._rescued(lambda: self._predictor.answer(x, asked[0].version))
-        except EdgedError as problem:
-            for question in asked:
-                question.problem = problem
-        else:
-            end = 0
-            for question in asked:
-                question.made, question.rows = made, slice(end, end + len(question.x))
-                end = question.rows.stop
-            now = time.monotonic()
-            self._answer_seconds = now - began
-            self.latencies.add(np.repeat([now - q.received for q in asked], [len(q.x) for q in asked]))
-        self._on_asked(asked)
-        self._report_failed()
 
     def _join(self, offsets: list[int], labels: list[Any], x: NDArray[np.float32] | None = None) -> None:
         y, at = np.asarray(labels, np.float32).reshape(len(labels), -1), np.asarray(offsets, np.int64)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from edged.device.web.service import Site, Web
     from edged.domain.judging.predictions import Predictions
 
-PACKAGES = ("starlette", "uvicorn", "httptools")
+PACKAGES = ("starlette", "uvicorn")
 END_SECONDS = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until a failed server is started again
 EARLY = 1000  # reports that are buffered until the application runs
@@ -84,7 +84,7 @@ class WebServer(Extension):
         self._parts = dict(parts)
         one = next(iter(parts.values()))
         self._config = one.config
-        self._tokens = Tokens(one.config.tokens.given)
+        self._tokens = Tokens(one.config.tokens)
         self._sockets = Sockets(one.config, one.pipeline.config.device_dir)
         self._web: Web | None = None
         self._early: deque[tuple[str, Report]] = deque(maxlen=EARLY)
@@ -215,15 +215,13 @@ class WebServer(Extension):
             if self._ending.is_set():
                 return
         try:
-            asyncio.run(self._answer(web))
+            asyncio.run(web.run(self._begun))
         finally:
             with self._lock:
                 self._web = None  # later reports are for the next one
 
-    async def _answer(self, web: Web) -> None:
-        await web.start()
+    def _begun(self) -> None:
         self._problem, self._pause = None, FIRST_PAUSE
-        await web.run()
 
 
 class WebRelay(Listener):

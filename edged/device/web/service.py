@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +16,21 @@ from edged.device.web.api.ingest import IngestEndpoints
 from edged.device.web.api.label_reviews import LabelEndpoints
 from edged.device.web.api.metrics import Metrics
 from edged.device.web.api.timeline import TimelineEndpoints
-from edged.device.web.app import Endpoints, application
+from edged.device.web.app import Endpoints, Switch, application
 from edged.device.web.bridge import ServingBridge, soon
 from edged.device.web.http.authentication import Access
 from edged.device.web.http.listener import HttpListener
 from edged.device.web.http.own_certificate import names_of
 from edged.device.web.page.history import PageState
 from edged.device.web.page.page import Page
-from edged.device.web.switch import Switch
 from edged.errors import StorageError
 from edged.host.vitals import VitalsReader
 from edged.logs import get_logger
 from edged.storage.web_access import Pairing
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from numpy.typing import NDArray
     from starlette.routing import Route
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from edged.domain.judging.predictions import Predictions
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-END_SECONDS = 1.0  # for requests that are in progress when the device stops
 HELPERS = 2  # threads for calls that might wait for the disk
 HISTORY = "page_history"  # in the registry: quality over time, for the next start
 REPLACE_SECONDS = 10.0  # for a stream to end or begin while the others are served
@@ -55,19 +55,16 @@ log = get_logger("edged.web")
 class Site:
     """What the web server knows of one stream: its endpoints, behind the guard in `app`.
 
-    `streams` are the names of all streams of the device, if it has several.
+    `streams` are the names of all streams of the device, if it has several; `thread` makes predictions.
     """
 
-    def __init__(self, parts: WebParts, access: Access, streams: Collection[str]) -> None:
+    def __init__(self, parts: WebParts, access: Access, streams: Collection[str], thread: Executor) -> None:
         config, pipeline, status = parts.config, parts.pipeline, parts.status
         device = pipeline.config
         self._pipeline = pipeline
-        self.feed = EventStream(config.limits.streams)
-        self.bridge = ServingBridge(
-            pipeline.serving, pipeline.ingestor, most=config.limits.requests, timeout=config.timeout
-        )
+        self.feed = EventStream()
+        self.bridge = ServingBridge(pipeline.serving, pipeline.ingestor, thread)
         self.inference = Inference(
-            config,
             model=device.name or config.model_name or device.device.id,
             schema=pipeline.schema,
             predictor=pipeline.predictor,
@@ -86,8 +83,8 @@ class Site:
             access=access,
             inference=self.inference,
             metrics=self.metrics,
-            commands=Commands(parts.inbox, device.topic_root, self.feed, self._page, config.timeout),
-            ingest=IngestEndpoints(config, device.stream, self.bridge),
+            commands=Commands(parts.inbox, device.topic_root, self.feed, self._page),
+            ingest=IngestEndpoints(device.stream, self.bridge),
             reviews=LabelEndpoints(parts.reviews),
             feed=self.feed,
             page=Page(pipeline, status, self._page, vitals, parts.reviews, streams),
@@ -184,12 +181,12 @@ class Web:
             signed="label" not in device.commands.unsigned(),
             pairing=Pairing(device.device_dir, clock),
         )
+        self._thread = ThreadPoolExecutor(1, "web-predict")
         self.sites: dict[str, Site] = {}
         for name, own in parts.items():
-            self.sites[name] = Site(own, self._access, self.sites if name else ())
+            self.sites[name] = Site(own, self._access, self.sites if name else (), self._thread)
         app = Switch(self.sites) if device.name else self.sites[""].app
-        self._listener = HttpListener(app, config, sockets)
-        self._stop = asyncio.Event()
+        self._listener = HttpListener(app, sockets)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
 
@@ -202,7 +199,7 @@ class Web:
         self._ended = True
         loop = self._loop
         if loop is not None:
-            soon(loop, self._stop.set)
+            soon(loop, self._end)
 
     def replace(self, name: str, parts: WebParts | None) -> None:
         """Serve a stream that was added or started again; None: it has ended."""
@@ -217,33 +214,33 @@ class Web:
             gone.stop()
             await gone.close()
         if parts is not None:
-            site = Site(parts, self._access, self.sites)
+            site = Site(parts, self._access, self.sites, self._thread)
             site.start()
             self.sites[name] = site
 
     # ---- on its own thread -------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Accept connections and answer requests."""
+    async def run(self, begun: Callable[[], None]) -> None:
+        """Answer requests until `stop`, which can be called before; call `begun` when it can."""
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(HELPERS, "web-helper"))
         for site in self.sites.values():
             site.start()
         self._loop = loop
-        await self._listener.start()
-
-    async def run(self) -> None:
-        """Answer until `stop`, which can be called before; call it after `start`."""
+        begun()
         try:
             if not self._ended:
-                await self._stop.wait()
+                await self._listener.serve()
         finally:
-            sites = list(self.sites.values())
-            for site in sites:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            for site in list(self.sites.values()):
                 site.stop()
-        await self._listener.stop(END_SECONDS)
-        for site in sites:
-            await site.close()
+                await site.close()
+
+    def _end(self) -> None:
+        for site in self.sites.values():
+            site.feed.stop()
+        self._listener.stop()
 
 
 def _hosts(config: WebConfig) -> set[str]:

@@ -92,7 +92,7 @@ def token_files(folder: Path, scopes: tuple[str, ...] = SCOPES) -> dict[str, str
     """Files with tokens, as the section `web.tokens` names them."""
     for scope in scopes:
         (folder / f"{scope}.token").write_text(TOKENS[scope] + "\n")
-    return {f"{scope}_file": str(folder / f"{scope}.token") for scope in scopes}
+    return {scope: str(folder / f"{scope}.token") for scope in scopes}
 
 
 def web_device(folder: Path, broker: int, port: int, web: dict[str, Any], **sections: Any) -> Device:

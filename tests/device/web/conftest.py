@@ -42,8 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     socket = folder / "edged.sock"
     device = web_device(
         folder, broker.port, port,
-        {"tokens": token_files(folder), "unix_socket": str(socket),
-         "limits": {"body": "64KiB", "streams": 12}},
+        {"tokens": token_files(folder), "unix_socket": str(socket)},
     )  # fmt: skip
     try:
         with running(device, broker.port) as listener:

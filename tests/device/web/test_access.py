@@ -19,6 +19,7 @@ from edged.device.web.http.authentication import (
     SESSION_SECONDS,
     Access,
     Attempts,
+    Scope,
     Tokens,
 )
 from edged.device.web.http.routes import Login, session_of
@@ -26,9 +27,9 @@ from edged.errors import ConfigError
 from tests.device.web.client import TOKENS, token_files
 
 
-def files(folder: Path, *scopes: str) -> dict[str, Path]:
-    named = token_files(folder, scopes)
-    return {scope: folder / f"{scope}.token" for scope in scopes if f"{scope}_file" in named}
+def files(folder: Path, *scopes: Scope) -> dict[Scope, Path]:
+    token_files(folder, scopes)
+    return {scope: folder / f"{scope}.token" for scope in scopes}
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_what_only_resembles_a_token_opens_nothing(tmp_path: Path, token: str) -
 def test_a_token_that_can_be_guessed_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="read_file"):
+    with pytest.raises(ConfigError, match=r"web\.tokens\.read"):
         Tokens({"read": path})
 
 

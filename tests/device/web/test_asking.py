@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,6 @@ class Stages:
 
     def __init__(self) -> None:
         self.submitted: list[Submission] = []
-
-    def accept_requests(self, *_: Any) -> Callable[[], None]:
-        return lambda: None
 
     def submit(self, submission: Submission) -> None:
         self.submitted.append(submission)
@@ -45,7 +42,7 @@ class Place(int):
 def test_what_is_given_up_while_it_is_placed_is_forgotten() -> None:
     stages, place = Stages(), Place(10)
     place.reached, place.may_go_on = threading.Event(), threading.Event()
-    bridge: Any = ServingBridge(stages, stages, most=4, timeout=20.0)  # type: ignore[arg-type]
+    bridge: Any = ServingBridge(stages, stages, ThreadPoolExecutor(1))  # type: ignore[arg-type]
 
     async def run() -> None:
         bridge.start()

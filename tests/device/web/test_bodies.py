@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from edged.device.web.http.bodies import GZIP_FROM, deflated, inflate, read_body
-from edged.device.web.http.errors import HttpError
+from edged.device.web.http.bodies import GZIP_FROM, HttpError, deflated, inflate, read_body
 
 LARGEST = 1000
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import yaml
 
-from edged.config import WebConfig
 from edged.device.web.api import metrics
 from edged.device.web.api.inference import Inference
 from edged.device.web.api.prometheus_text import Histogram, PrometheusText
@@ -59,7 +58,7 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
 
 def test_versions_that_are_not_loaded_any_more_go() -> None:
     parts: Any = None  # nothing is predicted
-    inference = Inference(WebConfig(), model="rig", schema=SCHEMA, predictor=parts, bridge=parts)
+    inference = Inference(model="rig", schema=SCHEMA, predictor=parts, bridge=parts)
     for version in (1, 2, 3):
         inference.durations[version].add(0.01)
         inference.outcomes[version, "ok"] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,9 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
-from edged.config import WebConfig
 from edged.device.web.api.inference import Inference
 from edged.device.web.bridge import ServingBridge
-from edged.device.web.http.errors import HttpError
+from edged.device.web.http.bodies import HttpError
 from tests.device.serving.test_anomalies import SCHEMA, zeros
 from tests.device.serving.test_predictor import make_server, serving
 
@@ -40,8 +40,8 @@ def inferred(server: Predictor, x: Floats) -> Any:
 
     with serving(server) as outlet:
         ingest: Any = None  # nothing is recorded
-        bridge = ServingBridge(outlet.loop, ingest, most=4, timeout=20.0)
-        inference = Inference(WebConfig(), model=MODEL, schema=SCHEMA, predictor=server, bridge=bridge)
+        bridge = ServingBridge(outlet.loop, ingest, ThreadPoolExecutor(1))
+        inference = Inference(model=MODEL, schema=SCHEMA, predictor=server, bridge=bridge)
         return asyncio.run(ask(inference, bridge))
 
 

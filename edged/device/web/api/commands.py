@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from edged.device.commands.answers import LocalCommand
-from edged.device.web.bridge import soon
-from edged.device.web.http.bodies import read_body
-from edged.device.web.http.errors import HttpError, as_json
+from edged.device.web.bridge import answer_within, soon
+from edged.device.web.http.bodies import HttpError, as_json, read_body
 from edged.device.web.http.routes import require
 from edged.domain.commands.rules import MAX_PAYLOAD, parse
 from edged.errors import ConfigError
@@ -55,18 +54,15 @@ class HttpCommand(LocalCommand):
 class Commands:
     """Endpoint `/api/commands/<name>`: passes commands to the inbox, as if they came from the broker.
 
-    The first answer, for which it waits `timeout` seconds, is the response; `feed` streams the later ones as
-    `response/<name>`. `root` is the first part of the device's topics.
+    The first answer is the response; `feed` streams the later ones as `response/<name>`. `root` is the first
+    part of the device's topics.
     """
 
-    def __init__(
-        self, inbox: CommandInbox, root: str, feed: EventStream, page: PageState, timeout: float
-    ) -> None:
+    def __init__(self, inbox: CommandInbox, root: str, feed: EventStream, page: PageState) -> None:
         self._inbox = inbox
         self._root = root
         self._feed = feed
         self._page = page
-        self._timeout = timeout
 
     async def carry_out(self, request: Request) -> Response:
         """Execute a command: 200 with its answer, 202 while it continues, 400 or 409 with the reason."""
@@ -100,10 +96,7 @@ class Commands:
                 first.set_result(answer)
 
         self._inbox.receive(HttpCommand(f"{self._root}/request/{name}", payload, receive, token=token))
-        try:
-            return await asyncio.wait_for(asyncio.shield(first), self._timeout)
-        except (TimeoutError, asyncio.TimeoutError):
-            raise HttpError(503, f"no answer within {self._timeout:g} s", kind="timeout") from None
+        return await answer_within(first)
 
 
 def _named(payload: bytes) -> tuple[bytes, Fields]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.responses import Response, StreamingResponse
 
 from edged.device.web.bridge import soon
-from edged.device.web.http.errors import HttpError
+from edged.device.web.http.bodies import HttpError
+from edged.device.web.limits import MAX_STREAMS
 from edged.domain.messages.encoding import json_ready
 
 if TYPE_CHECKING:
@@ -93,13 +94,12 @@ class _Stream(StreamingResponse):
 
 
 class EventStream:
-    """Sends the daemon's reports to all open streams, at most `most`; cheap without streams.
+    """Sends the daemon's reports to all open streams, at most `MAX_STREAMS`; cheap without streams.
 
     Call `start` on the event loop; `publish` and `predicted` can be called from any thread, also before.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._readers: set[StreamReader] = set()
         self._states: dict[str, StreamEvent] = {}
@@ -170,8 +170,8 @@ class EventStream:
         """Open an event stream; `?topics=events,state` selects topics, by default all."""
         if self._ended:
             raise HttpError(503, "the device is stopping", kind="stopping")
-        if len(self._readers) >= self._most:
-            raise HttpError(503, f"{self._most} event streams are open", kind="streams", remedy="close one")
+        if len(self._readers) >= MAX_STREAMS:
+            raise HttpError(503, f"{MAX_STREAMS} event streams are open", kind="streams", remedy="close one")
         wanted = frozenset(filter(None, request.query_params.get("topics", "").split(",")))
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         if request.method == "HEAD":

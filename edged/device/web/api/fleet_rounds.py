@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.routing import Route
 
-from edged.device.web.http.bodies import read_body
-from edged.device.web.http.errors import HttpError, as_json
+from edged.device.web.http.bodies import HttpError, as_json, read_body
 from edged.device.web.http.routes import UNIX, GuardedRoute
 from edged.domain.federated.messages import LARGEST_JSON, LARGEST_MODEL, RoundAnnouncement
 from edged.errors import EdgedError, RefusedError
@@ -86,5 +85,5 @@ def _asked(found: Callable[[str], bytes | None]) -> Endpoint:
 
 
 def _local(request: Request) -> None:
-    if not request.scope["state"].get(UNIX):
+    if not request.scope.get(UNIX):
         raise HttpError(403, "rounds are handed in over the Unix socket", kind="scope")

@@ -15,12 +15,11 @@ import numpy as np
 
 from edged import __version__
 from edged.device.web.api.prometheus_text import PREDICTION, Histogram
-from edged.device.web.api.tensors import BINARY_HEADER, TensorReader, answer, inputs_of, outputs_of, wrong
-from edged.device.web.http.bodies import read_body, respond
-from edged.device.web.http.errors import JSON, HttpError, as_json
+from edged.device.web.api.tensors import TensorReader, answer, inputs_of, outputs_of, wrong
+from edged.device.web.http.bodies import HttpError, as_json, json_bytes, read_body, respond
 from edged.device.web.http.routes import http_error
 from edged.domain.stream.sample import Reading
-from edged.errors import EdgedError, RejectedSampleError
+from edged.errors import EdgedError, ModelError, RefusedError, RejectedSampleError
 from edged.mqtt.codecs.json import parse
 from edged.mqtt.field_access import parse_id, parse_key, parse_time
 
@@ -28,15 +27,14 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from edged.config import WebConfig
     from edged.device.serving import Predictor
-    from edged.device.web.api.tensors import TensorRequest
+    from edged.device.web.api.tensors import Floats, TensorRequest
     from edged.device.web.bridge import ServingBridge
+    from edged.domain.judging.predictions import Predictions
     from edged.domain.stream.schema import Schema
 
 PLATFORM = "onnxruntime_onnx"
 MOST_INDEX = 4096  # bytes of a request for the index
-OCTETS = "application/octet-stream"
 KEY = "http"  # of recorded samples that name none
 
 
@@ -48,15 +46,12 @@ class Inference:
     says whether requests are accepted.
     """
 
-    def __init__(
-        self, config: WebConfig, *, model: str, schema: Schema, predictor: Predictor, bridge: ServingBridge
-    ) -> None:
-        self._config = config
+    def __init__(self, *, model: str, schema: Schema, predictor: Predictor, bridge: ServingBridge) -> None:
         self.model = model
         self._schema = schema
         self._predictor = predictor
         self._bridge = bridge
-        self._reader = TensorReader(schema, config.limits.rows, config.limits.body)
+        self._reader = TensorReader(schema)
         self.durations: defaultdict[int, Histogram] = defaultdict(partial(Histogram, PREDICTION))
         self.outcomes: Counter[tuple[int, str]] = Counter()
         self.ready = True
@@ -75,7 +70,7 @@ class Inference:
 
     async def server_metadata(self, _: Request) -> Response:
         """Return name and version of this server."""
-        return as_json({"name": "edged", "version": __version__, "extensions": ["binary_tensor_data"]})
+        return as_json({"name": "edged", "version": __version__, "extensions": []})
 
     async def model_ready(self, request: Request) -> Response:
         """Answer whether the model, or the version, is loaded."""
@@ -157,9 +152,7 @@ class Inference:
     async def _infer(self, request: Request) -> tuple[Response, int]:
         version = self._wanted(request)
         headers: dict[bytes, bytes] = request.scope["edged.headers"]
-        body = await read_body(request.scope, request.receive, self._config.limits.body)
-        length = headers.get(BINARY_HEADER.encode())
-        asked = self._reader.read(body, None if length is None else length.decode("latin-1"))
+        asked = self._reader.read(await read_body(request.scope, request.receive), headers)
         record = asked.parameters.get("record", False)
         if type(record) is not bool:
             raise wrong("record must be true or false")
@@ -171,13 +164,18 @@ class Inference:
             if len(set(versions)) > 1:
                 more = {"model_versions": ",".join(map(str, versions))}
         else:
-            made = await self._bridge.predict(asked.x, version)
+            made = await self._predict(asked.x, version)
         _finite(made.output)
-        found, size = answer(
-            asked, made, self._schema, model=self.model, version=str(made.version), ids=ids, parameters=more
-        )
-        sized = {} if size is None else {BINARY_HEADER: str(size)}
-        return respond(headers, found, JSON if size is None else OCTETS, sized), made.version
+        found = answer(asked, made, self._schema, model=self.model, ids=ids, parameters=more)
+        return respond(headers, json_bytes(found)), made.version
+
+    async def _predict(self, x: Floats, version: int | None) -> Predictions:
+        try:
+            return await self._bridge.predict(x, version)
+        except RefusedError as problem:
+            raise HttpError(404, problem.line(), kind="version") from None
+        except ModelError as problem:
+            raise HttpError(500, problem.line(), kind="model") from None
 
 
 def _readings(asked: TensorRequest) -> list[Reading]:

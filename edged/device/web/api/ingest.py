@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from edged.config.features import LabelConfig
-from edged.device.web.http.bodies import read_body
-from edged.device.web.http.errors import HttpError, as_json
+from edged.device.web.http.bodies import HttpError, as_json, read_body
+from edged.device.web.limits import MAX_BODY, MAX_ROWS
 from edged.domain.line_protocol import parse_line
 from edged.domain.stream.observation import Observation
 from edged.domain.stream.sample import Reading
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from edged.config import StreamConfig, WebConfig
+    from edged.config import StreamConfig
     from edged.device.web.bridge import ServingBridge
 
     Decode = Callable[[str, bytes], Any]
@@ -43,9 +43,9 @@ MOST_SHOWN = 100  # rejected records in an answer
 class IngestEndpoints:
     """Endpoints `/v1/samples` and `/v1/labels` of a device's stream."""
 
-    def __init__(self, config: WebConfig, stream: StreamConfig, bridge: ServingBridge) -> None:
-        self._config, self._stream, self._bridge = config, stream, bridge
-        plain = {"codec": "json", "compression": "none", "records": None, "max_payload": config.limits.body}
+    def __init__(self, stream: StreamConfig, bridge: ServingBridge) -> None:
+        self._stream, self._bridge = stream, bridge
+        plain = {"codec": "json", "compression": "none", "records": None, "max_payload": MAX_BODY}
         as_text = stream.model_copy(update=plain)
         self._samples = sample_codec(as_text).decode
         self._labels = label_codec(as_text).decode
@@ -65,7 +65,7 @@ class IngestEndpoints:
         return await self._store(request, own or NO_TOPIC, self._labels)
 
     async def _store(self, request: Request, own: str | None, decode: Decode) -> Response:
-        body = await read_body(request.scope, request.receive, self._config.limits.body)
+        body = await read_body(request.scope, request.receive)
         topic = request.query_params.get("topic", own)
         if topic is None or (topic != own and not is_one_of(topic, self._stream.all_topics)):
             reason = "which topic?" if topic is None else f"{topic[:60]!r} is no topic of the stream"
@@ -101,24 +101,18 @@ class IngestEndpoints:
         if kind not in (*TEXT, *JSON_LINES):
             known = "application/json, application/x-ndjson, text/plain"
             raise HttpError(415, f"content-type {kind[:40]!r} is not known", kind="media", remedy=known)
-        most = self._config.limits.rows
         try:
             if kind in JSON_LINES:
                 records = _lines(body, lambda line: the_object(parse_any(line.encode(), len(body))))
             elif body.lstrip()[:1] in (b"{", b"["):
-                found = records_of(parse_any(body, len(body)), self._stream.records, most)
+                found = records_of(parse_any(body, len(body)), self._stream.records, MAX_ROWS)
                 records = [(f"record {number}", record) for number, record in enumerate(found, 1)]
             else:
                 records = _lines(body, of_line)
         except RejectedSampleError as problem:
             raise HttpError(400, f"{problem.reason}: {problem.what}", kind="request") from None
-        if not 0 < len(records) <= most:
-            raise HttpError(
-                400,
-                f"{len(records)} records, 1 to {most} are taken",
-                kind="request",
-                remedy="web.limits.rows",
-            )
+        if not 0 < len(records) <= MAX_ROWS:
+            raise HttpError(400, f"{len(records)} records, 1 to {MAX_ROWS} are taken", kind="request")
         return records
 
     def _label_line(self, line: str) -> Any:

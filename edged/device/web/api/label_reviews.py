@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from edged.device.commands.label_reviews import USUAL, sample, suspect
-from edged.device.web.http.errors import HttpError, as_json
+from edged.device.web.http.bodies import HttpError, as_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -6,7 +6,6 @@ Both read the sample log on a thread of low priority, one request after the othe
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from edged.device.web.api.timeline_picture import Stretch, TimelinePainter
-from edged.device.web.http.bodies import respond
-from edged.device.web.http.errors import JSON, HttpError
+from edged.device.web.http.bodies import JSON, HttpError, json_bytes, respond
 from edged.errors import RejectedSampleError
 from edged.mqtt.field_access import parse_time
 
@@ -60,8 +58,7 @@ class TimelineEndpoints:
         found = await self._on_thread(lambda: self._painter.paint(stretch, columns, width))
         if not named:
             found = {**found, "names": list(self._painter.names)}
-        body = json.dumps(found, separators=(",", ":")).encode()
-        return respond(request.scope["edged.headers"], body, JSON, NO_STORE)
+        return respond(request.scope["edged.headers"], json_bytes(found), JSON, NO_STORE)
 
     async def count(self, request: Request) -> Response:
         """Return how many samples of a key there are from `from` to `to`, both included.
@@ -70,7 +67,7 @@ class TimelineEndpoints:
         """
         stretch = _stretch(request)
         found = await self._on_thread(lambda: self._painter.count(stretch))
-        return respond(request.scope["edged.headers"], json.dumps(found).encode(), JSON, NO_STORE)
+        return respond(request.scope["edged.headers"], json_bytes(found), JSON, NO_STORE)
 
     async def close(self) -> None:
         """Close the connection; later requests are refused."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.device.startup.bootstrap import open_samples
-from edged.device.web.http.errors import HttpError
+from edged.device.web.http.bodies import HttpError
 from edged.domain.events import AnomalyAlarm
 from edged.domain.judging.outputs import answers, probabilities
 from edged.errors import ModelError

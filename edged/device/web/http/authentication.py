@@ -72,14 +72,14 @@ class Tokens:
     Raises ConfigError when a file cannot be read, its token is too short, or two scopes have the same one.
     """
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
+    def __init__(self, files: Mapping[Scope, Path]) -> None:
         self._hashes: dict[str, bytes] = {}
         for scope, path in files.items():
             digest = _hash(_read(path, scope))
             if digest in self._hashes.values():
                 raise ConfigError(
                     "another scope has the same token",
-                    where=f"web.tokens.{scope}_file",
+                    where=f"web.tokens.{scope}",
                     remedy="make one more",
                 )
             self._hashes[scope] = digest
@@ -100,7 +100,7 @@ class Tokens:
 
 
 def _read(path: Path, scope: str) -> str:
-    where = f"web.tokens.{scope}_file"
+    where = f"web.tokens.{scope}"
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as problem:

@@ -1,7 +1,8 @@
-"""Bodies of requests and answers: read and decompressed within a limit, compressed on request."""
+"""Bodies of requests and answers, within limits and compressed on request; errors."""
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -9,16 +10,45 @@ from typing import TYPE_CHECKING
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from edged.device.web.http.errors import HttpError
+from edged.device.web.limits import MAX_BODY
+from edged.errors import EdgedError
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope
+    from starlette.types import Receive, Scope
 
+JSON = "application/json"
 GZIP_FROM = 512  # bytes of an answer: below, deflating takes longer than it saves
 WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}  # what zlib calls them
 
 
-async def read_body(scope: Scope, receive: Receive, largest: int) -> bytes:
+class HttpError(EdgedError):
+    """An HTTP error with its status; `kind` is a stable word for counters."""
+
+    def __init__(
+        self, status: int, what: str, *, kind: str, remedy: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.status = status
+        self.kind = kind
+        self.headers = headers
+        super().__init__(what, remedy=remedy)
+
+
+def refusal(problem: HttpError) -> Response:
+    """Return the response for an error."""
+    return Response(json_bytes({"error": problem.line()}), problem.status, problem.headers, JSON)
+
+
+def json_bytes(values: object) -> bytes:
+    """Return values as JSON."""
+    return json.dumps(values, separators=(",", ":"), default=float).encode()
+
+
+def as_json(values: object, status: int = 200) -> Response:
+    """Return a response with a JSON body."""
+    return Response(json_bytes(values), status, None, JSON)
+
+
+async def read_body(scope: Scope, receive: Receive, largest: int = MAX_BODY) -> bytes:
     """Read and decompress the body of a request, at most `largest` bytes.
 
     Raises HttpError: 413 when it is larger, 415 for an encoding that is not known, 400 when it is damaged.
@@ -28,28 +58,18 @@ async def read_body(scope: Scope, receive: Receive, largest: int) -> bytes:
     length = headers.get(b"content-length")
     if length is not None and int(length) > largest:
         raise _too_large(largest)
-    message = await receive()
-    if message["type"] == "http.request" and not message["more_body"]:
-        body: bytes = message["body"]  # as nearly every request comes
-        if len(body) > largest:
-            raise _too_large(largest)
-    else:
-        body = await _gather(message, receive, largest)
-    encoding = headers.get(b"content-encoding")
-    return body if encoding is None or encoding.lower() == b"identity" else inflate(body, encoding, largest)
-
-
-async def _gather(message: Message, receive: Receive, largest: int) -> bytes:
     gathered = bytearray()
-    while True:
+    more = True
+    while more:
+        message = await receive()
         if message["type"] != "http.request":
             raise ClientDisconnect
         gathered += message["body"]
+        more = message["more_body"]
         if len(gathered) > largest:
             raise _too_large(largest)
-        if not message["more_body"]:
-            return bytes(gathered)
-        message = await receive()
+    body, encoding = bytes(gathered), headers.get(b"content-encoding")
+    return body if encoding is None or encoding.lower() == b"identity" else inflate(body, encoding, largest)
 
 
 def inflate(body: bytes, encoding: bytes, largest: int) -> bytes:
@@ -81,11 +101,13 @@ def deflated(body: bytes, accepts: bytes | None) -> bytes | None:
     return deflater.compress(body) + deflater.flush()
 
 
-def respond(asked: Mapping[bytes, bytes], body: bytes, media: str, headers: Mapping[str, str]) -> Response:
+def respond(
+    asked: Mapping[bytes, bytes], body: bytes, media: str = JSON, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return the answer to a request with the headers `asked`, compressed if `deflated` compresses it."""
     short = deflated(body, asked.get(b"accept-encoding"))
     if short is not None:
-        body, headers = short, {**headers, "content-encoding": "gzip", "vary": "accept-encoding"}
+        body, headers = short, {**(headers or {}), "content-encoding": "gzip", "vary": "accept-encoding"}
     return Response(body, 200, headers, media)
 
 
@@ -102,6 +124,5 @@ def _too_large(largest: int) -> HttpError:
         413,
         f"the request has more than {largest} bytes",
         kind="size",
-        remedy="web.limits.body",
         headers={"connection": "close"},
     )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from edged.device.web.http.errors import HttpError, refusal
+from edged.device.web.http.bodies import HttpError, refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,15 +23,15 @@ SINGLE = (b"host", b"origin", b"authorization", b"cookie", b"content-length", b"
 MOST_HOSTS = 64  # spellings of our own names that are remembered
 
 POLICY = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
-    b" base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 STATIC_HEADERS = [
-    (b"content-security-policy", POLICY),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
 ]
 """On every answer, errors included."""
 
@@ -70,6 +70,9 @@ class Guard:
         headers = dict(raw)
         if len(headers) != len(raw):
             _refuse_doubles(raw)
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            # A proxy that believes the length would take the rest of the body for the next request.
+            raise _wrong_headers("a request has a length or is sent in chunks, not both")
         scope["edged.headers"] = headers
         host = headers.get(b"host", b"")
         if host not in self._good:
@@ -119,7 +122,11 @@ def _refuse_doubles(raw: list[tuple[bytes, bytes]]) -> None:
     names = Counter(name for name, _ in raw)
     double = next((name for name in SINGLE if names[name] > 1), None)
     if double is not None:
-        raise HttpError(400, f"the header {double.decode()} is there twice", kind="headers")
+        raise _wrong_headers(f"the header {double.decode()} is there twice")
+
+
+def _wrong_headers(what: str) -> HttpError:
+    return HttpError(400, what, kind="headers", headers={"connection": "close"})
 
 
 def _check_navigation(scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:

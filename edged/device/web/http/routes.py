@@ -12,8 +12,7 @@ from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import Response
 
 from edged.device.web.http.authentication import LOCAL
-from edged.device.web.http.bodies import read_body
-from edged.device.web.http.errors import JSON, HttpError, as_json, refusal
+from edged.device.web.http.bodies import JSON, HttpError, as_json, read_body, refusal
 from edged.device.web.http.guard import SAFE
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.logs import get_logger
@@ -32,7 +31,7 @@ log = get_logger("edged.web")
 COOKIE, SECURE_COOKIE = "edged_session", "__Host-edged_session"
 CSRF_HEADER = b"x-csrf-token"
 LONGEST_LOGIN = 4096  # bytes of a request
-UNIX = "unix"  # in the state of connections over the Unix socket; their lack of an address proves nothing
+UNIX = "edged.unix"  # in the scope of requests over the Unix socket; their lack of an address proves nothing
 
 
 class GuardedRoute:
@@ -109,7 +108,7 @@ def identify(access: Access, scope: Scope, headers: dict[bytes, bytes]) -> Pass:
 
     Raises HttpError: 401 for a token that is wrong, 429 when there were too many of them.
     """
-    if scope["state"].get(UNIX):
+    if scope.get(UNIX):
         return LOCAL
     authorization = headers.get(b"authorization")
     if authorization is not None:

@@ -11,18 +11,17 @@ from edged.device.web.http.own_certificate import own_certificate
 from edged.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
-    import ssl
-
     from edged.config import WebConfig
 
 BACKLOG = 128
+UNIX_MODE = 0o660  # for the account of the daemon, and its group
 
 
 class Sockets:
     """The sockets that the configuration names.
 
-    `bound` are the open sockets, each with its path if it is a Unix socket; `tls` is the TLS context of the
-    TCP socket, None without TLS, and `certificate` its files: certificate and key.
+    `bound` are the open sockets, each with its path if it is a Unix socket; `certificate` is the files of
+    certificate and key for the TCP socket, None without TLS.
 
     Where none is configured and the network reaches the socket, the device's own is in the directory `state`.
 
@@ -33,7 +32,8 @@ class Sockets:
     def __init__(self, config: WebConfig, state: Path | None = None) -> None:
         self._config = config
         self.certificate = _certificate(config, state)
-        self.tls = None if self.certificate is None else tls_context(*self.certificate)
+        if self.certificate is not None:
+            check_certificate(*self.certificate)
         self.bound: list[tuple[socket.socket, Path | None]] = []
 
     def open(self) -> None:
@@ -48,7 +48,7 @@ class Sockets:
                 self.bound.append((_tcp(*address), None))
             if path is not None:
                 where = str(path)
-                self.bound.append((_unix(path, int(self._config.unix_mode, 8)), path))
+                self.bound.append((_unix(path), path))
         except OSError as problem:
             self.close()
             raise UnavailableError(
@@ -82,25 +82,19 @@ def _certificate(config: WebConfig, state: Path | None) -> tuple[Path, Path] | N
     return path, path
 
 
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 or later with a certificate.
-
-    Raises ConfigError when certificate or key cannot be used.
-    """
+def check_certificate(certificate: Path, key: Path) -> None:
+    """Raise ConfigError when a certificate or its key cannot be used."""
     import ssl
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         # A pass phrase is asked for on the terminal otherwise, where nobody is.
-        context.load_cert_chain(certificate, key, password=lambda: "")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
     except (OSError, ValueError) as problem:
         raise ConfigError(
             f"certificate or key cannot be used: {problem}",
             where=str(certificate),
             remedy="the key must belong to the certificate and have no pass phrase",
         ) from problem
-    return context
 
 
 def _tcp(host: str, port: int) -> socket.socket:
@@ -118,7 +112,7 @@ def _tcp(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _unix(path: Path, mode: int) -> socket.socket:
+def _unix(path: Path) -> socket.socket:
     """Open a Unix socket at `path`, and remove a socket that an earlier process left there."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -126,7 +120,7 @@ def _unix(path: Path, mode: int) -> socket.socket:
         # Or others might open it before its mode is set; the umask is that of all threads.
         os.fchmod(bound.fileno(), 0o600)
         bound.bind(str(path))
-        path.chmod(mode)
+        path.chmod(UNIX_MODE)
         bound.listen(BACKLOG)
     except OSError:
         bound.close()

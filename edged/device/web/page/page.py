@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from edged.charts.html import DESIGN, design
-from edged.device.web.http.bodies import respond
-from edged.device.web.http.errors import JSON, HttpError, as_json
+from edged.device.web.http.bodies import JSON, HttpError, as_json, json_bytes, respond
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -66,7 +65,7 @@ class Page:
             raise HttpError(400, "only: too many names", kind="request")
         shown: Pass = request.scope["edged.pass"]
         body = await asyncio.to_thread(self._insides, shown, only.split(",") if only else None)
-        return respond(request.scope["edged.headers"], bytes(as_json(body).body), JSON, NO_STORE)
+        return respond(request.scope["edged.headers"], json_bytes(body), JSON, NO_STORE)
 
     async def status(self, _: Request) -> Response:
         """Return the summary that `edged status` prints."""

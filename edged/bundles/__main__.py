@@ -1,6 +1,6 @@
-"""`python -m edged.bundles`: build the standard bundle that a `StandardBundleOrder` on stdin asks for.
+"""`python -m edged.bundles`: build a standard bundle, or export a mixture, as the order on stdin asks for.
 
-An error is one line on stderr, and its exit code the program's.
+See `edged.domain.child_orders`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.bundles import require
-from edged.bundles.orders import obey
+from edged.domain.child_orders import Done, MixtureOrder, StandardBundleOrder
 from edged.domain.model_files import MIX_WEIGHTS
-from edged.domain.standard_bundle import StandardBundleOrder
+from edged.host.child_process import carry_out
 
 if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.losses.objective import Given
     from edged.bundles.source.standardise import Statistics
-    from edged.domain.standard_bundle import StandardNetwork
+    from edged.domain.child_orders import StandardNetwork
 
 
 def build_standard(order: StandardBundleOrder) -> None:
@@ -108,9 +108,19 @@ def _statistics(order: StandardBundleOrder) -> Statistics:
     return replace(found, change_of=network.change_of)
 
 
+def _carry_out(order: StandardBundleOrder | MixtureOrder) -> Done:
+    if isinstance(order, StandardBundleOrder):
+        build_standard(order)
+    else:
+        from edged.bundles.export.mixture import export_mixture
+
+        export_mixture(order)
+    return Done()
+
+
 def main() -> int:
-    """Read the order and build; the exit code."""
-    return obey(lambda values: build_standard(StandardBundleOrder.from_json(values)))
+    """Carry out the order on stdin; the exit code."""
+    return carry_out((StandardBundleOrder, MixtureOrder), _carry_out)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from edged.storage.models.trust import Trust
 if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.web.front import WebParts, WebServer
-    from edged.domain.training.first_opening import Opened
+    from edged.domain.child_orders import Opened
     from edged.host.systemd import Notifier
     from edged.host.wakeup_queue import WakeupQueue
     from edged.mqtt.client.message import ReceivedMessage

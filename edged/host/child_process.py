@@ -1,4 +1,4 @@
-"""Child processes: orders as JSON on their stdin, answers on their stdout, and their end."""
+"""Child processes: their start, an order and its answer (see `edged.domain.child_orders`), and their end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from edged.domain.child_orders import Order, OrderFailed
+from edged.domain.training.message import Message, decode, encode
+from edged.errors import EdgedError
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
@@ -19,20 +22,18 @@ log = get_logger("edged.child")
 GONE_SECONDS = 10.0  # how long a process that was killed may take to be gone
 
 
-@dataclass(frozen=True)
-class ChildResult:
-    """How the child ended: its exit code, what it wrote, and the last line of what it complained of."""
-
-    code: int
-    output: bytes
-    problem: str
+R = TypeVar("R", bound=Message)
 
 
-class ChildOrder(Protocol):
-    """What a child is asked to do."""
+class ChildEndedError(EdgedError):
+    """A child process ended without an answer.
 
-    def to_json(self) -> JsonObject:
-        """Return it as JSON values."""
+    `code` is as `subprocess` gives it, negative for a signal; None where the child took too long.
+    """
+
+    def __init__(self, what: str, code: int | None) -> None:
+        super().__init__(what)
+        self.code = code
 
 
 def command(module: str) -> list[str]:
@@ -40,21 +41,43 @@ def command(module: str) -> list[str]:
     return [sys.executable, "-m", "edged.host.oom_first", module]
 
 
-def run_module(module: str, order: ChildOrder, seconds: float) -> ChildResult | None:
-    """Run `python -m module` with an order; return None if it took longer than `seconds` and was stopped."""
+def run_order(module: str, order: Order[R], seconds: float) -> R:
+    """Have a process of its own, `python -m module`, carry out one order; return its answer.
+
+    Raises the error that the child reports, in its class; ChildEndedError when the child ends without an
+    answer, or is stopped after `seconds`.
+    """
     try:
         done = subprocess.run(
-            command(module),
-            input=json.dumps(order.to_json()).encode(),
-            capture_output=True,
-            timeout=seconds,
-            check=False,
+            command(module), input=encode(order), capture_output=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        return None
+        raise ChildEndedError(f"took longer than {seconds:.0f} s", None) from None
+    for line in done.stdout.splitlines():
+        values = message_in(line)
+        if values is None:
+            continue
+        answer = decode(values, (order.result(), OrderFailed))
+        if isinstance(answer, OrderFailed):
+            raise answer.error()
+        if isinstance(answer, order.result()):
+            return answer
     lines = done.stderr.decode(errors="replace").strip().splitlines()
-    problem = lines[-1] if lines else f"the process ended with exit code {done.returncode}"
-    return ChildResult(done.returncode, done.stdout, problem)
+    raise ChildEndedError(
+        lines[-1] if lines else f"the process {ending(done.returncode)[0]}", done.returncode
+    )
+
+
+def carry_out(kinds: Sequence[type[Order[R]]], action: Callable[[Any], R]) -> int:
+    """In the child: carry out the order on stdin, one of `kinds`, and answer; return the exit code."""
+    try:
+        answer: Message = action(decode(json.load(sys.stdin), kinds))
+        code = 0
+    except EdgedError as problem:
+        answer, code = OrderFailed.of(problem), problem.exit_code
+    sys.stdout.write(encode(answer).decode())
+    sys.stdout.flush()
+    return code
 
 
 def message_in(line: bytes) -> JsonObject | None:

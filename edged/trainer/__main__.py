@@ -18,6 +18,7 @@ import traceback
 from contextlib import nullcontext
 
 from edged.config import loader
+from edged.domain.child_orders import OrderFailed
 from edged.domain.training import trainer_messages as messages
 from edged.errors import (
     BundleError,
@@ -45,10 +46,10 @@ def main() -> int:
     try:
         return serve(pipe)
     except EdgedError as problem:
-        pipe.report(_failure(problem))
+        pipe.report(OrderFailed.of(problem))
         return 2 if isinstance(problem, BundleError | CorruptError) else problem.exit_code
     except MemoryError:
-        pipe.report(_failure(TrainingError("out of memory", remedy=MORE_MEMORY), "MemoryError"))
+        pipe.report(OrderFailed.of(TrainingError("out of memory", remedy=MORE_MEMORY), "MemoryError"))
         return 1
     except BrokenPipeError:
         return 0
@@ -56,7 +57,7 @@ def main() -> int:
         # One line for the daemon, whatever it was; the rest is in the log.
         traceback.print_exc()
         error = _foreign(problem)
-        pipe.report(_failure(error, "" if isinstance(error, StorageError) else type(problem).__name__))
+        pipe.report(OrderFailed.of(error, "" if isinstance(error, StorageError) else type(problem).__name__))
         return 1
 
 
@@ -95,17 +96,13 @@ def _execute_all(trainer: Trainer, pipe: DaemonPipe, idle: float | None) -> int:
             code = 0
         except NoDataError as problem:
             consumed = trainer.learner.state.consumed
-            pipe.report(messages.OrderFailed(problem.line(), reason=messages.NO_DATA, consumed=consumed))
+            pipe.report(OrderFailed(problem.line(), reason=messages.NO_DATA, consumed=consumed))
         except RefusedError as problem:  # what came from elsewhere was no good; nothing is wrong here
-            pipe.report(_failure(problem))
+            pipe.report(OrderFailed.of(problem))
         except EdgedError as problem:
-            pipe.report(_failure(problem))
+            pipe.report(OrderFailed.of(problem))
             return problem.exit_code
     return code
-
-
-def _failure(problem: EdgedError, reason: str = "") -> messages.OrderFailed:
-    return messages.OrderFailed(problem.what, problem.where, problem.remedy, reason or type(problem).__name__)
 
 
 def _foreign(problem: Exception) -> EdgedError:

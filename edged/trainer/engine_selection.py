@@ -9,20 +9,20 @@ the size of a step or the machine changes: the engine does not change from run t
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edged.domain.child_orders import Order
 from edged.domain.training.message import Message
 from edged.engines import candidates, reason_for, usual_engine
 from edged.engines.benchmark import Timing, Workload, measure
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import CorruptError, EdgedError, StorageError, UnavailableError
-from edged.host.child_process import run_module
+from edged.host.child_process import carry_out, run_order
 from edged.storage.files.atomic import publish_file
 from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.bundles import Bundle
@@ -58,7 +58,14 @@ class EngineChoice:
 
 
 @dataclass(frozen=True)
-class MeasureEngines(Message):
+class EngineTimes(Message):
+    """Microseconds of a step by engine."""
+
+    us: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class MeasureEngines(Order[EngineTimes]):
     """The order to the child process: time these engines on the steps of a bundle."""
 
     bundle: Path
@@ -148,29 +155,24 @@ def _write(file: Path, key: dict[str, Any], timing: Timing, warn: Callable[[str]
 
 def _time_in_child(bundle: Bundle, work: Workload, names: tuple[str, ...]) -> Timing:
     order = MeasureEngines(bundle.path, names, work)
-    answer = run_module("edged.trainer.engine_selection", order, SECONDS)
-    if answer is None:
-        raise _untimed(f"took longer than {SECONDS:.0f} s")
-    if answer.code != 0:
-        raise _untimed(answer.problem)
-    return Timing(json.loads(answer.output), work.batch)
+    try:
+        return Timing(dict(run_order("edged.trainer.engine_selection", order, SECONDS).us), work.batch)
+    except EdgedError as problem:
+        raise _untimed(problem.line()) from problem
 
 
 def _untimed(why: str) -> UnavailableError:
     return UnavailableError("the engines could not be timed", where="training.engine", remedy=why)
 
 
-def main() -> int:
-    """Time the engines that stdin names, and write microseconds by engine to stdout."""
+def _measure(order: MeasureEngines) -> EngineTimes:
     os.nice(max(0, NICE - os.nice(0)))
-    try:
-        order = MeasureEngines.from_json(json.load(sys.stdin))
-        timing = measure(Bundle.open(order.bundle, verify=False), order.names, order.work)
-    except EdgedError as problem:
-        sys.stderr.write(f"{problem.line()}\n")
-        return problem.exit_code
-    json.dump(timing.us, sys.stdout)
-    return 0
+    return EngineTimes(measure(Bundle.open(order.bundle, verify=False), order.names, order.work).us)
+
+
+def main() -> int:
+    """Time the engines that the order on stdin names; the exit code."""
+    return carry_out((MeasureEngines,), _measure)
 
 
 if __name__ == "__main__":

@@ -4,22 +4,21 @@ Models are programs: a few bytes can ask for terabytes, or never end. So whateve
 verified, loaded and run here first: this process may run out of memory or time, and nothing else does. The
 daemon and its trainer open only what was opened here.
 
-Reads a `FirstOpening` on stdin and writes `Opened` on stdout. An error is one line on stderr; exit codes: 1
-the bundle or model is not usable, 2 a key is not, 3 refused, 4 not available here, 5 the disk.
+Carries out the `FirstOpening` on stdin, see `edged.domain.child_orders`.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edged.domain.child_orders import FirstOpening, Opened
 from edged.domain.protocols import LearningRate
-from edged.domain.training.first_opening import FirstOpening, Opened
 from edged.engines.onnx.computed_sizes import computed_size
-from edged.errors import CorruptError, EdgedError, RefusedError, StorageError
+from edged.errors import EdgedError, RefusedError
+from edged.host.child_process import carry_out
 from edged.host.process_limits import confine, die_with_parent
 from edged.signing import key_id
 from edged.storage.models.bundle_archive import unpacked
@@ -30,7 +29,6 @@ from edged.storage.models.signatures import open_bundle, open_signed, refuse_sta
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
 
-DISK = 5
 ENDLESS = ("Loop", "SequenceMap")
 """Operators that run as often as a number in the model says; edged's own graphs have none of them."""
 NO_MEMORY = ("bad_alloc", "Failed to allocate")  # how onnxruntime says it
@@ -39,30 +37,25 @@ MOST_ROWS, MOST_VALUES = 1024, 1 << 20  # of a batch that a model is tried with
 
 def main() -> int:
     """Carry out the order; the exit code."""
-    order = FirstOpening.from_json(json.load(sys.stdin))
+    return carry_out((FirstOpening,), _open_confined)
+
+
+def _open_confined(order: FirstOpening) -> Opened:
+    """Open what is ordered within the limits; whatever a hostile file causes becomes an EdgedError."""
     try:
         die_with_parent(order.parent)
         confine(order.memory, order.seconds)
-        json.dump(open_first(order).to_json(), sys.stdout)
-    except Exception as problem:  # noqa: BLE001  whatever a hostile file may cause
-        return _failed(problem, order.memory)
-    return 0
-
-
-def _failed(problem: Exception, memory: int) -> int:
-    """Write one line; the exit code."""
-    line, code = " ".join(f"{type(problem).__name__}: {problem}".split())[:240], RefusedError.exit_code
-    if isinstance(problem, MemoryError) or any(text in str(problem) for text in NO_MEMORY):
-        line = f"needs more than {memory >> 20} MiB of memory (raise install.memory_limit if you trust it)"
-    elif isinstance(problem, EdgedError):
-        line, code = problem.line(), _code(problem)
-    sys.stderr.write(f"{line}\n")
-    return code
-
-
-def _code(problem: EdgedError) -> int:
-    disk = isinstance(problem, StorageError) and not isinstance(problem, CorruptError)
-    return DISK if disk else problem.exit_code
+        return open_first(order)
+    except Exception as problem:
+        if isinstance(problem, MemoryError) or any(text in str(problem) for text in NO_MEMORY):
+            raise RefusedError(
+                f"needs more than {order.memory >> 20} MiB of memory",
+                remedy="raise install.memory_limit if you trust it",
+            ) from problem
+        if isinstance(problem, EdgedError):
+            raise
+        line = " ".join(f"{type(problem).__name__}: {problem}".split())[:240]
+        raise RefusedError(line) from problem
 
 
 def open_first(order: FirstOpening) -> Opened:

@@ -9,9 +9,9 @@ import pytest
 
 from edged.bundles.__main__ import build_standard
 from edged.bundles.graph.experts import experts
+from edged.domain.child_orders import CONTEXT, StandardBundleOrder, StandardNetwork
 from edged.domain.judging.outputs import probabilities
 from edged.domain.protocols import LearningRate
-from edged.domain.standard_bundle import CONTEXT, StandardBundleOrder, StandardNetwork
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import ConfigError, ModelError

@@ -16,12 +16,12 @@ from edged.domain.judging.outputs import probabilities
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError, RefusedError
-from edged.host.child_process import run_module
+from edged.host.child_process import run_order
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edged.domain.served_mixture import MixtureOrder
+    from edged.domain.child_orders import MixtureOrder
 
 WIDTH, MEASURED, CLASSES = 12, 3, 3
 
@@ -59,9 +59,7 @@ def test_the_file_answers_as_the_stream_does(tmp_path: Path, head: bool) -> None
     model = served(tmp_path / "model.onnx", experts(WIDTH, MEASURED, CLASSES, (8,)), head=head)
     order = model.mixture(tmp_path / "model.onnx", tmp_path / "mixture.onnx")
     assert len(set(order.weights)) == len(order.weights) == 2 + head
-    answer = run_module("edged.bundles.export.mixture", order, 60)
-    assert answer is not None
-    assert answer.code == 0, answer.problem
+    run_order("edged.bundles", order, 60)
     same(model, order)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +14,15 @@ import numpy as np
 import pytest
 
 from edged.bundles.export.parameters import get
+from edged.domain.child_orders import Done, MixtureOrder, OrderFailed
 from edged.domain.stream.schema import Schema
+from edged.domain.training.message import decode
 from edged.engines.inference import InferenceModel
+from edged.errors import BundleError, TrainingError
+from edged.host.child_process import ChildEndedError, run_order
 from edged.storage.models.bundles import Bundle
+
+ROOT = Path(__file__).parents[2]
 
 NETWORK: dict[str, Any] = {
     "task": "classify",
@@ -27,9 +35,19 @@ NETWORK: dict[str, Any] = {
 }
 
 
-def order(text: str) -> subprocess.CompletedProcess[str]:
+def order(asked: object) -> None:
+    """Have the builder carry out an order, as the daemon does."""
+    values = {"type": "StandardBundleOrder", **asked} if isinstance(asked, dict) else asked
     command = [sys.executable, "-m", "edged.bundles"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, input=json.dumps(values), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stderr == ""
+    answer = decode(json.loads(done.stdout), (Done, OrderFailed))
+    if isinstance(answer, OrderFailed):
+        assert done.returncode == answer.error().exit_code
+        raise answer.error()
+    assert done.returncode == 0
 
 
 SCHEMAS = [
@@ -45,8 +63,7 @@ def test_every_task_gets_a_bundle_that_fits(tmp_path: Path, schema: Schema) -> N
     out = tmp_path / "bundle"
     kind = "autoencoder" if schema.task == "reconstruct" else "mlp"
     network = NETWORK | {"task": schema.task, "outputs": schema.outputs, "kind": kind}
-    done = order(json.dumps({"network": network, "out": str(out)}))
-    assert (done.returncode, done.stderr) == (0, "")
+    order({"network": network, "out": str(out)})
     bundle = Bundle.open(out)
     bundle.check_schema(schema)
     assert bundle.standardise is not None
@@ -63,7 +80,7 @@ def test_a_forecast_begins_with_the_last_value(
     asked = {"network": network | {"change_of": [4, 5]}, "out": str(tmp_path / "b")}
     if known:
         asked["statistics"] = {"mean": [1.0] * 6, "scale": [2.0] * 6}
-    assert order(json.dumps(asked)).returncode == 0
+    order(asked)
     bundle = Bundle.open(tmp_path / "b")
     bundle.check_schema(schema)
     assert bundle.change_of == (4, 5)
@@ -77,33 +94,69 @@ def test_statistics_and_choices_are_taken(tmp_path: Path) -> None:
         "network": NETWORK, "optimizer": "sgd", "label_smoothing": 0.1, "statistics": statistics,
         "out": str(tmp_path / "b"),
     }  # fmt: skip
-    assert order(json.dumps(asked)).returncode == 0
+    order(asked)
     bundle = Bundle.open(tmp_path / "b")
     assert (bundle.loss, bundle.optimizer, bundle.seed) == ("cross_entropy", "sgd", 1)
     assert bundle.loss_options.label_smoothing == 0.1
     assert get(bundle.path, "input.mean").tolist() == statistics["mean"]
 
 
-def test_a_build_that_fails_is_one_line(tmp_path: Path) -> None:
+def test_a_build_that_fails_says_why(tmp_path: Path) -> None:
     asked = {"network": NETWORK, "statistics": {"mean": [0.0], "scale": [1.0]}, "out": str(tmp_path / "b")}
-    done = order(json.dumps(asked))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "statistics of length 1 do not fit" in done.stderr
-    assert done.stderr.count("\n") == 1
+    with pytest.raises(BundleError, match="statistics of length 1 do not fit"):
+        order(asked)
 
 
 @pytest.mark.parametrize(
     ("asked", "what"),
     [
-        ([1], "expected StandardBundleOrder, got [1]"),
+        ([1], "expected one of StandardBundleOrder, MixtureOrder, got [1]"),
         ({"network": NETWORK}, "StandardBundleOrder.out: the field is missing"),
         ({"network": NETWORK | {"task": "dream"}, "out": "x"}, "network.task: expected"),
         ({"network": NETWORK | {"features": "six"}, "out": "x"}, "network.features: expected int, got 'six'"),
         ({"network": NETWORK | {"hidden": [8, "9"]}, "out": "x"}, "hidden[1]: expected int, got '9'"),
     ],
 )
-def test_a_wrong_order_is_one_line_that_names_the_field(asked: object, what: str) -> None:
-    done = order(json.dumps(asked))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert what in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_wrong_order_names_the_field(asked: object, what: str) -> None:
+    with pytest.raises(TrainingError, match=re.escape(what)):
+        order(asked)
+
+
+CHILD = """
+import sys
+from edged.domain.child_orders import Done, MixtureOrder
+from edged.host.child_process import carry_out
+
+def work(order):
+    print("a library says something")
+    if order.weights[0] == 1.0:
+        raise ValueError("unexpected")
+    if order.weights[0] == 2.0:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+    if order.weights[0] == 3.0:
+        import time
+        time.sleep(60)
+    return Done()
+
+sys.exit(carry_out((MixtureOrder,), work))
+"""
+
+
+def test_a_child_that_ends_without_an_answer_is_told_from_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "child_work.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+
+    def run(weight: float, seconds: float = 60) -> Done:
+        return run_order("child_work", MixtureOrder(Path("a"), Path("b"), (weight,)), seconds)
+
+    assert run(0.0) == Done(), "what a library prints is no answer"
+    for weight, code, what in ((1.0, 1, "ValueError: unexpected"), (2.0, -9, "killed by SIGKILL")):
+        with pytest.raises(ChildEndedError, match=what) as ended:
+            run(weight)
+        assert ended.value.code == code
+    with pytest.raises(ChildEndedError, match="took longer than 5 s") as ended:
+        run(3.0, 5)
+    assert ended.value.code is None

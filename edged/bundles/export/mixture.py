@@ -1,25 +1,21 @@
-"""`python -m edged.bundles.export.mixture`: carry out the `MixtureOrder` on stdin.
+"""What a stream serves as one ONNX file: the networks of a model, how much each counts, and the head.
 
-What a stream serves becomes one ONNX file: the networks of a model, how much each counts, and the head, all
-as constants. An error is one line on stderr, and its exit code the program's.
+All of them are constants in it.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edged.bundles import require
-from edged.bundles.orders import obey
 from edged.domain.model_files import EXPERTS, FLOOR, MIX_WEIGHTS
-from edged.domain.served_mixture import MixtureOrder
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
     import onnx
 
-    from edged.domain.served_mixture import LinearHead
+    from edged.domain.child_orders import LinearHead, MixtureOrder
 
 
 def export_mixture(order: MixtureOrder) -> None:
@@ -123,12 +119,3 @@ class _Mixer:
 
         self._graph.node.append(helper.make_node(operator, inputs, [output], **attributes))
         return output
-
-
-def main() -> int:
-    """Read the order and carry it out; the exit code."""
-    return obey(lambda values: export_mixture(MixtureOrder.from_json(values)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,7 @@ from edged.domain.judging.expert_mix import StreamModel
 from edged.domain.judging.metrics import score
 from edged.domain.judging.outputs import answers, errors
 from edged.errors import EdgedError, ModelError, RefusedError
-from edged.host.child_process import run_module
+from edged.host.child_process import run_order
 from edged.mqtt import weight_encoding
 from edged.storage.files.atomic import make_directory, publish_file, remove
 from edged.storage.models.model_metadata import ModelMetadata
@@ -164,10 +164,10 @@ class ModelCommands:
         with TemporaryDirectory(dir=folder.parent) as made:
             out = Path(made) / "mixture.onnx"
             order = served.model.mixture(source, out)
-            answer = run_module("edged.bundles.export.mixture", order, MIXTURE_SECONDS)
-            if answer is None or answer.code:
-                problem = f"took longer than {MIXTURE_SECONDS:.0f} s" if answer is None else answer.problem
-                raise ModelError(f"not exported: {problem}", where=f"version {version}")
+            try:
+                run_order("edged.bundles", order, MIXTURE_SECONDS)
+            except EdgedError as problem:
+                raise ModelError(f"not exported: {problem.line()}", where=f"version {version}") from problem
             return out.read_bytes()
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edged.device.learning.trainer_slot import StoppedRunError, TrainerSlot
+from edged.domain.child_orders import OrderFailed
 from edged.domain.training.message import Message, decode, encode
 from edged.domain.training.trainer_messages import (
     NO_DATA,
     REPORTS,
-    OrderFailed,
     Pace,
     Ready,
     RunRequest,
@@ -65,7 +65,7 @@ class NothingNewError(NoDataError):
         super().__init__(what)
 
 
-ERRORS: dict[str, type[EdgedError]] = {
+FAILURES: dict[str, type[EdgedError]] = {
     "UnavailableError": UnavailableError,
     "ConfigError": ConfigError,
     "BundleError": ConfigError,
@@ -334,7 +334,7 @@ class TrainerClient:
         if reason == "RefusedError":
             raise RefusedError(what, where=where, remedy=remedy)
         self.stop()
-        raise ERRORS.get(reason, TrainingError)(what, where=where, remedy=remedy)
+        raise FAILURES.get(reason, TrainingError)(what, where=where, remedy=remedy)
 
     def _exit_error(self, code: int | None) -> TrainingError:
         what, remedy = ending(code)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.standard_bundle import CONTEXT, StandardBundleOrder, StandardNetwork
-from edged.errors import BundleError, CorruptError, StorageError, UnavailableError
-from edged.host.child_process import run_module
+from edged.domain.child_orders import CONTEXT, StandardBundleOrder, StandardNetwork
+from edged.errors import BundleError, CorruptError, EdgedError, StorageError, UnavailableError
+from edged.host.child_process import run_order
 from edged.logs import get_logger
 from edged.storage.files.atomic import disk_errors, fsync_directory, publish_file, staging_path
 from edged.storage.files.database import CACHE_KIB
@@ -26,7 +26,7 @@ from edged.storage.samples.log import SampleLog
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
-    from edged.domain.standard_bundle import NetworkKind
+    from edged.domain.child_orders import NetworkKind
 
 log = get_logger("edged.bootstrap")
 
@@ -228,15 +228,13 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         if not out.exists() and _copied(kept, out):
             return
     log.info("building_bundle", out=str(out), task=schema.task, features=schema.width)
-    answer = run_module("edged.bundles", order, BUILD_SECONDS)
-    if answer is None:
-        raise BundleError(f"building a bundle took longer than {BUILD_SECONDS:.0f} s", where=str(out))
-    if answer.code == 0:
-        publish_file(out.with_name(ORDER_FILE), json.dumps(kept).encode())
-        return
-    if answer.code == UnavailableError.exit_code:
-        raise UnavailableError(answer.problem, where="model.bundle")
-    raise BundleError(answer.problem, where="model.bundle")
+    try:
+        run_order("edged.bundles", order, BUILD_SECONDS)
+    except UnavailableError as problem:
+        raise UnavailableError(problem.line(), where="model.bundle") from problem
+    except EdgedError as problem:
+        raise BundleError(f"cannot be built: {problem.line()}", where="model.bundle") from problem
+    publish_file(out.with_name(ORDER_FILE), json.dumps(kept).encode())
 
 
 def _copied(kept: dict[str, Any], out: Path) -> bool:

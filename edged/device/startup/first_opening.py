@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edged.domain.training.first_opening import FirstOpening, Opened
-from edged.errors import BundleError, ConfigError, EdgedError, RefusedError, StorageError, UnavailableError
-from edged.host.child_process import ending, run_module
+from edged.domain.child_orders import FirstOpening, Opened
+from edged.errors import (
+    BundleError,
+    ConfigError,
+    CorruptError,
+    EdgedError,
+    RefusedError,
+    StorageError,
+    UnavailableError,
+)
+from edged.host.child_process import ChildEndedError, ending, run_order
 from edged.logs import get_logger
 from edged.signing import key_id
 from edged.storage.files.atomic import make_directory
@@ -20,18 +27,11 @@ from edged.storage.models.registry import present_reign
 if TYPE_CHECKING:
     from edged.clock import Clock
     from edged.config import Config
-    from edged.domain.training.first_opening import Kind
+    from edged.domain.child_orders import OpeningKind
     from edged.storage.models.trust import Trust, Way
 
 MODULE = "edged.trainer.first_opening"
-ERRORS: dict[int, type[EdgedError]] = {
-    1: BundleError,
-    2: ConfigError,
-    4: UnavailableError,
-    5: StorageError,
-}
-"""What an exit code of the child means; any other is a RefusedError."""
-NAMES: dict[Kind, str] = {"bundle": "bundle", "model": "model", "configured": "configured bundle"}
+NAMES: dict[OpeningKind, str] = {"bundle": "bundle", "model": "model", "configured": "configured bundle"}
 SIZE_FACTOR = 16  # of a bundle's size, for the copies that training makes of it
 STARTING_SECONDS = 5  # of processor time, for Python and onnxruntime
 
@@ -102,7 +102,7 @@ class FirstOpenings:
 
     def _open(
         self,
-        kind: Kind,
+        kind: OpeningKind,
         sources: Sequence[Path],
         keep: Iterable[str] = (),
         bundle: Path | None = None,
@@ -121,21 +121,31 @@ class FirstOpenings:
             limits.max_bytes, tuple(keys), tuple(sources), os.getpid(), memory,
             seconds, bundle, tuple(keep), least, self._clock.now(),
         )  # fmt: skip
-        done = run_module(MODULE, order, seconds)
         where = f"first opening of the {NAMES[kind]}"
-        if done is None:
-            raise RefusedError(f"took longer than {seconds} s", where=where, remedy="raise install.timeout")
-        if done.code < 0:
-            raise RefusedError(
-                f"its process {ending(done.code)[0]}: {memory >> 20} MiB and {seconds} s of processor"
-                " time are allowed",
-                where=where,
-                remedy="if you trust it, raise install.memory_limit or install.timeout",
-            )
-        if done.code != 0:
-            raise ERRORS.get(done.code, RefusedError)(done.problem, where=where)
+        try:
+            opened = run_order(MODULE, order, seconds)
+        except ChildEndedError as problem:
+            raise _not_opened(problem, where, f"{memory >> 20} MiB and {seconds} s") from problem
+        except EdgedError as problem:
+            kinds = (ConfigError, RefusedError, UnavailableError)
+            of_disk = isinstance(problem, StorageError) and not isinstance(problem, CorruptError)
+            as_it_is = of_disk or isinstance(problem, kinds)
+            raise (type(problem) if as_it_is else BundleError)(problem.line(), where=where) from problem
         log.info("opened_first", what=kind, bytes=size)
-        return Opened.from_json(json.loads(done.output))
+        return opened
+
+
+def _not_opened(problem: ChildEndedError, where: str, limits: str) -> RefusedError:
+    """Return the error of a child that was stopped, by the daemon or by its limits."""
+    if problem.code is None:
+        return RefusedError(problem.what, where=where, remedy="raise install.timeout")
+    if problem.code < 0:
+        return RefusedError(
+            f"its process {ending(problem.code)[0]}: {limits} of processor time are allowed",
+            where=where,
+            remedy="if you trust it, raise install.memory_limit or install.timeout",
+        )
+    return RefusedError(problem.what, where=where)
 
 
 def _files(source: Path) -> list[Path]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from edged.domain.child_orders import MixtureOrder
 from edged.domain.judging.change_mix import ChangeMix, step_after
 from edged.domain.judging.outputs import log_likelihoods, probabilities
 from edged.domain.protocols import ExpertModel
-from edged.domain.served_mixture import MixtureOrder
 from edged.domain.stream.temporal_context import pad
 from edged.errors import CorruptError, RefusedError
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.child_orders import LinearHead
 from edged.domain.judging.outputs import log_likelihoods, probabilities
-from edged.domain.served_mixture import LinearHead
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

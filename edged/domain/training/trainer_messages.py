@@ -1,14 +1,15 @@
 """Messages between the daemon and the trainer: orders, what comes within a run, and reports.
 
-Both are of one version, so their JSON may change.
+`edged.domain.child_orders` has what all children share.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING
 
+from edged.domain.child_orders import Order, OrderFailed, R_co
 from edged.domain.training.label_review import LabelReview
 from edged.domain.training.message import Message
 from edged.domain.training.training_run import (
@@ -21,24 +22,17 @@ from edged.domain.training.training_run import (
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
 
-R_co = TypeVar("R_co", bound=Message, covariant=True)
 NO_DATA = "no_data"
+"""Reason of an `OrderFailed` when nothing is new to learn from."""
 
 # ---- orders ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TrainingOrder(Message, Generic[R_co]):
-    """An order to the trainer that it answers with one `R_co`, or with `OrderFailed`."""
+class TrainingOrder(Order[R_co]):
+    """An order to the trainer; `run` is the number of the run that it is about."""
 
     run: int
-
-    @classmethod
-    def result(cls) -> type[R_co]:
-        """The class of the answer."""
-        (kind,) = get_args(vars(cls)["__orig_bases__"][0])
-        answer: type[R_co] = kind
-        return answer
 
 
 @dataclass(frozen=True)
@@ -169,17 +163,6 @@ class LogLine(Message):
     """A line for the log."""
 
     what: str
-
-
-@dataclass(frozen=True)
-class OrderFailed(Message):
-    """An order, or the whole process, has failed."""
-
-    what: str
-    where: str = ""
-    remedy: str = ""
-    reason: str = ""  # the error's class, or `NO_DATA`: nothing is new up to `consumed` in label order
-    consumed: int | None = None
 
 
 ORDERS = (

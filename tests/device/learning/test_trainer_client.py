@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.device.learning.trainer_slot import StoppedRunError
+from edged.domain.child_orders import OrderFailed
 from edged.domain.training.message import decode, encode
-from edged.domain.training.trainer_messages import CheckpointWritten, OrderFailed, RunRequest
+from edged.domain.training.trainer_messages import CheckpointWritten, RunRequest
 from edged.errors import StorageError, TrainingError
 from edged.storage.models.checkpoints import Checkpoints
 from tests.device.partners import Observer

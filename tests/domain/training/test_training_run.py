@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from edged.domain.child_orders import OrderFailed
 from edged.domain.federated.messages import BaseModelInfo, RoundAnnouncement, RoundSettings
 from edged.domain.federated.round_orders import ROUND_ORDERS, FleetModelResult, KeptUpdate, TrainRound
 from edged.domain.training.message import decode, encode
@@ -19,7 +20,6 @@ from edged.domain.training.trainer_messages import (
     AdoptWeights,
     CheckpointWritten,
     LogLine,
-    OrderFailed,
     Pace,
     RunProgress,
     RunRequest,

@@ -24,7 +24,7 @@ from edged.device.startup.restore import (
     stored_regimes,
     stored_sets,
 )
-from edged.domain.judging.overlap import judged_on
+from edged.domain.judging.paired_test import judged_on
 from edged.domain.judging.ridge_head import RidgeHead
 from edged.domain.labels.label_requests import LabelRequests
 from edged.host.turns import TurnThreads

@@ -23,8 +23,8 @@ from edged.errors import NoDataError, RefusedError
 from edged.mqtt import update_encoding
 from edged.mqtt.update_encoding import fleet_model
 from edged.storage.models.sent_updates import RESIDUAL, ROUNDS, SentUpdates
-from edged.trainer.quality import holdout_rows, quality
 from edged.trainer.steps import InterruptedRunError
+from edged.trainer.task import holdout_rows, quality
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from edged.domain.stream.sample import Window
     from edged.domain.training.weight_deltas import Coded
     from edged.storage.samples.log import SampleLog
-    from edged.trainer.batches import BatchSampler
     from edged.trainer.foreign_weights import WeightImporter
     from edged.trainer.learner import Learner
+    from edged.trainer.steps import BatchSampler
     from edged.trainer.task import EngineFactory, LearningTask
 
     Weights = Mapping[str, NDArray[np.float32]]

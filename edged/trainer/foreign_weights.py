@@ -20,9 +20,8 @@ from edged.engines.onnx.exported import parameters_within
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.journal.transfers import read_transfer
-from edged.trainer.candidate import PROBE_ROWS
-from edged.trainer.local_models import FOREIGN
-from edged.trainer.quality import holdout_rows, in_place, loss_of, quality
+from edged.trainer.local_models import FOREIGN, PROBE_ROWS
+from edged.trainer.task import holdout_rows, in_place, loss_of, quality
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from edged.domain.stream.sample import Window
     from edged.domain.training.trainer_messages import AdoptInitial, AdoptModel, AdoptWeights
     from edged.domain.training.training_run import Source
-    from edged.trainer.candidate import CandidateExporter
-    from edged.trainer.local_models import LocalModels
+    from edged.trainer.local_models import CandidateExporter, LocalModels
     from edged.trainer.task import LearningTask
 
     Weights = Mapping[str, NDArray[np.float32]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.labels.label_review import FLOOR, class_map, drawn, review
-from edged.domain.training.label_review import LabelReview, SampleMap, SuspectLabel
+from edged.domain.training.trainer_messages import LabelReview, SampleMap, SuspectLabel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.stream.running_statistics import fitted, scale_of
-from edged.domain.training.learner_state import LearnerState
+from edged.domain.training.learner_state import Average, LearnerState
 from edged.domain.training.trainer_messages import CheckpointWritten, DamagedCheckpoint, LogLine
-from edged.domain.training.weight_averaging import Average
 from edged.storage.files.atomic import disk_errors_of_others
 
 if TYPE_CHECKING:

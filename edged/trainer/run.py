@@ -26,9 +26,9 @@ from edged.domain.training.learner_state import (
 )
 from edged.domain.training.training_run import RunResult
 from edged.errors import NoDataError, NonFiniteError
-from edged.trainer.candidate import PROBE_ROWS
-from edged.trainer.quality import JUDGED_ROWS, in_place, loss_of
+from edged.trainer.local_models import PROBE_ROWS
 from edged.trainer.steps import TrainingLoop
+from edged.trainer.task import JUDGED_ROWS, in_place, loss_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from edged.domain.training.batch_pool import BatchPool
     from edged.domain.training.trainer_messages import RunRequest
     from edged.domain.training.training_run import RunOptions
-    from edged.trainer.batches import BatchSampler
-    from edged.trainer.candidate import CandidateExporter
     from edged.trainer.learner import Learner
+    from edged.trainer.local_models import CandidateExporter
+    from edged.trainer.steps import BatchSampler
     from edged.trainer.task import LearningTask
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.protocols import LearningRate
+from edged.domain.training.batch_pool import BatchPool, KeyCache, Remembered, RowCache
 from edged.domain.training.replay import BatchMix
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
 from edged.errors import TrainingError
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import TrainingConfig
-    from edged.domain.protocols import Engine, RunControl, StepResult
-    from edged.domain.training.batch_pool import BatchPool
-    from edged.domain.training.learner_state import RunPlan
+    from edged.domain.protocols import Engine, RunControl, Samples, StepResult
+    from edged.domain.stream.sample import Window
+    from edged.domain.training.learner_state import LearnerState, RunPlan
     from edged.trainer.learner import Learner
+    from edged.trainer.task import LearningTask
 
 CHECK_EVERY = 32
 AVERAGE_EVERY = 8  # steps between two looks at the weights; a run's last ones count, too
@@ -162,3 +164,40 @@ class TrainingLoop:
         weights = {name: value for name, value in self._engine.parameters().items() if name not in apart}
         if all(np.isfinite(value).all() for value in weights.values()):
             average.follow(weights, step - before // AVERAGE_EVERY * AVERAGE_EVERY)
+
+
+class BatchSampler:
+    """Reads the samples of runs, and reports those that cannot be learned from."""
+
+    def __init__(self, task: LearningTask, samples: Samples, control: RunControl) -> None:
+        self._task, self._samples, self._control = task, samples, control
+        self._rows, self._keys = RowCache(samples), KeyCache(samples)
+
+    def new_rows(self, plan: RunPlan) -> Window:
+        """Read the samples that are new to a run."""
+        limit = self._task.training.window
+        new = self._samples.training_window(plan.after, limit, upto_seq=plan.upto)
+        return self._usable(self._samples.bounded(new))
+
+    def all_rows(self, state: LearnerState) -> Window:
+        """Read the newest samples and the remembered ones, each once."""
+        newest = self._samples.training_window(0, self._task.training.window)
+        ids = state.remembered()
+        more = self._samples.rows(ids[~np.isin(ids, newest.offsets)])
+        return self._usable(more.followed_by(newest))
+
+    def pool(self, new: Window, state: LearnerState) -> BatchPool:
+        """Put new and remembered samples side by side, to draw a run's batches from."""
+        rows = self._usable(self._rows.rows(state.remembered(), self._samples.relabelled()))
+        remembered = Remembered(rows, state.recent.ids, state.memory.ids)
+        pool = BatchPool(new, remembered, self._task.labels, set(state.excluded))
+        if self._task.training.key_share < 1.0:
+            pool.cap(self._keys.codes(pool.offsets), self._task.training.key_share)
+        return pool
+
+    def _usable(self, window: Window) -> Window:
+        good = self._task.schema.check(window.x, window.y)
+        if good.all():
+            return window
+        self._control.report(BadSamples(tuple(window.offsets[~good].tolist())))
+        return window.take(good)

@@ -6,22 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.domain.federated.round_orders import TrainRound, TryFleetModel
-from edged.domain.judging.overlap import block_of
+from edged.domain.judging.paired_test import block_of
 from edged.domain.training import trainer_messages as messages
 from edged.errors import ConfigError, TrainingError
 from edged.host.vitals import written_bytes
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
-from edged.trainer.batches import BatchSampler
-from edged.trainer.candidate import CandidateExporter
 from edged.trainer.engine_selection import choose
 from edged.trainer.fleet_rounds import FleetUpdateTrainer, LearnerData, RoundTrainer
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.label_review import LabelReviewer
 from edged.trainer.learner import Learner
-from edged.trainer.local_models import LocalModels
+from edged.trainer.local_models import CandidateExporter, LocalModels
 from edged.trainer.run import TrainingRun
+from edged.trainer.steps import BatchSampler
 from edged.trainer.task import EngineFactory, LearningTask
 
 if TYPE_CHECKING:

@@ -35,11 +35,11 @@ from tests.device.linear import GOOD, candidate, classes, inputs
 
 if TYPE_CHECKING:
     from edged.device.learning.trainer_client import TrainerClient
+    from edged.device.learning.trainer_slot import RunGain
     from edged.device.startup.open_state import OpenState
     from edged.domain.commands.rules import Answer
     from edged.domain.commands.tasks import CommandProgress, Sender, Task
     from edged.domain.training.trainer_messages import RunRequest
-    from edged.domain.training.turns import RunGain
 
 CHUNK = 2  # steps between two checkpoints
 SECTIONS: dict[str, Any] = {

@@ -16,13 +16,12 @@ from edged.domain.training.trainer_messages import RunRequest
 from edged.domain.training.training_run import RunOptions
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.samples.log import SampleLog
-from edged.trainer.batches import BatchSampler
-from edged.trainer.candidate import CandidateExporter
 from edged.trainer.fleet_rounds import LearnerData
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.learner import Learner
-from edged.trainer.local_models import LocalModels
+from edged.trainer.local_models import CandidateExporter, LocalModels
 from edged.trainer.run import TrainingRun
+from edged.trainer.steps import BatchSampler
 from edged.trainer.task import LearningTask
 from tests.installed import UsualEngine
 

@@ -17,7 +17,7 @@ from tests.device.learning_rig import Control, Workshop, task
 if TYPE_CHECKING:
     import pytest
 
-    from edged.domain.training.label_review import LabelReview
+    from edged.domain.training.trainer_messages import LabelReview
     from edged.storage.models.bundles import Bundle
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from edged.device.events import Extension
 from edged.domain.events import TrainingFinished
 from edged.domain.stream.sample import LabelReading
-from edged.domain.training.label_review import SampleMap, SuspectLabel
-from edged.domain.training.trainer_messages import ReviewLabels
+from edged.domain.training.trainer_messages import ReviewLabels, SampleMap, SuspectLabel
 from edged.errors import EdgedError, RefusedError
 from edged.logs import get_logger
 

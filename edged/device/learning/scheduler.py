@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edged.device.learning.trainer_client import NothingNewError
-from edged.device.learning.trainer_slot import StoppedRunError
+from edged.device.learning.trainer_slot import RunGain, StoppedRunError
 from edged.device.startup.restore import stored_budget
 from edged.domain import outcomes
 from edged.domain.drift.signals import Level
@@ -21,7 +21,6 @@ from edged.domain.events import (
     TrainingStarted,
 )
 from edged.domain.training.guards import BackoffRules, Conditions, FailureBackoff, refusals
-from edged.domain.training.learning_policy import LearningPolicy
 from edged.domain.training.trainer_messages import (
     BadSamples,
     CheckpointWritten,
@@ -32,8 +31,7 @@ from edged.domain.training.trainer_messages import (
     RunRequest,
 )
 from edged.domain.training.training_run import RunCause, RunEnd, RunOptions
-from edged.domain.training.triggers import TriggerRules, Triggers
-from edged.domain.training.turns import RunGain
+from edged.domain.training.triggers import LearningPolicy, TriggerRules, Triggers
 from edged.errors import ConfigError, EdgedError, StorageError, TrainingError, UnavailableError
 from edged.logs import get_logger
 

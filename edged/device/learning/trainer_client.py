@@ -14,7 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from edged.device.learning.trainer_slot import StoppedRunError, TrainerSlot
+from edged.device.learning.trainer_slot import RunGain, StoppedRunError, TrainerSlot
 from edged.domain.child_orders import OrderFailed
 from edged.domain.training.message import Message, decode, encode
 from edged.domain.training.trainer_messages import (
@@ -28,7 +28,6 @@ from edged.domain.training.trainer_messages import (
     WriteCheckpoint,
 )
 from edged.domain.training.training_run import RunOptions
-from edged.domain.training.turns import RunGain
 from edged.errors import (
     ConfigError,
     EdgedError,

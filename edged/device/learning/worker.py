@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.device.learning.changes import ChangeLoop
-from edged.device.learning.queued_run import QueuedRun
-from edged.device.learning.run_queue import RunQueue
+from edged.device.learning.run_queue import QueuedRun, RunQueue
 from edged.errors import EdgedError, RefusedError, StorageError
 from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger

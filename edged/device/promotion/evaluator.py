@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edged.domain import outcomes
-from edged.domain.judging.comparison import ModelComparison
 from edged.domain.judging.expert_mix import Mix, StreamModel, is_untrained, mix_of
-from edged.domain.judging.gate import GateRules, judge_recalled
+from edged.domain.judging.gate import GateRules, ModelComparison, judge_recalled
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
 from edged.errors import EdgedError

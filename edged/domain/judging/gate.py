@@ -15,11 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edged.domain import outcomes
+from edged.domain.judging.outputs import answers, errors, unit_scale
 from edged.domain.judging.paired_test import PairedComparison, compare
+from edged.domain.judging.regimes import Regimes, elsewhere
 from edged.domain.judging.verdict import Verdict, refuse
+from edged.domain.outcomes import too_few
 
 if TYPE_CHECKING:
-    from edged.domain.stream.schema import Task
+    from edged.domain.protocols import Holdout, Model, ModelReader
+    from edged.domain.stream.sample import Window
+    from edged.domain.stream.schema import Schema, Task
 
 Errors = NDArray[np.float64]
 
@@ -30,6 +35,7 @@ FORGETTING = 0.01
 RECALL = 0.01
 # Significance at which a class is lost on the newest holdout, shared by the classes that are there.
 LOST_CLASS = 0.01
+RETAINED_ROWS = 200  # holdout samples of an earlier regime that are asked at most
 
 
 @dataclass(frozen=True)
@@ -236,3 +242,74 @@ class Probation:
             if self.worse > limit and self.worse > 2.0 * float(np.sqrt(variance / self.count)):
                 return False
         return True if self.count >= self.length else None
+
+
+class ModelComparison:
+    """Asks champion and candidate about the same rows, which neither has learned from.
+
+    `reader` lets other threads run between pieces of work that hold the interpreter's lock.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        holdout: Holdout,
+        rules: GateRules,
+        regimes: Regimes,
+        reader: ModelReader,
+    ) -> None:
+        self.schema = schema
+        self._holdout = holdout
+        self.rules = rules
+        self._regimes = regimes
+        self._reader = reader
+
+    def scale(self, window: Window) -> NDArray[np.float32] | None:
+        """What makes errors of several targets comparable, `(k,)`; None for classes and on a single row."""
+        return unit_scale(window.y) if self.schema.task != "classify" and len(window) > 1 else None
+
+    def evaluate(
+        self,
+        model: Model,
+        champion: Model,
+        recent: Window,
+        scale: NDArray[np.float32] | None,
+    ) -> Verdict:
+        """The verdict on a candidate, from the newest holdout rows `recent` and those of earlier regimes."""
+        if len(recent) == 0:
+            return refuse(too_few(0, self.rules.min_holdout), holdout=0.0)
+        evidence = self.evidence(model, champion, recent, scale)
+        retained = self._retained(model, champion, recent, scale)
+        return judge(self.schema.task, evidence, retained, self.rules)
+
+    def evidence(
+        self, model: Model, champion: Model, window: Window, scale: NDArray[np.float32] | None
+    ) -> Evidence:
+        """Both models' errors on the rows of a window."""
+        candidate, other = (
+            errors(self.schema, answers(self.schema, m.predict(window.x)), window.y, scale)
+            for m in (model, champion)
+        )
+        said = window.y[:, 0].astype(np.int64) if self.schema.task == "classify" else None
+        return Evidence(candidate, other, said, self.schema.classes)
+
+    def _retained(
+        self, model: Model, champion: Model, recent: Window, scale: NDArray[np.float32] | None
+    ) -> list[Retained]:
+        """Both models on what is kept of each earlier regime, and of the present one up to the newest."""
+        first, regimes = int(recent.seq[0]), self._regimes
+        stretches = [
+            (f"earlier conditions (up to label {r.until:,})", r.after, r.until, regimes.drifted_since(r))
+            for r in regimes.ended
+        ]
+        stretches.append(("the time before the newest labels", regimes.begun, first, False))
+        retained = []
+        for name, after, until, drifted in stretches:
+            window = self._holdout.older_holdout(
+                RETAINED_ROWS, min(until + 1, first), seed=0, after_seq=after
+            )
+            self._reader.breathe()
+            if len(window):
+                evidence = self.evidence(model, champion, window, scale)
+                retained.append(Retained(name, evidence, elsewhere(window.x, recent.x), drifted))
+        return retained

@@ -12,6 +12,7 @@ of the holdout is chosen because it stands out: what judges models has to be lik
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 ASKED_KEPT = 64
 HALF_LIFE = 2000
 DAY = 86400.0
+SURE_MARGIN = 0.99  # between the two likeliest classes, from which on a label would teach nothing
 UNDECIDED = 8.0  # more than all else is worth: added where the set is not a single class
 
 
@@ -162,3 +164,20 @@ class LabelRequests:
         if now - self._day_began >= DAY:
             self._day_began, self._today = now, 0
         return self._per_day is None or self._today < self._per_day
+
+
+def in_order(margins: Sequence[float], random: Sequence[bool]) -> list[int]:
+    """Places of requests, those first of which the model is least sure by now.
+
+    Then come those that were drawn at `random`: they keep the labels that judge models like the stream, so
+    the model may be sure of them. Of the others, those it has become sure of are left out, unless there is
+    nothing else.
+
+    >>> in_order([0.9, 0.1, 0.995, 0.2, 0.999], [False, False, False, True, True])
+    [1, 0, 3, 4]
+    >>> in_order([1.0, 0.995], [False, False])
+    [1, 0]
+    """
+    by_margin = sorted(range(len(margins)), key=lambda at: (random[at], margins[at]))
+    open_still = [at for at in by_margin if random[at] or margins[at] < SURE_MARGIN]
+    return open_still or by_margin

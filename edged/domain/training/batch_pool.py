@@ -1,8 +1,10 @@
-"""What the batches of a run are drawn from, and how much of one a key may fill."""
+"""What the batches of a run are drawn from, and how much of one a key or a source of labels may fill."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +14,15 @@ from edged.errors import NoDataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edged.domain.protocols import StoredRows
     from edged.domain.stream.sample import Window
     from edged.domain.training.replay import BatchMix, Ids
+
+    Keys = Sequence[str | None]
+
+SOURCE_SHARE = 0.25  # of the rows that any source may give
+SOURCE_TIMES = 2.0  # times its usual share that it may
+KNOWN_LABELS = 200  # labels from which usual shares follow
 
 
 @dataclass(frozen=True)
@@ -129,3 +138,111 @@ def capped(codes: NDArray[np.int64], share: float) -> NDArray[np.float64] | None
         rest = part[~full]
         part[~full] = rest * (1.0 - share * full.sum()) / rest.sum()
     return np.asarray((part / counts)[place], np.float64)
+
+
+# ---- rows and keys that are kept between runs ----------------------------------------------------
+
+
+class RowCache:
+    """Rows of `samples` that stay in memory between runs, as most of them are the same in the next.
+
+    The result is the same with and without what was kept.
+    """
+
+    def __init__(self, samples: StoredRows) -> None:
+        self._samples = samples
+        self._held: Window | None = None
+        self._relabelled = -1
+
+    def rows(self, offsets: Ids, relabelled: int) -> Window:
+        """The rows of these rising offsets that are there.
+
+        `relabelled` counts labels that replaced an earlier one: all are read again when it has changed.
+        """
+        held = self._held
+        if held is None or relabelled != self._relabelled:
+            held = self._samples.rows(offsets)
+        else:
+            held = held.take(np.isin(held.offsets, offsets))
+            fresh = self._samples.rows(offsets[~np.isin(offsets, held.offsets)])
+            both = held.followed_by(fresh)
+            held = both.take(np.argsort(both.offsets, kind="stable"))
+        self._held, self._relabelled = held, relabelled
+        return held
+
+
+class KeyCache:
+    """Keys of `samples` as numbers, kept between runs: the key of a sample never changes.
+
+    A sample that is deleted after its key was read keeps its number.
+    """
+
+    def __init__(self, samples: StoredRows) -> None:
+        self._samples = samples
+        self._offsets, self._codes = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._names: dict[str, int] = {}
+
+    def codes(self, offsets: Ids) -> Ids:
+        """As `codes_of` the keys of these samples, which are numbered by their oldest ones here."""
+        wanted, place = np.unique(offsets, return_inverse=True)
+        if len(self._names) > len(wanted):  # most of them are gone
+            self._offsets, self._codes, self._names = self._offsets[:0], self._codes[:0], {}
+        held = np.isin(self._offsets, wanted)
+        fresh = wanted[~np.isin(wanted, self._offsets)]
+        both = np.concatenate([self._offsets[held], fresh])
+        codes = np.concatenate([self._codes[held], _numbered(self._samples.keys(fresh), self._names)])
+        order = np.argsort(both, kind="stable")
+        self._offsets, self._codes = both[order], codes[order]
+        return _renumbered(self._codes)[place]
+
+
+def codes_of(keys: Keys) -> Ids:
+    """A number for each key, equal ones for equal keys, from 0 as they come; -1 for None.
+
+    >>> codes_of(["a", "b", None, "a"]).tolist()
+    [0, 1, -1, 0]
+    """
+    return _numbered(keys, {})
+
+
+def _numbered(keys: Iterable[str | None], names: dict[str, int]) -> Ids:
+    """Numbers of keys, those of new ones noted in `names`."""
+    return np.array([-1 if key is None else names.setdefault(key, len(names)) for key in keys], np.int64)
+
+
+def _renumbered(codes: Ids) -> Ids:
+    """The same groups, numbered from 0 as they come; negative ones stay."""
+    there = codes >= 0
+    _, first, place = np.unique(codes[there], return_index=True, return_inverse=True)
+    numbers = np.argsort(np.argsort(first))
+    renumbered: Ids = codes.copy()
+    renumbered[there] = numbers[place]
+    return renumbered
+
+
+# ---- sources of labels ---------------------------------------------------------------------------
+
+
+def within_shares(sources: NDArray[np.int64], usual: Mapping[int, int]) -> NDArray[np.bool_]:
+    """Which of some labels to take, `(n,)`, so that no source gives far more than its usual share.
+
+    `sources` `(n,)` are numbers, 0 for one that is not known, which is not bounded; `usual` are the labels
+    that each gave before. A source gives a quarter of the rows, or twice its usual share if that is more; a
+    quarter of its own labels in any case. What is too much is left out evenly.
+
+    >>> within_shares(np.array([1, 2, 2, 2, 2, 2, 2, 2]), {1: 500}).astype(int).tolist()
+    [1, 1, 0, 0, 0, 0, 0, 1]
+    """
+    within, known = np.ones(len(sources), bool), sum(usual.values())
+    if known < KNOWN_LABELS:
+        return within
+    for source in set(sources.tolist()) - {0}:
+        most = max(SOURCE_SHARE, SOURCE_TIMES * usual.get(source, 0) / known)
+        own = np.flatnonzero(sources == source)
+        if most >= 1.0:
+            continue
+        allowed = max(ceil(SOURCE_SHARE * len(own)), int(most / (1.0 - most) * (len(sources) - len(own))))
+        if len(own) > allowed:
+            within[own] = False
+            within[own[np.linspace(0, len(own) - 1, allowed).round().astype(int)]] = True
+    return within

@@ -18,8 +18,7 @@ from edged.domain.seeded_rng import SeededRng
 from edged.domain.stream.open_classes import counted
 from edged.domain.stream.sample import Rejected, StoredSample, Window
 from edged.domain.stream.temporal_context import pad
-from edged.domain.training.caches import codes_of
-from edged.domain.training.source_shares import within_shares
+from edged.domain.training.batch_pool import codes_of, within_shares
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files.database import file_bytes, json_list, snapshot
@@ -229,14 +228,6 @@ class WindowReader:
                 f"SELECT count(*) FROM samples WHERE {_TRAINING} AND label_seq > ?", (seq,)
             ).fetchone()
         return int(found[0])
-
-    def labels_by_class(self) -> dict[int, int]:
-        """How many labelled samples of each class there are that may be trained on."""
-        with self._reading():
-            found = self._db.execute(
-                f"SELECT y, count(*) FROM samples WHERE {_TRAINING} AND y IS NOT NULL GROUP BY y",
-            )
-            return {int(y): count for y, count in found.fetchall()}
 
     def open_windows(self) -> OpenWindows:
         """Read the windows that are not yet samples."""

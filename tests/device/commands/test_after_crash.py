@@ -85,10 +85,10 @@ def test_a_run_that_began_by_itself_is_not_taken_for_a_command(broker: Broker, t
 
 
 POINTS = {
-    "before the candidate": ("edged.trainer.candidate", "CandidateExporter.export", "os.getppid()"),
+    "before the candidate": ("edged.trainer.local_models", "CandidateExporter.export", "os.getppid()"),
     "before the gate": ("edged.device.promotion.rollout", "Rollout._consider", "os.getpid()"),
     "before the swap": ("edged.device.promotion.rollout", "Rollout._make_champion", "os.getpid()"),
-    "before the answer": ("edged.device.learning.queued_run", "QueuedRun.finish", "os.getpid()"),
+    "before the answer": ("edged.device.learning.run_queue", "QueuedRun.finish", "os.getpid()"),
 }
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edged.device.learning.queued_run import QueuedRun
-from edged.device.learning.run_queue import RunQueue
+from edged.device.learning.run_queue import QueuedRun, RunQueue
 from edged.device.learning.scheduler import HELD_RUN
 from edged.device.startup.recovery import UnfinishedRun
 from edged.domain.commands.tasks import Task, TaskProgress

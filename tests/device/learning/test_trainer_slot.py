@@ -7,8 +7,7 @@ from pathlib import Path
 
 from edged.config import loader
 from edged.device.learning.trainer_client import TrainerClient
-from edged.device.learning.trainer_slot import TrainerSlot
-from edged.domain.training.turns import RunGain
+from edged.device.learning.trainer_slot import RunGain, TrainerSlot
 from tests.running_device import wait_until
 
 

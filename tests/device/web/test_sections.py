@@ -31,8 +31,7 @@ from edged.domain.stream.anomaly_rules import AlarmFigures
 from edged.domain.stream.sample import StoredSample
 from edged.domain.stream.schema import Schema
 from edged.domain.text import DESCRIPTIONS, happening
-from edged.domain.training.label_review import SuspectLabel
-from edged.domain.training.trainer_messages import RunProgress
+from edged.domain.training.trainer_messages import RunProgress, SuspectLabel
 from edged.domain.training.training_run import ModelData
 from edged.host.vitals import BoardVitals, Vitals
 from edged.storage.models.records import ModelFigures, ModelRecord, Reign

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edged.domain.judging.change_mix import ChangeMix
+from edged.domain.judging.expert_mix import ChangeMix
 from edged.errors import CorruptError
 
 RNG = np.random.default_rng(0)

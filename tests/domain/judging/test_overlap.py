@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.judging.overlap import apart, block_of, judged_on
+from edged.domain.judging.paired_test import apart, block_of, judged_on
 from edged.domain.stream.windowing import WindowRules
 from edged.storage.samples.log import SampleLog
 from tests.storage.stream import batch, open_log

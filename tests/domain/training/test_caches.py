@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edged.domain.stream.sample import Window
-from edged.domain.training.caches import KeyCache, RowCache, codes_of
+from edged.domain.training.batch_pool import KeyCache, RowCache, codes_of
 
 Offsets = np.ndarray[tuple[int], np.dtype[np.int64]]
 

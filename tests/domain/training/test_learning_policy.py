@@ -1,7 +1,7 @@
 import pytest
 
-from edged.domain.training.learning_policy import LearningPolicy
 from edged.domain.training.training_run import RunOptions
+from edged.domain.training.triggers import LearningPolicy
 
 
 def test_without_reason_nothing_is_asked_for() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edged.domain.training.source_shares import KNOWN, within_shares
+from edged.domain.training.batch_pool import KNOWN_LABELS, within_shares
 
 
 def shares(sources: list[int], usual: dict[int, int]) -> dict[int, int]:
@@ -28,7 +28,7 @@ def test_a_source_may_double_its_share() -> None:
 def test_the_only_source_is_not_bounded_nor_what_is_not_known() -> None:
     assert shares([1] * 40, {1: 500}) == {1: 40}
     assert shares([0] * 40 + [1] * 10, {1: 500}) == {0: 40, 1: 10}
-    assert shares([2] * 40, {1: KNOWN - 1}) == {2: 40}, "too few labels to know what is usual"
+    assert shares([2] * 40, {1: KNOWN_LABELS - 1}) == {2: 40}, "too few labels to know what is usual"
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from edged.domain.training.weight_averaging import Average
+from edged.domain.training.learner_state import Average
 
 
 def weights(value: float) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edged.domain.stream.sample import LabelUpdate
-from edged.domain.training.caches import RowCache
+from edged.domain.training.batch_pool import RowCache
 from edged.errors import RefusedError
 from edged.storage.samples import label_history
 from edged.storage.samples.checksum import is_whole

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edged.domain.judging.outputs import probabilities
-from edged.domain.labels.request_order import in_order
+from edged.domain.labels.label_requests import in_order
 from edged.domain.stream.sample import LabelReading
 from edged.errors import EdgedError
 

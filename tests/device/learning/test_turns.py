@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.domain.training.turns import ASKED, DRIFTED, ENOUGH, LONGEST_AHEAD, RunGain, Waiting, next_turn
+from edged.device.learning.trainer_slot import (
+    COMMAND_URGENCY,
+    DRIFT_URGENCY,
+    ENOUGH_LABELS,
+    LONGEST_AHEAD,
+    RunGain,
+    Waiting,
+    next_turn,
+)
 
 GAINS = st.builds(RunGain, st.floats(0, 1e6), st.booleans(), st.booleans())
 
@@ -47,4 +55,4 @@ def test_none_starves_while_others_come_again_and_again(gains: list[RunGain], se
 
 
 def test_urgency_is_bounded() -> None:
-    assert RunGain(1e12, drifted=True, asked=True).urgency == ENOUGH + DRIFTED + ASKED
+    assert RunGain(1e12, drifted=True, asked=True).urgency == ENOUGH_LABELS + DRIFT_URGENCY + COMMAND_URGENCY

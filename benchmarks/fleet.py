@@ -82,7 +82,7 @@ def rounds_over_mqtt(devices: int, rounds: int, how: str) -> Row:
 
     def messages(told: RoundAnnouncement, device: str) -> list[tuple[str, bytes]]:
         blob = blobs[int(device[1:]) % DRAWN]
-        update = UpdateHeader(device, told.round, told.id, told.base.hash, 100, 0.5, 1.0, len(blob), "0" * 64)
+        update = UpdateHeader(device, told.round, told.id, told.base.hash, 100, len(blob), "0" * 64)
         return list(update.messages(topics, blob))
 
     with tempfile.TemporaryDirectory(prefix="edged-fleet-") as name, embedded_broker("mosquitto") as broker:
@@ -136,7 +136,7 @@ def stages(devices: int, how: str) -> Row:
         told = coordinator.course.round
         if told is None:
             raise ValueError("no round")
-        line = UpdateHeader("d", 1, told.id, told.base.hash, 100, 0.5, 1.0, 0, "0" * 64)
+        line = UpdateHeader("d", 1, told.id, told.base.hash, 100, 1, "0" * 64)
         bodies = [next(line.messages(topics, blob))[1].partition(b"\n") for blob in blobs]
         heads = [json.loads(head) for head, _, _ in bodies]
         admitting = cpu = 0.0

@@ -28,7 +28,6 @@ JsonObject = Mapping[str, object]
 MALFORMED = "malformed"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 LARGEST = 2**53
-MOST_METRICS = 32
 _HASH = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{32}")
 _KINDS = {str: "a text", int: "a whole number", list: "a list", dict: "an object", bool: "true or false"}
@@ -152,16 +151,6 @@ class JsonFields:
         if value is None or not least <= value <= most:
             raise self.wrong(name, f"a finite number from {least:g} to {most:g}")
         return value
-
-    def numbers(self, name: str) -> dict[str, float]:
-        """A few finite numbers by name; empty where the field is absent."""
-        found = self.values.get(name) or {}
-        if not isinstance(found, dict) or len(found) > MOST_METRICS:
-            raise self.wrong(name, f"an object with at most {MOST_METRICS} numbers")
-        values = {str(key)[:64]: _finite(value) for key, value in found.items()}
-        if None in values.values():
-            raise self.wrong(name, "an object with finite numbers")
-        return {key: value for key, value in values.items() if value is not None}
 
     def wrong(self, name: str, expected: str, reason: str = MALFORMED) -> EdgedError:
         """The refusal of a field, with the begin of what is there."""

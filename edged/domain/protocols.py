@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from edged.domain.commits.commit_group import JoinChanges
     from edged.domain.commits.imported import ImportProgress
     from edged.domain.drift.signals import DriftSignal
-    from edged.domain.federated.messages import Quality
     from edged.domain.labels.held_labels import HeldLabel
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
     from edged.domain.stream.windowing import OpenWindowChanges, OpenWindows
@@ -235,9 +234,6 @@ class RoundData(Protocol):
 
     def rows(self) -> Window:
         """Read the labelled samples to train on."""
-
-    def measure(self, engine: Engine) -> Quality | None:
-        """Evaluate the engine's present weights on the device's holdout; None without one."""
 
     def completed(self, base: Mapping[str, NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
         """Return all parameters of the device's model, with those of a fleet's model in their place."""

@@ -52,9 +52,6 @@ class RoundSection(Section):
     over: float = Field(1.25, ge=1, le=10, description="how many times as many devices are asked")
     quorum: Share = Field(0.6, description="share of `devices` with which it closes at its deadline")
     deadline: Duration = Field(3600.0, gt=0, description="from opening to closing")
-    extensions: int = Field(
-        2, ge=0, le=1000, description="how often a round without a quorum is extended by its deadline"
-    )
     window: Duration = Field(60.0, description="over which devices spread what they send")
     every: Duration = Field(0.0, description="from the end of a round to the next")
     rounds: int | None = Field(

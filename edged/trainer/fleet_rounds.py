@@ -29,7 +29,7 @@ from edged.trainer.task import holdout_rows, quality
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.domain.federated.messages import Quality, RoundAnnouncement, RoundSettings
+    from edged.domain.federated.messages import RoundAnnouncement, RoundSettings
     from edged.domain.federated.round_orders import TrainRound
     from edged.domain.protocols import Engine, RoundData, Throttle
     from edged.domain.stream.sample import Window
@@ -47,10 +47,8 @@ if TYPE_CHECKING:
 class RoundContribution:
     """Contribution of a device to a round: its update, and what training cost.
 
-    `coded` is the difference to the base as it is sent, clipped; `norm` is its L2 norm, `moved` that before
-    it was clipped. `residual` is what coding has left out, for the next round; `samples` were trained on in
-    `steps`. `before` and `after` are the quality of the base and of the trained weights on the device's own
-    holdout; None without a holdout.
+    `coded` is the difference to the base as it is sent, clipped; `norm` is its L2 norm. `residual` is what
+    coding has left out, for the next round; `samples` were trained on in `steps`.
     """
 
     coded: dict[str, Coded]
@@ -58,32 +56,19 @@ class RoundContribution:
     samples: int
     steps: int
     norm: float
-    moved: float
-    before: Quality | None
-    after: Quality | None
 
 
 class LearnerData:
     """Samples and model of this device for rounds, see `RoundData`."""
 
     def __init__(
-        self,
-        task: LearningTask,
-        learner: Learner,
-        samples: SampleLog,
-        sampler: BatchSampler,
-        importer: WeightImporter,
+        self, learner: Learner, samples: SampleLog, sampler: BatchSampler, importer: WeightImporter
     ) -> None:
-        self._task, self._learner, self._samples, self._sampler = task, learner, samples, sampler
-        self._importer = importer
+        self._learner, self._samples, self._sampler, self._importer = learner, samples, sampler, importer
 
     def rows(self) -> Window:
         """Read the newest samples and the remembered ones, each once."""
         return self._sampler.all_rows(self._learner.state)
-
-    def measure(self, engine: Engine) -> Quality | None:
-        """Evaluate the engine's present weights on the device's holdout; None without one."""
-        return quality(engine, holdout_rows(self._samples, self._task), self._task)
 
     def completed(self, base: Weights) -> Weights:
         """Return all parameters of the device's model, with those of a fleet's model in their place.
@@ -144,7 +129,6 @@ class RoundTrainer:
             raise NoDataError("no labelled sample to train a round on", where="sample log")
         engine, start = self._engines.open(), self._data.completed(base)
         engine.set_parameters(start)
-        before = self._data.measure(engine)
         steps = self._fit(engine, rows, config, rng, seconds)
         made = engine.parameters()
         change = difference({name: made[name] for name in self._trainable}, start)
@@ -153,9 +137,7 @@ class RoundTrainer:
         coded = code({name: value for name, value in wanted.items() if value.any()}, coding)
         sent = decode(coded)
         left_out = difference({name: wanted[name] for name in sent}, sent)
-        return RoundContribution(
-            coded, left_out, len(rows), steps, norm(sent), norm(change), before, self._data.measure(engine)
-        )
+        return RoundContribution(coded, left_out, len(rows), steps, norm(sent))
 
     def _fit(
         self, engine: Engine, rows: Window, config: RoundSettings, rng: np.random.Generator, seconds: float
@@ -225,9 +207,6 @@ class FleetUpdateTrainer:
             samples=made.samples,
             steps=made.steps,
             norm=made.norm,
-            moved=made.moved,
-            before=made.before,
-            after=made.after,
             bytes=len(kept.blob),
             seconds=time.monotonic() - started,
         )
@@ -236,20 +215,12 @@ class FleetUpdateTrainer:
         return np.random.default_rng(secrets.randbits(256) if self._seed is None else (self._seed, number))
 
     def _about(self, announced: RoundAnnouncement, made: RoundContribution, upto: int) -> KeptUpdate:
-        loss, metrics = None, {}
-        if made.after is not None:
-            loss, metrics = made.after.loss, {"metric": made.after.metric}
-            if made.before is not None:
-                metrics |= {"loss_before": made.before.loss, "metric_before": made.before.metric}
         return KeptUpdate(
             device=self._device,
             round=announced.round,
             id=announced.id,
             base=announced.base.hash,
             samples=made.samples,
-            norm=made.norm,
-            loss=loss,
-            metrics=metrics,
             consumed=upto,
             masked=announced.config.masks is not None,
         )

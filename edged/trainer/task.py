@@ -69,13 +69,9 @@ class EngineFactory:
     threads: int = 1
     providers: Sequence[str] = CPU
 
-    def open(self, *, anchored: bool = False) -> Engine:
-        """Open an engine with the bundle's initial weights.
-
-        Only the portable engine can be `anchored`: held to a base by `Engine.guide`.
-        """
-        name = "portable" if anchored else self.name
-        return open_engine(name, self.bundle, self.threads, providers=self.providers)
+    def open(self) -> Engine:
+        """Open an engine with the bundle's initial weights."""
+        return open_engine(self.name, self.bundle, self.threads, providers=self.providers)
 
 
 @contextmanager

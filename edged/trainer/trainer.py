@@ -67,7 +67,7 @@ class Trainer:
         self.learner.restore(setup.base)
         sampler = BatchSampler(task, samples, control)
         self._run = TrainingRun(task, self.learner, samples, sampler, exporter, control)
-        data = LearnerData(task, self.learner, samples, sampler, self._importer)
+        data = LearnerData(self.learner, samples, sampler, self._importer)
         rounds = RoundTrainer(task, engines, data, control)
         self._reviewer = LabelReviewer(task, samples, control)
         self._in_fleet = config.fleet is not None

@@ -168,7 +168,7 @@ class Workshop:
 
     def round_data(self) -> LearnerData:
         """What the newest trainee trains on in rounds."""
-        return LearnerData(self.task, self.learner, self.log, self.sampler, self.importer)
+        return LearnerData(self.learner, self.log, self.sampler, self.importer)
 
     def request(self, trigger: str = "labels", **options: Any) -> RunRequest:
         """The next run."""

@@ -83,7 +83,7 @@ def make_state(folder: Path, broker: Mosquitto) -> Path:
     pairing = Pairing(state, SystemClock())
     assert pairing.redeem(pairing.new_code(["read"]))
     pairing.new_code(["read", "label"])
-    of_round = KeptUpdate("rig", 1, "0" * 32, "0" * 64, 100, 1.0, None, {}, 9)
+    of_round = KeptUpdate("rig", 1, "0" * 32, "0" * 64, 100, 9)
     with_fleet = SentUpdates(state, KeptUpdate, ROUNDS)
     with_fleet.add(of_round, b"update", {"residual/w": np.zeros(3, np.float32)})
     of_weights = UpdateDescription(

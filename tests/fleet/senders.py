@@ -51,10 +51,7 @@ def update_of(
 ) -> tuple[UpdateHeader, bytes]:
     """As it is sent."""
     blob = update_encoding.pack(code(change, Coding("int8")))
-    norm = float(np.sqrt(sum(float((v.astype(np.float64) ** 2).sum()) for v in change.values())))
-    return UpdateHeader(
-        device, told.round, told.id, told.base.hash, samples, 0.5, norm, len(blob), "0" * 64
-    ), blob
+    return UpdateHeader(device, told.round, told.id, told.base.hash, samples, len(blob), "0" * 64), blob
 
 
 class Senders:

@@ -18,8 +18,6 @@ from edged.trainer.fleet_rounds import FleetUpdateTrainer, RoundContribution, Ro
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edged.domain.protocols import Engine
-
     Weights = Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
 
 MODEL = {"w": np.ones((2, 3), np.float32)}
@@ -31,9 +29,6 @@ class Ten:
     def rows(self) -> Window:
         ids = np.arange(10)
         return Window(ids, ids, np.zeros((10, 2), np.float32), np.zeros((10, 1), np.float32))
-
-    def measure(self, _engine: Engine) -> None:
-        return None
 
     def completed(self, base: Weights) -> Weights:
         return base
@@ -54,7 +49,7 @@ class Moving(RoundTrainer):
         self.given.append(residual)
         self.drawn.append(int(rng.integers(2**62)))
         more = {"w": residual.get("w", np.zeros((2, 3), np.float32)) + np.float32(1)}
-        return RoundContribution(code(MODEL, Coding("int8")), more, 10, 1, 1.0, 1.0, None, None)
+        return RoundContribution(code(MODEL, Coding("int8")), more, 10, 1, 1.0)
 
 
 def announced_model(folder: Path) -> tuple[RoundAnnouncement, Path]:

@@ -99,11 +99,8 @@ class UpdateSender:
             id=about.id,
             base=about.base,
             samples=1 if about.masked else about.samples,
-            loss=None if about.masked else about.loss,
-            norm=0.0 if about.masked else about.norm,
             bytes=0,
             sha256="",
-            metrics={} if about.masked else about.metrics,
         )
 
 

@@ -231,11 +231,8 @@ class UpdateHeader:
     id: Token
     base: Digest  # fingerprint of the weights to which the update is a difference
     samples: Annotated[int, partial(JsonFields.count, least=1, reason="samples")]  # its weight in the mean
-    loss: Number | None  # on the device's own holdout, after training; None where it has none
-    norm: NotNegative  # L2, of the difference as it is sent
     bytes: AtLeastOne  # of the whole blob, as its hash
     sha256: Digest
-    metrics: Annotated[Mapping[str, float], JsonFields.numbers] = field(default_factory=dict)
     parts: Parts = 1  # how many messages carry it
     part: Count = 0  # which one of them this is, from 0
 

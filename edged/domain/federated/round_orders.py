@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +26,6 @@ class KeptUpdate(Message):
     id: str
     base: str  # fingerprint of the weights to which it is a difference
     samples: int
-    norm: float
-    loss: float | None  # on the device's own holdout; None without one
-    metrics: Mapping[str, float]
     consumed: int  # position in label order up to which samples were there
     masked: bool = False  # whether it leaves the device under masks alone
 
@@ -43,10 +39,7 @@ class RoundResult(Message):
     about: KeptUpdate
     samples: int
     steps: int
-    norm: float
-    moved: float
-    before: Quality | None
-    after: Quality | None
+    norm: float  # L2, of the difference as it is sent
     bytes: int  # size of the kept update
     seconds: float
 

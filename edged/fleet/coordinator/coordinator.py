@@ -449,7 +449,7 @@ class Coordinator:
         awaited = asked - self._states.stopped() - {report.device for report in reports}
         if awaited and now < self.course.until and not at_once:
             return
-        verdict = judge(reports, self.reports.before, len(asked), self._config.gate)
+        verdict = judge(reports, len(asked), self._config.gate)
         log.info(
             "model_judged", round=self.course.number, stage=self.course.stage, accepted=verdict.accepted,
             reason=verdict.reason, dissenters=list(verdict.dissenters[:20]),
@@ -544,6 +544,6 @@ class Coordinator:
             named=None if announced.devices is None else len(announced.devices),
             reports=len(reports),
             taken=sum(report.taken for report in reports),
-            worse=tuple(worse_of(reports, self.reports.before, self._config.gate)[:NAMED]),
+            worse=tuple(worse_of(reports, self._config.gate)[:NAMED]),
             approval=course.phase == "approval",
         )

@@ -22,8 +22,6 @@ class RoundReports:
         self._journal = journal
         self._number = course.number
         self._reports: dict[tuple[str, str], Evaluation] = {}
-        # By device, the loss that it reported for the fleet's model when that was tried.
-        self.before = self._losses(course.number - 1, course.standing.hash)
         self._spool: AppendLog | None = None
         self._open(course.number)
 
@@ -31,8 +29,6 @@ class RoundReports:
         """Continue with the round of `course`."""
         if course.number == self._number:
             return
-        standing = {d: r.model.loss for (d, base), r in self._reports.items() if base == course.standing.hash}
-        self.before = standing or self.before
         self.close()
         self._number = course.number
         self._reports.clear()
@@ -79,11 +75,3 @@ class RoundReports:
         for record in self._spool.records:
             report = Evaluation.read(record.text)
             self._reports[report.device, report.base] = report
-
-    def _losses(self, number: int, digest: str) -> dict[str, float]:
-        if number < 1:
-            return {}
-        spool = self._journal.reports(number)
-        reports = [Evaluation.read(record.text) for record in spool.records]
-        spool.close()
-        return {report.device: report.model.loss for report in reports if report.base == digest}

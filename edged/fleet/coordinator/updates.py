@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ class _Answers:
 class StoredUpdate(SparseMessage):
     """Head of an update that counts: `samples` as far as they count, `factor` by which its row is scaled.
 
-    Vectors under masks have no norm, loss and metrics, but `masked`: the id of the round of their sum.
+    `masked` is the id of the round in whose sum a vector under masks is; None for other updates.
     """
 
     device: str
@@ -57,9 +57,6 @@ class StoredUpdate(SparseMessage):
     samples: int
     factor: float
     sha256: str
-    norm: float | None = None
-    loss: float | None = None
-    metrics: Mapping[str, float] | None = None
     masked: str | None = None
 
 
@@ -67,7 +64,7 @@ class PartialUpdates:
     """Updates of which not all parts have come; the oldest give way when they hold more than `limit` bytes.
 
     >>> from edged.domain.federated.messages import UpdateHeader
-    >>> parts, update = PartialUpdates(100), UpdateHeader("a", 1, "0", "0", 1, None, 1.0, 4, "0", parts=2)
+    >>> parts, update = PartialUpdates(100), UpdateHeader("a", 1, "0", "0", 1, 4, "0", parts=2)
     >>> parts.add(update, b"ab") is None, parts.held
     (True, 2)
     """
@@ -262,9 +259,6 @@ class UpdateAdmission:
             samples=min(update.samples, self._limits.max_samples),
             factor=found.factor * discount(late),
             sha256=update.sha256,
-            norm=found.norm,
-            loss=update.loss,
-            metrics=update.metrics,
         )
         self._keep(stored, found.row.to_bytes())
         self._answers[update.round, update.id].accepted.append(update.device)

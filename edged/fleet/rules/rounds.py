@@ -3,9 +3,9 @@
     waiting -> open -> trial -> (approval) -> trial ... -> done -> waiting
 
 A round is opened when enough devices are ready, and closed when as many updates have come as are wanted, or
-at its deadline if they are a quorum; else it goes on for as long again, with more devices, `extensions`
-times, and is given up then. Its model is tried by a share of the devices after the other, until it is the
-fleet's model, or the one before stays that.
+at its deadline if they are a quorum. Without a quorum it is extended by its deadline, with more devices, up
+to `EXTENSIONS` times, and then given up. Its model is tried by a share of the devices after the other, until
+it is the fleet's model, or the one before stays that.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from edged.fleet.rules.admission import KnownRound
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
     from edged.fleet.config import RoundSection
+
+EXTENSIONS = 2
 
 Phase = Literal["waiting", "open", "trial", "approval", "done"]
 
@@ -99,7 +101,7 @@ def due(
         return "close"
     if now < course.until:
         return None
-    return "extend" if course.extensions < pace.extensions else "abandon"
+    return "extend" if course.extensions < EXTENSIONS else "abandon"
 
 
 def extended(course: FleetState, more: tuple[str, ...], pace: RoundSection, now: float) -> FleetState:

@@ -34,18 +34,15 @@ class StageVerdict:
     dissenters: tuple[str, ...] = ()
 
 
-def judge(
-    reports: Collection[Evaluation], before: Mapping[str, float], asked: int, tolerance: GateSection
-) -> StageVerdict:
+def judge(reports: Collection[Evaluation], asked: int, tolerance: GateSection) -> StageVerdict:
     """Compare a model with the one before it, on the holdouts of the devices that know both.
 
-    `reports` are those on the model, one a device, of which so many were `asked`. `before` has by device the
-    loss that it reported for the model before; what its new report says of that counts more.
+    `reports` are those on the model, one a device, of which so many were `asked`.
     """
     numbers = spread_of(reports)
     if not reports or len(reports) < tolerance.reports * asked:
         return StageVerdict(False, f"{len(reports)} of {asked} devices have reported", numbers)
-    known = {r.device: (r.model.loss, old) for r in reports if (old := _standing(r, before)) is not None}
+    known = {r.device: (r.model.loss, r.standing.loss) for r in reports if r.standing is not None}
     if not known:
         return StageVerdict(True, "no device knows the model before", numbers)
     new, old = np.array(list(known.values()), np.float64).T
@@ -63,11 +60,9 @@ def judge(
     return StageVerdict(accepted, summary if accepted else summary + limits, numbers, against)
 
 
-def worse_of(
-    reports: Collection[Evaluation], before: Mapping[str, float], tolerance: GateSection
-) -> tuple[str, ...]:
-    """The devices that report a worse loss than is allowed for the worst, by name."""
-    return judge(reports, before, 0, tolerance).dissenters
+def worse_of(reports: Collection[Evaluation], tolerance: GateSection) -> tuple[str, ...]:
+    """Return the devices that report a worse loss than is allowed for the worst, by name."""
+    return judge(reports, 0, tolerance).dissenters
 
 
 def borne(reports: int, share: float) -> int:
@@ -103,7 +98,3 @@ def _summary(values: NDArray[np.float64]) -> dict[str, float]:
         "least": float(values.min()),
         "most": float(values.max()),
     }
-
-
-def _standing(report: Evaluation, before: Mapping[str, float]) -> float | None:
-    return before.get(report.device) if report.standing is None else report.standing.loss

@@ -69,7 +69,7 @@ def announced(number: int = 1, token: str = TOKEN, *, evaluate: bool = True) -> 
 
 
 def send(local: LocalTransport, blob: bytes, number: int = 1, token: str = TOKEN) -> None:
-    update = UpdateHeader("press", number, token, DIGEST, 10, None, 1.0, 0, "")
+    update = UpdateHeader("press", number, token, DIGEST, 10, 0, "")
     for topic, payload in update.messages(TOPICS, blob):
         local.publish(topic, payload)
 
@@ -113,7 +113,7 @@ def test_an_update_is_given_out_whole_until_its_receipt(local: LocalTransport, s
 
 def test_half_an_update_is_none(local: LocalTransport) -> None:
     local.hand_in(announced(), b"", MODEL)
-    update = UpdateHeader("press", 1, TOKEN, DIGEST, 10, None, 1.0, 0, "")
+    update = UpdateHeader("press", 1, TOKEN, DIGEST, 10, 0, "")
     first, _ = update.messages(TOPICS, bytes(PART_BYTES + 1))
     local.publish(*first)
     assert local.update(TOKEN) is None

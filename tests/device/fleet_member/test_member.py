@@ -161,9 +161,6 @@ def check_update_survives_a_kill(
     line, blob = came[-1]
     assert (line.device, line.round, line.base, line.parts) == ("rig", 1, base.hash, 1)
     assert line.samples > 400
-    assert line.loss is not None
-    assert line.loss < line.metrics["loss_before"]
-    assert line.metrics["metric"] > line.metrics["metric_before"]
     coordinator.acknowledge(announced, accepted=("someone", "rig"))
     listener.wait(lambda: listener.events("fleet_accepted"))
     assert coordinator.state(ready=False).last_round == 1  # nothing is new since

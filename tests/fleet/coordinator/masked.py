@@ -94,7 +94,7 @@ class MaskedDevices:
         if name not in self.sent:
             self.sent[name] = self._devices[name].masked(self._vector(name, told))
         blob = pack_masked(self.sent[name])
-        line = UpdateHeader(name, told.round, told.id, told.base.hash, 1, None, 0.0, len(blob), "0" * 64)
+        line = UpdateHeader(name, told.round, told.id, told.base.hash, 1, len(blob), "0" * 64)
         for topic, payload in line.messages(TOPICS, blob):
             self._fleet.line.say(topic, payload)
 

@@ -17,7 +17,7 @@ from tests.commands import edged
 from tests.fleet.coordinator.channel import TOPICS, Fleet
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
-ROUND = {"devices": 4, "quorum": 0.5, "deadline": "100s", "window": 0, "over": 1, "extensions": 1}
+ROUND = {"devices": 4, "quorum": 0.5, "deadline": "100s", "window": 0, "over": 1}
 SECTIONS = {"round": ROUND, "choose": {"patience": "1s"}, "gate": {"wait": "50s", "stages": [1.0]}}
 
 
@@ -46,8 +46,9 @@ def order(fleet: Fleet, what: str) -> None:
 
 def test_a_round_without_updates_ends_and_the_next_begins(fleet: Fleet) -> None:
     assert course(fleet) == (1, "open")
-    fleet.wait(101)
-    assert (course(fleet), fleet.coordinator.course.extensions) == ((1, "open"), 1)
+    for extensions in (1, 2):
+        fleet.wait(101)
+        assert (course(fleet), fleet.coordinator.course.extensions) == ((1, "open"), extensions)
     fleet.wait(101)
     assert read_lineage(fleet.config.dir)[0].reason == "too few updates: 0 of 2"
     assert course(fleet) == (2, "open")

@@ -12,7 +12,7 @@ from edged.mqtt.client.message import ReceivedMessage
 
 
 def update(device: str, parts: int, part: int, *, size: int = 100, sha256: str = "0") -> UpdateHeader:
-    return UpdateHeader(device, 1, "0", "0", 1, None, 1.0, size, sha256, parts=parts, part=part)
+    return UpdateHeader(device, 1, "0", "0", 1, size, sha256, parts=parts, part=part)
 
 
 def test_parts_come_in_any_order_and_twice() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def bad_ones(told: RoundAnnouncement) -> list[Bad]:
         ("damaged", good, {"sha256": "0" * 64}),
         ("size", good, {"bytes": 10**9}),
         ("identity", good, {"device": NAMES[5]}),
-        ("malformed", good, {"norm": "large"}),
+        ("malformed", good, {"part": "first"}),
     ]
     made = []
     for number, (reason, blob, changed) in enumerate(found):
@@ -98,7 +98,7 @@ def test_what_is_clipped_counts_with_the_bound(make_broker: MakeBroker, make_sit
     def messages(told: RoundAnnouncement, name: str) -> list[tuple[str, bytes]]:
         change = large if name == "a" else {"w": -0.1 * large["w"]}
         update, blob = update_of(told, name, change, samples[name])
-        return list(replace(update, norm=0.1).messages(devices.topics, blob))
+        return list(update.messages(devices.topics, blob))
 
     devices = site.senders(["a", "b"], messages=messages)
     coordinator = site.start()

@@ -17,14 +17,14 @@ from tests.fleet.coordinator.masked import MaskedDevices
 NAMES = [f"d{n}" for n in range(7)]
 devices = strategies.sampled_from(NAMES)
 CONFIGURATIONS = [
-    {"round": {"devices": wanted, "quorum": quorum, "deadline": "100s", "window": 0, "extensions": more},
+    {"round": {"devices": wanted, "quorum": quorum, "deadline": "100s", "window": 0},
      "choose": {"patience": "1s", "everyone": everyone}, "gate": gate} | rollout
-    for wanted, quorum, more, everyone, gate, rollout in (
-        (4, 0.5, 1, False, {"wait": "50s"}, {}),
-        (20, 0.1, 0, False, {"wait": "50s", "stages": [0.3, 1.0]}, {}),
-        (2, 1.0, 2, True, {"evaluate": False}, {}),
-        (3, 0.4, 0, True, {"wait": "10s", "reports": 1.0}, {}),
-        (3, 0.4, 0, False, {"wait": "10s", "reports": 1.0},
+    for wanted, quorum, everyone, gate, rollout in (
+        (4, 0.5, False, {"wait": "50s"}, {}),
+        (20, 0.1, False, {"wait": "50s", "stages": [0.3, 1.0]}, {}),
+        (2, 1.0, True, {"evaluate": False}, {}),
+        (3, 0.4, True, {"wait": "10s", "reports": 1.0}, {}),
+        (3, 0.4, False, {"wait": "10s", "reports": 1.0},
          {"rollout": {"canaries": {"devices": ["d0", "d9"]}, "device_bytes": "1MiB"}}),
     )
 ]  # fmt: skip

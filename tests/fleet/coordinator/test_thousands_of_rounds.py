@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edged.domain.federated.messages import RoundAnnouncement
 
 NAMES = [f"d{n}" for n in range(20)]
-PACE = {"devices": 10, "deadline": "100s", "window": 0, "extensions": 1}
+PACE = {"devices": 10, "deadline": "100s", "window": 0}
 CALM = {"patience": "1s", "max_age": "1000h"}
 MASKS = {"masks": {"enabled": True, "wait": "20s"}, "choose": CALM | {"everyone": True}}
 CONFIGURATIONS: list[dict[str, Any]] = [
@@ -32,7 +32,7 @@ CONFIGURATIONS: list[dict[str, Any]] = [
     {"round": PACE, "gate": {"evaluate": False}, **MASKS},
     {"round": PACE, "gate": {"wait": "50s"}, **MASKS},
 ]
-LONGEST = 2 * 100 + 3 * 20 + 3 * 50 + 20.0  # seconds that a round may take, with a turn for each step
+LONGEST = 3 * 100 + 3 * 20 + 3 * 50 + 20.0  # seconds that a round may take, with a turn for each step
 
 
 class Life:

@@ -30,7 +30,7 @@ ID, BASE = "a" * 32, "b" * 64
 WEIGHTS = {"w": np.full((6, 4), 0.05, np.float32), "b": np.full(6, 0.05, np.float32)}
 LAYOUT = Layout.of(WEIGHTS)
 SETTINGS = RoundSettings(clip_norm=1.0)
-UPDATE = UpdateHeader("a", 3, ID, BASE, 10, 0.5, 0.2, 1, "0" * 64)
+UPDATE = UpdateHeader("a", 3, ID, BASE, 10, 1, "0" * 64)
 LIMITS = AdmitSection(max_samples=100_000, max_norm=10.0)
 KNOWN = {3: KnownRound(3, ID, BASE, frozenset({"a"})), 2: KnownRound(2, ID, BASE, None)}
 

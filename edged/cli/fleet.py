@@ -172,18 +172,11 @@ def fleet_sim(
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE.json", help="file for the report")
     ] = None,
-    key: Annotated[
-        str | None, Option(help="array that names each row's device; when absent, devices get skewed classes")
-    ] = None,
+    key: Annotated[str, Option(help="array that names each row's device")] = "key",
     unseen: Annotated[int, Option(help="number of keys that take no part, to test the model on")] = 0,
-    devices: Annotated[int, Option(help="number of devices, without --key", min=2)] = 20,
-    alpha: Annotated[
-        float, Option(help="skew of the classes, without --key; smaller is more skewed", min=0.01)
-    ] = 0.5,
     rounds: Annotated[int, Option(help="number of rounds", min=1)] = 20,
     epochs: Annotated[int, Option(help="epochs of each device in a round", min=1)] = 5,
     learning_rate: Annotated[float, Option(help="of stochastic gradient descent", min=1e-6)] = 0.1,
-    batch_size: Annotated[int, Option(help="rows of a step", min=1)] = 32,
     hidden: Annotated[int, Option(help="units of the hidden layer", min=1)] = 256,
     clip_norm: Annotated[float, Option(help="maximum L2 norm of an update", min=1e-6)] = 1.0,
     reduce: Annotated[str, Option(help="mean, trimmed_mean or median")] = "mean",
@@ -201,8 +194,7 @@ def fleet_sim(
     if out is not None:
         check_file(out, force=force)
     plan = SimulationPlan(
-        data, key, devices, alpha, unseen, rounds, epochs, learning_rate, batch_size, clip_norm, reduce, trim,
-        hidden, masks, seed,
-    )  # fmt: skip
+        data, key, unseen, rounds, epochs, learning_rate, clip_norm, reduce, trim, hidden, masks, seed
+    )
     report = run(plan, out)
     print_json(report.to_json()) if as_json else sys.stdout.write("\n".join(lines_of(report)) + "\n")

@@ -14,7 +14,6 @@ from edged.config import Config, FleetConfig
 from edged.device.admin.stopped_device import model_reader
 from edged.device.events import Events
 from edged.device.fleet_member.round_executor import RoundExecutor
-from edged.device.fleet_member.transports import MqttTransport
 from edged.device.learning.trainer_client import NothingNewError, TrainerClient
 from edged.device.pipeline import Host, Pipeline
 from edged.device.startup.bootstrap import open_samples
@@ -24,7 +23,6 @@ from edged.domain.judging.outputs import answers, errors
 from edged.domain.stream.sample import Batch
 from edged.domain.training.message import Message
 from edged.domain.training.trainer_messages import Setup
-from edged.domain.training.training_run import RunOptions
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.description import Description, base_model
 from edged.errors import ConfigError, NoDataError
@@ -40,12 +38,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.events import Event
-    from edged.domain.federated.messages import FleetTopics, RoundAnnouncement
-    from edged.domain.federated.round_orders import FleetModelResult
+    from edged.domain.federated.messages import RoundAnnouncement
+    from edged.domain.federated.round_orders import FleetModelResult, RoundResult
     from edged.domain.protocols import Model
     from edged.domain.stream.schema import Schema
     from edged.domain.training.trainer_messages import TrainingOrder
-    from edged.mqtt.client.session import Session
     from edged.storage.models.bundles import Bundle
 
     Weights = Mapping[str, NDArray[np.float32]]
@@ -74,30 +71,6 @@ def by_key(keys: Sequence[str]) -> dict[str, Index]:
             f"key {poor[0]} has {len(found[poor[0]])} rows, at least {LEAST} are needed", where="--key"
         )
     return found
-
-
-def dirichlet(y: Index, devices: int, alpha: float, seed: int) -> dict[str, Index]:
-    """Return devices with skewed classes: of each they get shares drawn from a Dirichlet distribution.
-
-    With a small `alpha` most devices hold few classes (Hsu, Qi and Brown, "Measuring the effects of
-    non-identical data distribution", 2019). Raises ConfigError when the rows are too few for the devices.
-    """
-    if len(y) < 2 * LEAST * devices:
-        raise ConfigError(
-            f"{len(y)} rows are too few for {devices} devices", where="--devices", remedy="fewer devices"
-        )
-    rng = np.random.default_rng(seed)
-    for _ in range(200):
-        parts: list[list[Index]] = [[] for _ in range(devices)]
-        for kind in np.unique(y):
-            rows = np.flatnonzero(y == kind)
-            cuts = (np.cumsum(rng.dirichlet(np.full(devices, alpha)))[:-1] * len(rows)).astype(np.int64)
-            for part, piece in zip(parts, np.split(rows, cuts), strict=True):
-                part.append(piece)
-        made = [np.sort(np.concatenate(part)) for part in parts]
-        if min(map(len, made)) >= LEAST:
-            return {f"d{number:03}": rows for number, rows in enumerate(made)}
-    raise ConfigError("some device always has too few rows", where="--alpha", remedy="a larger alpha")
 
 
 def own_and_kept(rows: Index) -> tuple[Index, Index]:
@@ -218,7 +191,7 @@ class PooledHost:
 
 
 class VirtualDevice(RoundExecutor):
-    """A simulated device; between rounds it learns from its own rows, as devices do.
+    """A simulated device, whose own training rests.
 
     `folder` is its state directory, `rows` `(n,)` are its rows of the recording.
 
@@ -256,10 +229,16 @@ class VirtualDevice(RoundExecutor):
         """Return all labelled samples: a recording brings no new ones between rounds."""
         return super().new_samples(0)
 
+    def train(self, announced: RoundAnnouncement, model: Path) -> RoundResult:
+        """Train in the round, and note the size of the update."""
+        result = super().train(announced, model)
+        self.sent[announced.round] = result.bytes
+        return result
+
     def evaluate(
         self, announced: RoundAnnouncement, model: Path, standing: tuple[str, Path] | None
     ) -> FleetModelResult:
-        """Try the fleet's model as a device does, note its accuracy, and train the own model further."""
+        """Try the fleet's model as a device does, and note its accuracy and that of the model then served."""
         result = super().evaluate(announced, model, standing)
         weights = fleet_model(model, announced.base.hash, LARGEST_MODEL)
         shared = self._recording.model(weights, self.folder / "asked.onnx")
@@ -267,31 +246,8 @@ class VirtualDevice(RoundExecutor):
         self.found[announced.base.hash] = (
             self._recording.accuracy(shared, self._kept), self._recording.accuracy(served, self._kept)
         )  # fmt: skip
-        rate = announced.config.learning_rate
-        trained = self._scheduler.train(
-            "command", RunOptions(epochs=announced.config.epochs, learning_rate=rate)
-        )
-        if trained is not None:
-            _, now_served = self._pipeline.rollout.consider(trained.to_candidate())
-            if now_served is not None:
-                self._pipeline.record_champion(now_served.version)
         return result
 
     def close(self) -> None:
         """Close its trainer, registry and sample log."""
         self._stack.close()
-
-
-class CountingTransport(MqttTransport):
-    """A device's connection that counts the bytes of its updates, by round."""
-
-    def __init__(self, session: Session, topics: FleetTopics, sent: dict[int, int]) -> None:
-        super().__init__(session)
-        self._up, self._sent = f"{topics.base}/up/", sent
-
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish a message at QoS 1; return whether the session accepted it."""
-        if topic.startswith(self._up):
-            number = int(topic.removeprefix(self._up).split("/")[0])
-            self._sent[number] = self._sent.get(number, 0) + len(payload)
-        return super().publish(topic, payload, retain=retain)

@@ -27,6 +27,7 @@ from edged import logs
 from edged.clock import SystemClock
 from edged.config import MqttConfig
 from edged.device.fleet_member.member import Member
+from edged.device.fleet_member.transports import MqttTransport
 from edged.domain.federated.messages import FleetTopics
 from edged.domain.messages.encoding import json_ready
 from edged.domain.stream.schema import Schema
@@ -37,12 +38,10 @@ from edged.fleet.coordinator.coordinator import Coordinator
 from edged.fleet.coordinator.journal import read_lineage
 from edged.fleet.simulation.devices import (
     FLEET,
-    CountingTransport,
     PooledHost,
     Recording,
     VirtualDevice,
     by_key,
-    dirichlet,
 )
 from edged.mqtt.client.session import Session
 from edged.storage.files.atomic import scratch
@@ -63,14 +62,11 @@ class SimulationPlan:
     """Settings of a simulation: how the rows are divided, how devices train, how their updates become one."""
 
     data: Path  # a recording with classes
-    key: str | None = None  # its array that names each row's device; None: skewed over `devices` by `alpha`
-    devices: int = 20
-    alpha: float = 0.5
+    key: str = "key"  # its array that names each row's device
     unseen: int = 0  # keys that take no part: the fleet's model is tested on their rows
     rounds: int = 20
     epochs: int = 5
     learning_rate: float = 0.1
-    batch_size: int = 32
     clip_norm: float = TrainSection().clip_norm
     reduce: str = "mean"
     trim: float = 0.1
@@ -158,7 +154,7 @@ def _divided(plan: SimulationPlan, folder: Path) -> tuple[Recording, dict[str, I
     from edged.bundles.graph.templates import mlp
     from edged.bundles.source.standardise import Statistics
 
-    recorded = read_stream(plan.data, key=plan.key or "key")
+    recorded = read_stream(plan.data, key=plan.key)
     y = recorded.y
     if y is None or y.ndim != 1 or not (np.isfinite(y).all() and (y == np.rint(y)).all() and y.min() >= 0):
         raise ConfigError("a fleet is simulated on classes: one label for each row", where=str(plan.data))
@@ -170,8 +166,6 @@ def _divided(plan: SimulationPlan, folder: Path) -> tuple[Recording, dict[str, I
     )  # fmt: skip
     schema = Schema((), width, "classify", tuple(map(str, range(count))))
     recording = Recording(bundle, schema, recorded.x, classes)
-    if plan.key is None:
-        return recording, dirichlet(classes, plan.devices, plan.alpha, plan.seed), np.empty(0, np.int64)
     if recorded.key is None:
         raise ConfigError(f"has no array {plan.key}", where=str(plan.data), remedy="name another with --key")
     found = by_key(recorded.key)
@@ -213,8 +207,7 @@ def _configuration(
         },
         "choose": {"everyone": True},
         "train": {
-            "epochs": plan.epochs, "learning_rate": plan.learning_rate, "batch_size": plan.batch_size,
-            "clip_norm": plan.clip_norm,
+            "epochs": plan.epochs, "learning_rate": plan.learning_rate, "clip_norm": plan.clip_norm,
         },
         "admit": {"max_norm": 20.0},
         "reduce": {"how": plan.reduce, "trim": plan.trim},
@@ -241,7 +234,7 @@ def _members(devices: Sequence[VirtualDevice], broker: EmbeddedBroker) -> Iterat
             session = Session(mqtt, client_id=f"edged-sim-{device.name}", clean=True)
             member = Member(
                 device.name, device.fleet, topics=topics,
-                transport=CountingTransport(session, topics, device.sent), work=device,
+                transport=MqttTransport(session), work=device,
                 host=PooledHost(pool), state=device.folder, clock=SystemClock(),
             )  # fmt: skip
             member.start()

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from edged.cli.fleet import fleet_sim
+from edged.errors import ConfigError
 from edged.fleet.config import TrainSection
+from edged.fleet.simulation.devices import by_key, own_and_kept
 from edged.fleet.simulation.simulation import SimulationPlan
 from tests.commands import edged
 
@@ -67,3 +69,22 @@ def test_updates_are_clipped_as_those_of_a_real_fleet(recording: Path) -> None:
 )
 def test_what_cannot_be_simulated_is_one_line(recording: Path, arguments: list[str], told: str) -> None:
     assert told in edged("fleet", "sim", recording, *arguments).problem
+
+
+def test_each_row_belongs_to_one_device() -> None:
+    rows = np.concatenate(list(by_key(["a", "b", "c"] * 100).values()))
+    assert sorted(rows.tolist()) == list(range(300))
+    assert by_key(["a", "b", "c"] * 100)["b"][:3].tolist() == [1, 4, 7]
+
+
+def test_what_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(ConfigError, match="key b has 3 rows"):
+        by_key(["a"] * 50 + ["b"] * 3)
+
+
+def test_own_rows_and_kept_ones_are_different_and_alternate() -> None:
+    rows = np.arange(1000, 1403)
+    own, kept = parts = own_and_kept(rows)
+    assert sorted(np.concatenate(parts).tolist()) == rows.tolist()
+    assert len(own) > 3 * len(kept)
+    assert all(part.min() < 1040 and part.max() > 1360 for part in parts)

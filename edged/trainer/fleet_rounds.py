@@ -24,7 +24,6 @@ from edged.mqtt import update_encoding
 from edged.mqtt.update_encoding import fleet_model
 from edged.storage.models.sent_updates import RESIDUAL, ROUNDS, SentUpdates
 from edged.trainer.steps import InterruptedRunError
-from edged.trainer.task import holdout_rows, quality
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,8 +16,7 @@ from edged.engines.portable.engine import PortableEngine
 from edged.errors import NoDataError, RefusedError
 from edged.fleet.simulation.devices import Unthrottled
 from edged.trainer.fleet_rounds import RoundContribution, RoundTrainer, norm
-from edged.trainer.quality import in_place, quality
-from edged.trainer.task import EngineFactory
+from edged.trainer.task import EngineFactory, in_place, quality
 from tests.device.learning_rig import Workshop, task
 from tests.installed import KINDS
 

@@ -186,7 +186,9 @@ def check_refusals(listener: Listener, coordinator: Coordinator, bundle: str) ->
     """A model that is not what was announced, and one of another network."""
     other = coordinator.model({"w": np.zeros(3, np.float32)})
     coordinator.announce(2, other, bundle, CONFIG, state="done")
-    listener.wait(lambda: any("parameter w: this device" in e["reason"] for e in listener.events("fleet_failed")), 60)
+    listener.wait(
+        lambda: any("parameter w: this device" in e["reason"] for e in listener.events("fleet_failed")), 60
+    )
     false = BaseModelInfo("0" * 64, other.bytes, other.parts)
     coordinator.publish(coordinator.topics.model(false.hash, 0), b"x" * false.bytes, retain=True)
     coordinator.announce(3, false, bundle, CONFIG, state="done")

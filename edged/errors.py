@@ -92,8 +92,8 @@ class StorageError(EdgedError):
     """Something could not be written, read back or verified."""
 
 
-class NewerStateError(StorageError):
-    """A newer edged wrote this, in a form that this one does not know: trying again changes nothing."""
+class FormatError(StorageError):
+    """Another edged wrote this, in a format that this one does not read: trying again changes nothing."""
 
     exit_code = 3
 

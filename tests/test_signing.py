@@ -16,7 +16,6 @@ import pytest
 from edged.clock import SystemClock
 from edged.config.loader import load
 from edged.device.commands.dispatcher import command_authority
-from edged.domain.commands.signatures import with_signature
 from edged.domain.messages.requests import REQUESTS
 from edged.errors import ConfigError, RefusedError
 from edged.signing import SEALED, Keys, Sealer, Unsealer, new_pair, sign, sign_command
@@ -286,13 +285,6 @@ def test_a_signature_counts_below_its_root_alone(device: Device, make: Callable[
         with pytest.raises(RefusedError, match="does not fit: of another key, root"):
             device.checker(root=root)(payload)
     device.checker(root="plant/b")(payload)
-
-
-def test_a_signature_of_the_earlier_form_is_refused_with_what_to_do(device: Device) -> None:
-    payload = f'{{"ts":{time.time()},"transaction":"t","signature":""}}'.encode()
-    earlier = b"edged-command-1\npress-7\nwipe\n" + payload
-    with pytest.raises(RefusedError, match=r"edged-command-1, which names no root \(sign it with the `edged"):
-        device.check(with_signature(payload, sign(earlier, device.folder / "a")))
 
 
 def test_signatures_that_nobody_could_make_are_an_error_of_the_configuration(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ from edged.storage.journal import journal
 from edged.storage.outbox import tables as outbox
 from edged.storage.samples import tables as samples
 for name, tables in (("samples", samples), ("state", journal), ("outbox", outbox)):
-    print(f"{name}.db={len(tables.MIGRATIONS)}")
+    print(f"{name}.db={tables.FORMAT}")
 """
 
 

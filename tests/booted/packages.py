@@ -17,8 +17,24 @@ PYTHON = "3.11"  # of the Debian that is booted
 NEWER = "99.0.0"
 SOURCES = ("edged", "pyproject.toml", "README.md", "LICENSE")
 TABLES = "edged/storage/samples/tables.py"
-# One more step of the schema: a database that has made it can never be read by this version again.
-MIGRATION = '\nMIGRATIONS = (*MIGRATIONS, ("CREATE TABLE of_a_newer_edged (n INTEGER)",))\n'
+# The newer version brings databases of this one into its own format, which this one does not read.
+MIGRATION = """
+FORMAT = 2
+
+
+def _brought_up_to_date(check):
+    def checked(db, path, *args):
+        if db.execute("PRAGMA user_version").fetchone()[0] == 1:
+            db.executescript(f"PRAGMA user_version = 2; PRAGMA application_id = {0x65640002}")
+        check(db, path, *args)
+
+    return checked
+
+
+from edged.storage.files import database
+
+database.create_tables = _brought_up_to_date(database.create_tables)
+"""
 
 
 def packages(wheel: Path, folder: Path) -> tuple[Path, Path]:

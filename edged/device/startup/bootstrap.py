@@ -160,8 +160,7 @@ def _ordered(file: Path) -> dict[str, Any]:
         order = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    # The first versions noted the layers alone.
-    return order if isinstance(order, dict) else {"hidden": order}
+    return order if isinstance(order, dict) else {}
 
 
 def standard_network(config: Config) -> NetworkKind:

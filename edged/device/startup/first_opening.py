@@ -22,7 +22,6 @@ from edged.logs import get_logger
 from edged.signing import key_id
 from edged.storage.files.atomic import make_directory
 from edged.storage.models.bundles import DESCRIPTION, FileEntry
-from edged.storage.models.registry import present_reign
 
 if TYPE_CHECKING:
     from edged.clock import Clock
@@ -55,7 +54,7 @@ class FirstOpenings:
     def open_configured(self) -> None:
         """Open the configured bundle, unless that was done before.
 
-        A state directory of an earlier version has done it. Raises EdgedError when it is not usable.
+        Raises EdgedError when it is not usable.
         """
         self.trust.repair()
         path = self._config.model.bundle
@@ -70,13 +69,9 @@ class FirstOpenings:
         least, version = self._least("configured"), self.trust.opened(sha256)
         if version is not None and (version >= least or not self._config.model.keys):
             return
-        known = self.trust.new and present_reign(self._config.storage.dir) is not None
         same = (sha256, least, repr(self._config.stream.to_schema().fixed()))
-        if known:
-            opened = Opened()
-        else:
-            opened = self._shared.get(same) or self._open("configured", [path], least=least)
-            self._shared[same] = opened
+        opened = self._shared.get(same) or self._open("configured", [path], least=least)
+        self._shared[same] = opened
         self.trust.record_opened(sha256, opened.version, opened.signer)
 
     def open_model(self, chunks: Sequence[Path], bundle: Path) -> None:

@@ -46,11 +46,6 @@ def message(root: str, device: str, command: str, payload: bytes) -> bytes:
     return b"\n".join((HEADER, root.encode(), device.encode(), command.encode(), payload))
 
 
-def earlier_message(device: str, command: str, payload: bytes) -> bytes:
-    """What was signed up to release 0.1: it counted for a device of this name under every root."""
-    return b"\n".join((b"edged-command-1", device.encode(), command.encode(), payload))
-
-
 def with_signature(payload: bytes, signature: bytes) -> bytes:
     """The payload with its signature in the empty field, which is the last one where there are several."""
     head, _, tail = payload.rpartition(EMPTY)
@@ -239,13 +234,6 @@ class Authority:
         signer = self._signer(command, signature, payload)
         if signer is not None:
             return signer
-        keys = self._policy.trusted(command)
-        if keys is not None and keys.signer(earlier_message(self._device, command, parts[0]), parts[1]):
-            raise RefusedError(
-                "the signature has the form edged-command-1, which names no root",
-                where=command,
-                remedy="sign it with the `edged ctl --sign` or deploy/sign-command.sh of this release",
-            )
         raise RefusedError(
             "the signature does not fit: of another key, root, device or command, or something was changed",
             where=command,

@@ -272,8 +272,6 @@ class PredictionSets:
         """
         try:
             coverage, misses = float(state["coverage"]), np.asarray(state["misses"], np.float64)
-            if misses.ndim == 1:  # 1.0.0rc1 had one number for each target
-                misses = misses[:, None] * np.eye(1, PARTS + 1)
             trust = np.asarray(state["trust"], np.float64)
             newest = None if state["newest"] is None else np.asarray(state["newest"], np.float32)
         except (LookupError, TypeError, ValueError) as problem:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from edged.domain.bundle_contents import FileEntry
 from edged.domain.training.message import Message
-from edged.errors import CorruptError, RefusedError, StorageError, TrainingError
+from edged.errors import CorruptError, RefusedError, TrainingError
 from edged.storage.files.atomic import disk_errors
 from edged.storage.files.checksummed_json import seal, unseal
 from edged.storage.models.zip_archive import ArchiveMember, ArchiveReader, ArchiveWriter, blocks_of
@@ -41,16 +41,14 @@ class Entry:
 class BackupManifest(Message):
     """What the manifest of a backup says beside its files.
 
-    `edged` is the version that made it, `device` the id of the device, `created` in Unix seconds. `schemas`
-    has the version of each database, `champion` that of the model that served, None where none did, and
-    `samples` the number of samples.
+    `edged` is the version that made it, `device` the id of the device, `created` in Unix seconds. `champion`
+    is the version of the model that served, None where none did, and `samples` the number of samples.
     """
 
     edged: str
     device: str
     created: float
     format: int
-    schemas: Mapping[str, int]
     champion: int | None
     samples: int
 
@@ -110,13 +108,6 @@ class Archive:
 
     def __init__(self, source: BinaryIO, where: str) -> None:
         self._where = where
-        if source.read(len(MANIFEST) + 1) == MANIFEST.encode() + b"\0":
-            raise StorageError(
-                "a tar archive: earlier versions made such backups",
-                where=where,
-                remedy="restore it with the version that made it",
-            )
-        source.seek(0)
         self._archive = ArchiveReader(source, f"backup of edged in {where}", "use another one", _plain)
         first = self._archive.next()
         if first is None or first.name != MANIFEST or first.size > LONGEST_MANIFEST:

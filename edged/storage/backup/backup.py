@@ -23,18 +23,19 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from edged import __version__
 from edged.domain.training.message import Message
-from edged.errors import CorruptError, RefusedError, StorageError
+from edged.errors import CorruptError, FormatError, RefusedError, StorageError
 from edged.storage.backup import archive
 from edged.storage.backup.archive import BackupManifest
 from edged.storage.backup.restore import RESTORED, RESTORING, finish, state_files
 from edged.storage.files import atomic
 from edged.storage.files.damaged_database import damage
-from edged.storage.files.database import connect, migrate, schema_version, transaction, translated
+from edged.storage.files.database import connect, require_format, translated
+from edged.storage.journal import journal
 from edged.storage.journal.journal import DATABASE as REGISTRY
-from edged.storage.journal.journal import MIGRATIONS as REGISTRY_STEPS
+from edged.storage.journal.journal import Journal
 from edged.storage.models.registry import MODELS, POINTER, present_reign
 from edged.storage.outbox import queue, tables
-from edged.storage.samples.tables import MIGRATIONS as SAMPLE_STEPS
+from edged.storage.samples.tables import FORMAT as SAMPLES_FORMAT
 
 if TYPE_CHECKING:
     from edged.domain.json_fields import JsonObject
@@ -44,9 +45,8 @@ HEADER = b"edged-backup-1\n"
 SAMPLES = "samples.db"
 FOLDERS = (MODELS, "checkpoints", "updates", "bundles", "bundle")
 FILES = ("engine-choice.json", "config.set.json", "bundle.hidden.json")
-SCHEMAS = {
-    REGISTRY: len(REGISTRY_STEPS), queue.DATABASE: len(tables.MIGRATIONS), SAMPLES: len(SAMPLE_STEPS),
-}  # fmt: skip
+DATABASES = {REGISTRY: journal.FORMAT, queue.DATABASE: tables.FORMAT, SAMPLES: SAMPLES_FORMAT}
+"""The databases of a state, the samples last, with their formats."""
 BOOTS_AHEAD = 1000
 """Starts that the device may have had after the backup: `boot` and `seq` name a message once and no more."""
 
@@ -79,8 +79,8 @@ class RestoreReport(Message):
     signed: bool
 
     def to_json(self) -> JsonObject:
-        """Return all on one level, without format and schemas, in the order of the manifest."""
-        about = sorted(self.about.without("format", "schemas").items())
+        """Return all on one level, without the format, in the order of the manifest."""
+        about = sorted(self.about.without("format").items())
         return {"state": str(self.state), **dict(about), "signed": self.signed}
 
 
@@ -108,9 +108,10 @@ def back_up(
             picture.mkdir(mode=0o700)
             _copy_state(state, picture)
             files = {archive.entry_of(name, picture / name): picture / name for name in _names(picture)}
-            schemas, reign, samples = _schemas(picture), present_reign(picture), _samples(picture)
+            _check_formats(picture)
+            reign, samples = present_reign(picture), _samples(picture)
             champion = None if reign is None else reign.version
-            about = BackupManifest(__version__, device, created, FORMAT, schemas, champion, samples)
+            about = BackupManifest(__version__, device, created, FORMAT, champion, samples)
         with atomic.disk_errors("writing the backup", out):
             signer = None if sign is None else lambda manifest: sign(HEADER + manifest)
             with open(unfinished, "xb", opener=_for_us_alone) as target:
@@ -145,7 +146,7 @@ def _copy_state(state: Path, picture: Path) -> None:
     for name in FILES:
         if (state / name).is_file():
             _link(state / name, picture / name)
-    for name in SCHEMAS:
+    for name in DATABASES:
         if (state / name).exists():
             _copy_database(state / name, picture / name)
 
@@ -203,14 +204,12 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
-def _schemas(picture: Path) -> dict[str, int]:
-    """The schema of each database; StorageError where one is of a newer edged."""
-    found = {}
-    for name, known in SCHEMAS.items():
-        if (path := picture / name).exists():
+def _check_formats(folder: Path) -> None:
+    """Raise FormatError where a database has another format than this edged reads."""
+    for name, number in DATABASES.items():
+        if (path := folder / name).exists():
             with closing(connect(path, readonly=True)) as db:
-                found[name] = schema_version(db, path, known)
-    return found
+                require_format(db, path, number)
 
 
 def _samples(picture: Path) -> int:
@@ -244,8 +243,8 @@ def restore(
 
     Raises RefusedError when there is a state already, or the signature does not count, or the archive holds
     what none does; CorruptError when a single byte of it is not as it was written: nothing has changed then;
-    StorageError when it is of a newer edged, the state that is to go is partly another user's, or the disk
-    refuses.
+    FormatError when another edged made it; StorageError when the state that is to go is partly another
+    user's, or the disk refuses.
     """
     atomic.make_directory(state)
     finish(state)
@@ -259,7 +258,7 @@ def restore(
     unpacked = state / RESTORING
     try:
         about, signed = _unpack(source, unpacked, trusted)
-        _schemas(unpacked)
+        _check_formats(unpacked)
         if present_reign(unpacked) is None and about.champion is not None:
             raise CorruptError("the model that served is not in the backup", where=str(source.name))
         check(unpacked)
@@ -307,14 +306,14 @@ def _unpack(
                 remedy="name its public key with --key, or leave --key out",
             )
         if packed.format != FORMAT:
-            raise StorageError(
-                f"a backup of format {packed.format!r}, this edged knows {FORMAT}",
+            raise FormatError(
+                f"the backup has format {packed.format!r}, this edged reads format {FORMAT}",
                 where=str(source.name),
-                remedy="install the edged that made it, or a newer one",
+                remedy="install the edged that made it",
             )
         about = packed.about()
         for entry in packed.entries:
-            if entry.name.split("/")[0] not in {*FOLDERS, *FILES, *SCHEMAS}:
+            if entry.name.split("/")[0] not in {*FOLDERS, *FILES, *DATABASES}:
                 raise RefusedError("no backup holds this", where=repr(entry.name[:120]))
         with atomic.disk_errors("unpacking", folder):
             folder.mkdir()
@@ -332,19 +331,10 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
 
 def _go_on_behind(unpacked: Path) -> None:
     """Count starts on behind all that the device may have had since the backup; no database stays open."""
-    path = unpacked / REGISTRY
-    if not path.exists():
+    if not (unpacked / REGISTRY).exists():
         raise CorruptError("the backup holds no registry", where=REGISTRY)
-    for name in SCHEMAS:
+    for name in DATABASES:
         if (unpacked / name).exists():
             connect(unpacked / name).close()  # what was only read keeps an empty log beside it
-    with closing(connect(path)) as db:
-        if schema_version(db, path, len(REGISTRY_STEPS)) == 0:
-            raise CorruptError("the backup holds no registry", where=REGISTRY)
-        migrate(db, path, REGISTRY_STEPS)
-        with transaction(db, path):
-            db.execute(
-                "UPDATE meta SET value = CAST(value AS INTEGER) + ?, checksum = NULL"
-                " WHERE name = 'counter.boot'",
-                (BOOTS_AHEAD,),
-            )
+    with Journal.open(unpacked) as registry:
+        registry.skip_boots(BOOTS_AHEAD)

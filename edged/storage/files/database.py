@@ -13,18 +13,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from edged.errors import CorruptError, NewerStateError, StorageError
+from edged.errors import CorruptError, FormatError, StorageError
 from edged.storage.files.atomic import DISK, fsync_directory, make_directory
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
-Migrations = tuple[tuple[str, ...], ...]
 
 PAGE_SIZE = 4096
 _BUSY_SECONDS = 10.0
 CACHE_KIB = 512  # of pages that a connection keeps; half of it where it only reads
 WAL_BYTES = 4 * 1024**2
 
-_APPLICATION = 0x65640000  # "ed"; the version of the schema is added
+_APPLICATION = 0x65640000  # "ed"; the number of the format is added
 _DAMAGE = (
     *("malformed", "not a database", "unsupported file format"),
     *("no such table", "no such column", "duplicate column name"),
@@ -70,7 +69,7 @@ def connect(
         db.text_factory = _text
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
-            _start_small(db, cache_kib // 2 if readonly else cache_kib)
+            db.execute(f"PRAGMA cache_size = -{cache_kib // 2 if readonly else cache_kib}")
             _configure(db, readonly, synchronous if DISK.durable else "OFF", wal_bytes)
             unless_opened.pop_all()
     if not readonly:
@@ -97,71 +96,50 @@ def _configure(db: sqlite3.Connection, readonly: bool, synchronous: Synchronous,
     db.execute(f"PRAGMA journal_size_limit = {wal_bytes}")
 
 
-def _start_small(db: sqlite3.Connection, cache_kib: int) -> None:
-    """Let pages stay in memory up to `cache_kib` KiB, and take memory for each when it is read.
+def create_tables(db: sqlite3.Connection, path: Path, tables: Sequence[str], number: int) -> None:
+    """Create the tables of a new database in format `number`, in one transaction, or check that it has it.
 
-    With the first page SQLite takes memory for 20, unless not even three may stay.
+    Raises FormatError when it has another one.
     """
-    db.execute("PRAGMA cache_size = 2")
-    db.execute("PRAGMA shrink_memory")
-    db.execute("PRAGMA user_version").fetchone()  # reads a page
-    db.execute(f"PRAGMA cache_size = -{cache_kib}")
+    if not _has_format(db, path, number):
+        header = [f"PRAGMA user_version = {number}", f"PRAGMA application_id = {_APPLICATION + number}"]
+        with translated(path):
+            try:
+                # `execute` would keep each statement in memory for its next use.
+                db.executescript(";\n".join(["BEGIN IMMEDIATE", *tables, *header, "COMMIT"]))
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
 
 
-def migrate(db: sqlite3.Connection, path: Path, steps: Migrations) -> None:
-    """Bring the schema up to the newest version, each step in one transaction.
+def require_format(db: sqlite3.Connection, path: Path, number: int) -> None:
+    """Check for a reader, which changes nothing, that the database has format `number`.
 
-    `steps[i]` holds the statements that lead from version `i` to `i + 1`; the version is kept in
-    SQLite's `user_version`.
-
-    Raises NewerStateError when the file was written by a newer edged.
+    Raises FormatError when it has another one; StorageError when it has no tables yet.
     """
-    for number in range(schema_version(db, path, len(steps)), len(steps)):
-        _run(db, path, [*steps[number], *_version_is(number + 1)])
-    if db.execute("PRAGMA application_id").fetchone()[0] == 0 and steps:
-        _run(db, path, _version_is(len(steps)))  # an earlier edged wrote it once
+    if not _has_format(db, path, number):
+        raise StorageError("the database is not set up yet", where=str(path),
+                           remedy="start `edged run` once")  # fmt: skip
 
 
-def _version_is(version: int) -> list[str]:
-    return [f"PRAGMA user_version = {version}", f"PRAGMA application_id = {_APPLICATION + version}"]
-
-
-def _run(db: sqlite3.Connection, path: Path, statements: Sequence[str]) -> None:
-    """Statements in one transaction; `execute` would keep each of them in memory for its next use."""
+def _has_format(db: sqlite3.Connection, path: Path, number: int) -> bool:
+    """Check the header, which has the format twice; False for a database without tables."""
     with translated(path):
-        try:
-            db.executescript(";\n".join(["BEGIN IMMEDIATE", *statements, "COMMIT"]))
-        finally:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-
-
-def schema_version(db: sqlite3.Connection, path: Path, known: int) -> int:
-    """The schema version of the file; NewerStateError when it is above `known`.
-
-    The header has it twice: CorruptError where the two differ, for then neither can be believed.
-    """
-    with translated(path):
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        found = int(db.execute("PRAGMA user_version").fetchone()[0])
         again = int(db.execute("PRAGMA application_id").fetchone()[0])
-    if again not in (0, _APPLICATION + version) or version < 0:
-        raise CorruptError("the database is damaged: its header names no version", where=str(path))
-    if version > known:
-        raise NewerStateError(f"written by a newer edged (schema {version}, this one knows {known})",
-                              where=str(path), remedy="install the newer version again")  # fmt: skip
-    return version
-
-
-def require_version(db: sqlite3.Connection, path: Path, known: int) -> None:
-    """For readers, who change nothing: StorageError unless the schema is exactly `known`."""
-    if schema_version(db, path, known) < known:
-        raise StorageError("the database is not set up yet or is of an older edged", where=str(path),
-                           remedy="start `edged run` once: it brings it up to date")  # fmt: skip
+    if found == again == 0:
+        return False
+    if again != _APPLICATION + found:
+        raise CorruptError("the database is damaged: its header names no format", where=str(path))
+    if found != number:
+        raise FormatError(f"the database has format {found}, this edged reads format {number}",
+                          where=str(path), remedy="install the edged that wrote it")  # fmt: skip
+    return True
 
 
 def shrink(db: sqlite3.Connection) -> None:
-    """Give back the memory of pages and statements that a connection keeps; the next use reads them anew."""
-    _start_small(db, -db.execute("PRAGMA cache_size").fetchone()[0])
+    """Give back the memory of pages that a connection keeps; the next use reads them again."""
+    db.execute("PRAGMA shrink_memory")
 
 
 @contextmanager

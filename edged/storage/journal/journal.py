@@ -17,8 +17,8 @@ from edged.errors import StorageError
 from edged.storage.files.checked_table import CheckedTable
 from edged.storage.files.database import (
     connect,
-    migrate,
-    require_version,
+    create_tables,
+    require_format,
     shrink,
     snapshot,
     transaction,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from edged.domain.federated.round_orders import FleetModelResult, RoundResult
     from edged.domain.json_fields import JsonObject
     from edged.domain.training.training_run import Received, RunResult
-    from edged.storage.files.database import Migrations
 
     # What the kinds of runs end with.
     RunProduct: TypeAlias = RunResult | Received | RoundResult | FleetModelResult | RunEnd
@@ -59,36 +58,25 @@ _COMMANDS = CheckedTable(
     ("request", "answer"),
 )
 
-MIGRATIONS: Migrations = (
-    (
-        "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-        """CREATE TABLE runs (
-            id INTEGER PRIMARY KEY, trigger TEXT NOT NULL, started REAL NOT NULL, request TEXT NOT NULL,
-            ended REAL, outcome TEXT, result TEXT)""",
-        "CREATE INDEX open_runs ON runs(id) WHERE outcome IS NULL",
-        """CREATE TABLE commands (
-            number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, ts REAL NOT NULL,
-            request TEXT NOT NULL, answer TEXT)""",
-        """CREATE TABLE models (
-            version INTEGER PRIMARY KEY, parent INTEGER, created REAL NOT NULL, source TEXT NOT NULL,
-            run INTEGER, generation INTEGER, data TEXT NOT NULL, metrics TEXT NOT NULL, verdict TEXT,
-            status TEXT NOT NULL, proven INTEGER NOT NULL, pinned INTEGER NOT NULL)""",
-        """CREATE TABLE reigns (
-            number INTEGER PRIMARY KEY, ts REAL NOT NULL, version INTEGER NOT NULL, previous INTEGER,
-            reason TEXT NOT NULL)""",
-    ),
-    (
-        "DROP TABLE commands",
-        """CREATE TABLE commands (
-            number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, ts REAL NOT NULL,
-            digest TEXT NOT NULL, state TEXT NOT NULL, request TEXT NOT NULL, answer TEXT, ended REAL,
-            response_topic TEXT, correlation BLOB)""",
-        "CREATE INDEX open_commands ON commands(state) WHERE ended IS NULL",
-    ),
-    tuple(
-        f"ALTER TABLE {table} ADD COLUMN checksum INTEGER"
-        for table in ("meta", "runs", "commands", "models", "reigns")
-    ),
+FORMAT = 1
+TABLES = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE runs (
+        id INTEGER PRIMARY KEY, trigger TEXT NOT NULL, started REAL NOT NULL, request TEXT NOT NULL,
+        ended REAL, outcome TEXT, result TEXT, checksum INTEGER NOT NULL)""",
+    "CREATE INDEX open_runs ON runs(id) WHERE outcome IS NULL",
+    """CREATE TABLE commands (
+        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, ts REAL NOT NULL,
+        digest TEXT NOT NULL, state TEXT NOT NULL, request TEXT NOT NULL, answer TEXT, ended REAL,
+        response_topic TEXT, correlation BLOB, checksum INTEGER NOT NULL)""",
+    "CREATE INDEX open_commands ON commands(state) WHERE ended IS NULL",
+    """CREATE TABLE models (
+        version INTEGER PRIMARY KEY, parent INTEGER, created REAL NOT NULL, source TEXT NOT NULL,
+        run INTEGER, generation INTEGER, data TEXT NOT NULL, metrics TEXT NOT NULL, verdict TEXT,
+        status TEXT NOT NULL, proven INTEGER NOT NULL, pinned INTEGER NOT NULL, checksum INTEGER NOT NULL)""",
+    """CREATE TABLE reigns (
+        number INTEGER PRIMARY KEY, ts REAL NOT NULL, version INTEGER NOT NULL, previous INTEGER,
+        reason TEXT NOT NULL, checksum INTEGER NOT NULL)""",
 )
 
 
@@ -160,6 +148,11 @@ class Journal:
         with self._lock, translated(self._path):
             shrink(self._db)
 
+    @classmethod
+    def open(cls, state_dir: Path) -> Self:
+        """Open the journal, creating it if needed; StorageError when it cannot be opened."""
+        return cls(*cls._connect(state_dir, readonly=False))
+
     @staticmethod
     def _connect(state_dir: Path, *, readonly: bool) -> tuple[sqlite3.Connection, Path]:
         path = state_dir / DATABASE
@@ -167,9 +160,9 @@ class Journal:
         with ExitStack() as unless_opened:
             unless_opened.callback(db.close)
             if readonly:
-                require_version(db, path, len(MIGRATIONS))
+                require_format(db, path, FORMAT)
             else:
-                migrate(db, path, MIGRATIONS)
+                create_tables(db, path, TABLES, FORMAT)
             unless_opened.pop_all()
         return db, path
 
@@ -200,6 +193,12 @@ class Journal:
         """Count one more start of the daemon; the first is 1."""
         with self._writing():
             return self._count("boot")
+
+    def skip_boots(self, count: int) -> None:
+        """Count further starts that a device may have had after a backup, if it had any before."""
+        with self._writing():
+            if boots := int(self._get(_COUNTER + "boot", 0)):
+                self._count("boot", boots + count)
 
     def boots(self) -> int:
         """How often the daemon was started so far."""

@@ -84,7 +84,7 @@ def _last(state: Path, boot_id: str) -> Boot:
         kept = read_sealed(file)
     except CorruptError:
         return Boot("unknown")
-    part = kept.get("failed")  # not in the notes of earlier versions
+    part = kept.get("failed")
     failed = (part[0], part[1]) if part else None
     if kept.get("ended") is not None:
         return Boot(kept["ended"], kept.get("damaged"), failed)

@@ -53,8 +53,6 @@ def read_manifest(path: Path) -> JsonFields:
     if data.get("format") != FORMAT:
         what = f"has format {data.get('format')!r}, this version reads format {FORMAT}"
         raise BundleError(what, where=str(file), remedy=REBUILD)
-    if checksummed_json.SEAL not in data and "made_with" not in data:
-        return _fields(data, file)  # the first versions wrote neither
     return _fields(checksummed_json.unseal(text, file), file)
 
 

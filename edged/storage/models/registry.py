@@ -205,7 +205,7 @@ class Registry(StoredModels):
         """The newest changes of champion, newest first."""
         with self._reading():
             rows = _REIGNS.select(self._db, "ORDER BY number DESC LIMIT ?", limit)
-        return [Reign(**row) for row in rows]
+        return [Reign(**{name: row[name] for name in _REIGNS.columns}) for row in rows]
 
     def set_champion(self, version: int, reason: str, ts: float, *, outgoing: Status | None = None) -> None:
         """Make a model the champion: verify its files, move the pointer, then write the rows.
@@ -268,7 +268,8 @@ class Registry(StoredModels):
 
     def _record_reign(self, reign: Reign) -> None:
         row = {name: getattr(reign, name) for name in _REIGNS.columns}
-        if _REIGNS.select(self._db, "ORDER BY number DESC LIMIT 1") == [row]:
+        newest = _REIGNS.select(self._db, "ORDER BY number DESC LIMIT 1")
+        if newest and newest[0] | row == newest[0]:
             return
         _REIGNS.insert(self._db, row)
         self._audit(self._change_of(reign))

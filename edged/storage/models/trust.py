@@ -32,22 +32,16 @@ class Trust:
 
     Safe to use from several threads of one process.
 
-    `state` is the state directory. If one of the two files is damaged or missing, the other one counts; if
-    both are damaged, everything is forgotten (`lost`). Raises StorageError when they cannot be read.
-
-    Attributes
-    ----------
-    new
-        Whether there was neither file: the state directory is new, or of an earlier version.
-    folder
-        Where the files of keys lie that came by command.
+    `state` is the state directory; below it `folder` has the files of keys that came by command. If one of
+    the two files is damaged or missing, the other one counts; if both are damaged, everything is forgotten
+    (`lost`). Raises StorageError when they cannot be read.
     """
 
     def __init__(self, state: Path) -> None:
         self._paths, self.folder = (state / FILE, state / COPY), state / KEYS
         self._lock = threading.RLock()
-        self.new = not any(path.exists() for path in self._paths)
-        self._values: Mapping[str, Any] = {} if self.new else self._read()
+        there = any(path.exists() for path in self._paths)
+        self._values: Mapping[str, Any] = self._read() if there else {}
 
     @property
     def lost(self) -> bool:
@@ -70,10 +64,8 @@ class Trust:
 
     def repair(self) -> None:
         """Write both files again where one is not as it should be; a disk that refuses keeps the other."""
-        if self.new:
-            return
         try:
-            if any(_content(path) != seal(self._values) for path in self._paths):
+            if self._values and any(_content(path) != seal(self._values) for path in self._paths):
                 self._write()
         except StorageError as problem:
             log.warning("trust_not_repaired", problem=problem.line(), action="trying again at the next start")

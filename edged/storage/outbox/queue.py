@@ -16,8 +16,8 @@ from edged.storage.files.damaged_database import database_files
 from edged.storage.files.database import (
     PAGE_SIZE,
     connect,
+    create_tables,
     file_pages,
-    migrate,
     shrink,
     transaction,
     translated,
@@ -353,7 +353,7 @@ def _connected(path: Path, space: OutboxSpace) -> sqlite3.Connection:
     with ExitStack() as unless_ready:
         unless_ready.callback(space.release)
         unless_ready.callback(db.close)
-        migrate(db, path, tables.MIGRATIONS)
+        create_tables(db, path, tables.TABLES, tables.FORMAT)
         with translated(path):
             space.bind(db)
         try:

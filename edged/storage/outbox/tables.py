@@ -12,27 +12,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.training.message import Message
-from edged.storage.files.database import connect, json_list, require_version, translated
+from edged.storage.files.database import connect, json_list, require_format, translated
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from edged.storage.files.database import Migrations
-
-MIGRATIONS: Migrations = (
-    (
-        *(
-            f"CREATE TABLE {kind.name} (number INTEGER PRIMARY KEY, age REAL NOT NULL, topic TEXT NOT NULL,"
-            " payload BLOB NOT NULL)"
-            for kind in MessageKind
-        ),
-        """CREATE TABLE counts (
-            kind INTEGER PRIMARY KEY, pending INTEGER NOT NULL, bytes INTEGER NOT NULL,
-            dropped INTEGER NOT NULL)""",
-        *(f"INSERT INTO counts VALUES ({kind.value}, 0, 0, 0)" for kind in MessageKind),
-        "CREATE TABLE clock (id INTEGER PRIMARY KEY, age REAL NOT NULL, wall REAL NOT NULL)",
-        "INSERT INTO clock VALUES (1, 0, 0)",
+FORMAT = 1
+TABLES = (
+    *(
+        f"CREATE TABLE {kind.name} (number INTEGER PRIMARY KEY, age REAL NOT NULL, topic TEXT NOT NULL,"
+        " payload BLOB NOT NULL)"
+        for kind in MessageKind
     ),
+    """CREATE TABLE counts (
+        kind INTEGER PRIMARY KEY, pending INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        dropped INTEGER NOT NULL)""",
+    *(f"INSERT INTO counts VALUES ({kind.value}, 0, 0, 0)" for kind in MessageKind),
+    "CREATE TABLE clock (id INTEGER PRIMARY KEY, age REAL NOT NULL, wall REAL NOT NULL)",
+    "INSERT INTO clock VALUES (1, 0, 0)",
 )
 
 
@@ -134,7 +131,7 @@ def write_counts(
 def waiting(path: Path) -> OutboxBacklog:
     """What waits in an outbox that nobody has open; StorageError when there is none or it cannot be read."""
     with closing(connect(path, readonly=True)) as db:
-        require_version(db, path, len(MIGRATIONS))
+        require_format(db, path, FORMAT)
         with translated(path):
             return total(read_counts(db))
 

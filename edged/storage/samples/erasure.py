@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 
 from edged.errors import StorageError
 from edged.storage.files import atomic, database
-from edged.storage.samples import joined_values, label_actions, open_windows
-from edged.storage.samples.checksum import checksum_with
-from edged.storage.samples.rows import WITHDRAWN
+from edged.storage.samples import label_actions, side_tables
+from edged.storage.samples.rows import WITHDRAWN, checksum_with
 
 if TYPE_CHECKING:
     import sqlite3
@@ -49,15 +48,13 @@ def clear(db: sqlite3.Connection, tally: SampleCounts, *, samples: bool, labels:
     db.execute("DELETE FROM replay")
     labelled = db.execute("SELECT count(*) FROM samples WHERE label_seq IS NOT NULL").fetchone()[0]
     if samples or labels:
-        open_windows.clear(db, labels_only=not samples)
-        joined_values.clear(db, labels_only=not samples)
+        side_tables.clear(db, labels_only=not samples)
         label_actions.clear(db)
         db.execute("DELETE FROM label_sources")  # topics may name people and machines
     if samples:
         gone["samples"], gone["labels"] = tally.rows, labelled
         db.execute("DELETE FROM samples")
         db.execute("DELETE FROM packets")
-        db.execute("DELETE FROM imports")
         tally.evicted += tally.rows
         tally.rows = tally.holdout_labels = 0
     elif labels:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edged.storage.files.database import PAGE_SIZE, WAL_BYTES, file_pages, used_pages
-from edged.storage.samples import joined_values, label_actions, open_windows, quarantine
+from edged.storage.samples import label_actions, side_tables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -75,9 +75,7 @@ class Eviction:
         before = self._before(self._max_age, now)
         return (
             bool(self._aged(db, 1, now))
-            or quarantine.any_before(db, before)
-            or open_windows.any_before(db, before)
-            or joined_values.any_before(db, before)
+            or side_tables.any_before(db, before)
             or label_actions.any_before(db, before)
         )
 
@@ -86,9 +84,7 @@ class Eviction:
         if self._max_age is None:
             return 0
         before = self._before(self._max_age, now)
-        quarantine.drop_before(db, before)
-        open_windows.drop_before(db, before)
-        joined_values.drop_before(db, before)
+        side_tables.drop_before(db, before)
         label_actions.drop_before(db, before)
         old = self._aged(db, rows, now)
         gone = self._delete(db, tally, old, protected=self._spare_replay)

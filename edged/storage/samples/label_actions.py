@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from edged.domain.labels.held_labels import HeldLabel
 from edged.logs import get_logger
+from edged.storage.files.checked_table import CheckedTable
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,7 +38,7 @@ TABLES = (
 )
 KEPT = 100  # actions that can be undone
 _TICK = 1e-6  # seconds between two actions at least: `label_ts` tells whose label a sample has
-_ACTIONS = "SELECT number, command, ts, undone_by, state, checksum FROM label_actions"
+_ACTIONS = CheckedTable("label_actions", ("command", "ts", "undone_by", "state"), "number", ("state",))
 
 
 @dataclass
@@ -124,49 +125,28 @@ def add(db: sqlite3.Connection, action: LabelAction) -> None:
     """Add an action, later than all before it; of the oldest those beyond `KEPT` go."""
     newest = db.execute("SELECT max(ts) FROM label_actions").fetchone()[0]
     action.ts = action.ts if newest is None else max(action.ts, newest + _TICK)
-    state, checksum = _sealed(action)
-    action.number = (
-        db.execute(
-            "INSERT INTO label_actions (command, ts, state, checksum) VALUES (?, ?, ?, ?)",
-            (action.command, action.ts, state, checksum),
-        ).lastrowid
-        or 0
-    )
+    action.number = _ACTIONS.insert(db, _row(action))
     drop(db, "number <= ?", action.number - KEPT)
 
 
 def write(db: sqlite3.Connection, action: LabelAction) -> None:
     """Store how far an action has come."""
-    db.execute(
-        "UPDATE label_actions SET undone_by = ?, state = ?, checksum = ? WHERE number = ?",
-        (action.undone_by, *_sealed(action), action.number),
-    )
+    _ACTIONS.update(db, _row(action))
 
 
-def _sealed(action: LabelAction) -> tuple[str, int]:
-    fields = asdict(action)
-    for name in ("number", "command", "ts", "undone_by"):
-        del fields[name]
-    state = json.dumps(fields)
-    return state, zlib.crc32(state.encode())
+def _row(action: LabelAction) -> dict[str, Any]:
+    state = asdict(action)
+    return {name: state.pop(name) for name in ("number", "command", "ts", "undone_by")} | {"state": state}
 
 
 def find(db: sqlite3.Connection, where: str, *values: object) -> LabelAction | None:
-    """The first action of a condition; None without one."""
+    """Return the first action of a condition; None without one."""
     return next(iter(find_all(db, where, *values)), None)
 
 
 def find_all(db: sqlite3.Connection, where: str, *values: object) -> list[LabelAction]:
-    """Read actions; one that is not what was written is left out."""
-    found = []
-    for number, command, ts, undone_by, state, checksum in db.execute(
-        f"{_ACTIONS} {where}", values
-    ).fetchall():
-        if zlib.crc32(str(state).encode()) != checksum:
-            log.warning("label_action_damaged", number=number, action="cannot be undone")
-            continue
-        found.append(LabelAction(number, command, ts, undone_by, **json.loads(state)))
-    return found
+    """Read actions; a damaged one is left out, and cannot be undone."""
+    return [LabelAction(**row.pop("state"), **row) for row in _ACTIONS.select(db, where, *values)]
 
 
 def packed(rows: Sequence[tuple[Any, ...]]) -> bytes:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from edged.errors import RefusedError
 from edged.storage.files.database import json_list
-from edged.storage.samples.checksum import checksum_with
 from edged.storage.samples.label_actions import (
     KEPT,
     LabelAction,
@@ -28,7 +27,7 @@ from edged.storage.samples.label_actions import (
     unpacked,
     write,
 )
-from edged.storage.samples.rows import WITHDRAWN, encoded
+from edged.storage.samples.rows import WITHDRAWN, checksum_with, encoded
 
 if TYPE_CHECKING:
     import sqlite3

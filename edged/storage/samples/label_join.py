@@ -20,6 +20,7 @@ from zlib import crc32
 
 from edged.storage.files.database import json_list, transaction
 from edged.storage.samples.reader import WindowReader
+from edged.storage.samples.rows import STRETCH_BITS
 from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from edged.domain.stream.schema import Schema
 
 PREDICTION_ID = re.compile(r"[0-9]+-([0-9]{1,18})")
-_STRETCH_BITS = 13
 _ID_STATEMENT = """SELECT max(offset) FROM samples
     WHERE id_key IN (SELECT value FROM json_each(?)) AND id = ?"""
 _BY_OFFSET = "SELECT offset FROM samples WHERE offset = ?"
@@ -37,15 +37,10 @@ _BEFORE = "SELECT offset, ts FROM samples WHERE key = ? AND ts <= ? ORDER BY ts 
 _AFTER = "SELECT offset, ts FROM samples WHERE key = ? AND ts > ? ORDER BY ts, offset DESC LIMIT 1"
 
 
-def id_key(offset: int, sample_id: str) -> int:
-    """What the index holds for a sample id at an offset."""
-    return (offset >> _STRETCH_BITS) << 32 | crc32(sample_id.encode())
-
-
 def by_id(db: sqlite3.Connection, sample_id: str, first: int, last: int) -> int | None:
     """Offset of the newest sample with this id, between the offsets `first` and `last`."""
     checksum = crc32(sample_id.encode())
-    for stretches in _groups(first >> _STRETCH_BITS, last >> _STRETCH_BITS):
+    for stretches in _groups(first >> STRETCH_BITS, last >> STRETCH_BITS):
         keys = json_list([stretch << 32 | checksum for stretch in stretches])
         found: int | None = db.execute(_ID_STATEMENT, (keys, sample_id)).fetchone()[0]
         if found is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edged.storage.files.database import json_list
-from edged.storage.samples.checksum import checksum_with
+from edged.storage.samples.rows import checksum_with
 from edged.storage.samples.tables import numbers_of
 
 if TYPE_CHECKING:

@@ -19,24 +19,26 @@ from edged.clock import Ages
 from edged.domain.stream.holdout import is_holdout
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.storage.files import database
-from edged.storage.samples import (
-    erasure,
-    eviction,
-    imports,
-    joined_values,
-    open_windows,
-    quarantine,
-    stored_classes,
-)  # fmt: skip
+from edged.storage.samples import erasure, eviction, side_tables
 from edged.storage.samples import labels as labelling
-from edged.storage.samples.checksum import CHECKED, is_whole, provide_checksum
 from edged.storage.samples.eviction import Eviction
 from edged.storage.samples.label_join import JoiningReader
 from edged.storage.samples.reader import Counters
-from edged.storage.samples.rows import check_rows, encoded, insert, labelled_rows, packed, positions
+from edged.storage.samples.rows import (
+    CHECKED,
+    check_rows,
+    encoded,
+    insert,
+    is_whole,
+    labelled_rows,
+    packed,
+    positions,
+    provide_checksum,
+)
 from edged.storage.samples.tables import (
-    MIGRATIONS,
+    FORMAT,
     MOST_SOURCES,
+    TABLES,
     SampleCounts,
     check_stream,
     numbers_of,
@@ -172,7 +174,7 @@ class SampleLog(JoiningReader):
             evicting=Eviction(max_bytes, max_age, ages, spare_replay=not secure),
             limits=LogLimits(
                 holdout,
-                quarantine_rows=quarantine.rows_allowed(quarantine_rows, max_bytes),
+                quarantine_rows=side_tables.rejections_allowed(quarantine_rows, max_bytes),
                 packets_kept=max(2048, min(PACKET_IDS, max_bytes // 128)),
                 wal_bytes=wal_bytes,
                 relabels=relabels,
@@ -183,14 +185,14 @@ class SampleLog(JoiningReader):
 
     @staticmethod
     def _prepare(db: sqlite3.Connection, path: Path, schema: Schema, *, readonly: bool) -> None:
-        """Bring the schema up to date, and see that the log belongs to this stream."""
+        """Create the tables, and check that the log belongs to this stream."""
         if readonly:
-            database.require_version(db, path, len(MIGRATIONS))
+            database.require_format(db, path, FORMAT)
         else:
-            database.migrate(db, path, MIGRATIONS)
+            database.create_tables(db, path, TABLES, FORMAT)
         with database.translated(path):
             known = check_stream(db, path, schema)
-            if schema.open is not None and (stored := stored_classes.read(db)):
+            if schema.open is not None and (stored := side_tables.read_classes(db)):
                 schema.open.load(stored)
         if not known and not readonly:
             with database.transaction(db, path):
@@ -249,16 +251,16 @@ class SampleLog(JoiningReader):
                 if samples is not None and len(samples):
                     self._insert(samples, tally)
                 if opened is not None:
-                    open_windows.write(self._db, opened)
+                    side_tables.write_windows(self._db, opened)
                 if joined is not None:
-                    joined_values.write(self._db, joined)
+                    side_tables.write_joins(self._db, joined)
                 if imported is not None:
-                    imports.write(self._db, imported)
+                    side_tables.write_import(self._db, imported)
                 if labels:
                     values = encoded([label.label for label in labels], self._schema)
                     labelling.apply(self._db, labels, values, tally, self._limits.relabels)
                 if quarantined:
-                    quarantine.add(self._db, quarantined, self._limits.quarantine_rows)
+                    side_tables.write_rejections(self._db, quarantined, self._limits.quarantine_rows)
                     tally.quarantined += len(quarantined)
                 refused = [r.packet for r in quarantined if r.packet]
                 self._remember([*refused, *packets], tally.next_offset)
@@ -270,7 +272,7 @@ class SampleLog(JoiningReader):
             return 0
         revision = classes.revision
         if revision != self._classes_stored:
-            stored_classes.write(self._db, classes.rows())
+            side_tables.write_classes(self._db, classes.rows())
         return revision
 
     @contextmanager
@@ -476,11 +478,11 @@ class SampleLog(JoiningReader):
             # Twice as many may go as come, so that age holds at any rate and no commit takes long.
             evicting.expire(self._db, tally, float(samples.ingested[-1]), max(2 * rows, 500))
         if opened is not None:
-            need += open_windows.need_bytes(opened, self._schema.channels)
+            need += side_tables.bytes_of_windows(opened, self._schema.channels)
         if joined is not None:
-            need += joined_values.need_bytes(joined)
+            need += side_tables.bytes_of_joins(joined)
         kept = quarantined[-self._limits.quarantine_rows :]
-        need += sum(min(len(r.payload), quarantine.PAYLOAD_BYTES) + 256 for r in kept)
+        need += sum(min(len(r.payload), side_tables.PAYLOAD_BYTES) + 256 for r in kept)
         evicting.make_room(self._db, tally, need, max(2 * rows, 500))
 
     def _insert(self, batch: Batch, tally: SampleCounts) -> None:

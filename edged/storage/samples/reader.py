@@ -22,8 +22,8 @@ from edged.domain.training.batch_pool import codes_of, within_shares
 from edged.errors import CorruptError
 from edged.logs import get_logger
 from edged.storage.files.database import file_bytes, json_list, snapshot
-from edged.storage.samples import imports, joined_values, open_windows, quarantine, stored_classes
-from edged.storage.samples.checksum import CHECKED, is_whole
+from edged.storage.samples import side_tables
+from edged.storage.samples.rows import CHECKED, is_whole
 from edged.storage.samples.tables import SampleCounts
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class WindowReader:
                     (json_list(offsets),),
                 ).fetchall()
             )
-            becomes = [] if self._schema.open is None else stored_classes.read(self._db)
+            becomes = [] if self._schema.open is None else side_tables.read_classes(self._db)
         if not found:
             return []
         y = np.array([[-1.0 if row[6] is None or row[1] is None else row[6]] for row in found], np.float32)
@@ -233,7 +233,7 @@ class WindowReader:
         """Read the windows that are not yet samples."""
         with self._reading():
             try:
-                return open_windows.read(self._db)
+                return side_tables.read_windows(self._db)
             except (TypeError, ValueError) as problem:
                 raise CorruptError(
                     f"an open window is damaged: {problem}", where=str(self._path)
@@ -242,17 +242,17 @@ class WindowReader:
     def joined_values(self) -> dict[str, array[float]]:
         """Read the newest values of every key, as `Joining` stores them."""
         with self._reading():
-            return joined_values.read_states(self._db)
+            return side_tables.read_states(self._db)
 
     def held_labels(self) -> dict[str, HeldLabel]:
         """Read the labels that hold."""
         with self._reading():
-            return joined_values.read_held(self._db)
+            return side_tables.read_held(self._db)
 
     def imported(self, file: str) -> ImportProgress | None:
         """Read how much is stored of a file, by the SHA-256 of its content; None for an unknown one."""
         with self._reading():
-            return imports.read(self._db, file)
+            return side_tables.read_import(self._db, file)
 
     def counters(self) -> Counters:
         """Read all counters, at one moment."""
@@ -261,12 +261,12 @@ class WindowReader:
     def quarantine(self, limit: int) -> list[Rejected]:
         """Read the newest rejected messages, newest first."""
         with self._reading():
-            return quarantine.newest(self._db, limit)
+            return side_tables.newest_rejections(self._db, limit)
 
     def quarantine_counts(self) -> dict[str, int]:
         """Count all messages that were ever rejected, by reason."""
         with self._reading():
-            return quarantine.counts(self._db)
+            return side_tables.rejection_counts(self._db)
 
     def recent_packets(self, limit: int) -> list[tuple[int, int]]:
         """`(packet id, checksum)` of the newest messages in order of arrival: `limit` of them or more.
@@ -334,7 +334,7 @@ class WindowReader:
 
     def _counted(self, found: Window) -> Window:
         """The rows with their labels as they count now, without those of removed classes."""
-        y = counted([one.becomes for one in stored_classes.read(self._db)], found.y)
+        y = counted([one.becomes for one in side_tables.read_classes(self._db)], found.y)
         return replace(found, y=y).take(y[:, 0] >= 0)
 
     def _whole(self, rows: list[Any]) -> list[Any]:

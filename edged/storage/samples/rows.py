@@ -1,4 +1,4 @@
-"""From columns of samples to rows of the sample log, as fast as SQLite takes them."""
+"""Rows of the sample log: from columns of samples, as fast as SQLite takes them, and checked when read."""
 
 # ruff: noqa: S608  every statement is put together from constants of this module alone
 
@@ -9,12 +9,12 @@ from functools import lru_cache
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 
 from edged.errors import StorageError
-from edged.storage.samples.checksum import checksum
-from edged.storage.samples.label_join import id_key
+from edged.storage.files.checked_table import checksum
 
 if TYPE_CHECKING:
     import sqlite3
@@ -25,7 +25,34 @@ if TYPE_CHECKING:
     from edged.domain.stream.schema import Schema
 
 WITHDRAWN = 2**63 - 1  # in column `changes`: whatever labels come, the sample is not learned from
+STRETCH_BITS = 13  # see label_join.py
+CHECKED = "key, ts, holdout, x, y, checksum"
+"""Columns that `is_whole` takes."""
 _ROWS_PER_INSERT = 50  # one statement for many rows takes a third off the time of an insert
+
+
+def is_whole(row: Sequence[Any], size: int) -> bool:
+    """Check that a row, given as key, ts, holdout, x, y and checksum, is what was written.
+
+    The features of a sample have `size` bytes; what is behind them is context, several times as many.
+    """
+    *values, expected = row
+    return expected == checksum(*values) and len(values[3]) >= size and len(values[3]) % size == 0
+
+
+def checksum_with(y: str) -> str:
+    """Return SQL of the checksum that a row has with another label, an expression; see `provide_checksum`."""
+    return f"row_checksum(key, ts, holdout, x, {y})"
+
+
+def provide_checksum(db: sqlite3.Connection) -> None:
+    """Let statements on this connection use `checksum_with`."""
+    db.create_function("row_checksum", 5, checksum)
+
+
+def id_key(offset: int, sample_id: str) -> int:
+    """Return what the index holds for a sample id at an offset."""
+    return (offset >> STRETCH_BITS) << 32 | crc32(sample_id.encode())
 
 
 def insert(

@@ -12,9 +12,9 @@ import numpy as np
 
 from edged.domain.stream.open_classes import counted
 from edged.storage.files import database
-from edged.storage.samples import stored_classes
-from edged.storage.samples.checksum import CHECKED, is_whole
-from edged.storage.samples.tables import MIGRATIONS, SampleCounts
+from edged.storage.samples import side_tables
+from edged.storage.samples.rows import CHECKED, is_whole
+from edged.storage.samples.tables import FORMAT, SampleCounts
 
 if TYPE_CHECKING:
     import sqlite3
@@ -108,7 +108,7 @@ class SampleTableReader:
         """Open the file; StorageError when it is missing or of another edged, CorruptError when damaged."""
         db = database.connect(path, readonly=True)
         try:
-            database.require_version(db, path, len(MIGRATIONS))
+            database.require_format(db, path, FORMAT)
         except BaseException:
             db.close()
             raise
@@ -128,7 +128,7 @@ class SampleTableReader:
         which = "offset > ?" + " AND key = ?" * (key is not None) + " AND label_seq IS NOT NULL" * labelled
         with database.snapshot(self._db, self._path):
             meaning = dict(self._db.execute("SELECT name, value FROM stream"))
-            classes = stored_classes.read(self._db)
+            classes = side_tables.read_classes(self._db)
             rows = self._db.execute(
                 f"SELECT {_COLUMNS} FROM samples {_LEFT} WHERE {which} ORDER BY offset DESC LIMIT ?",
                 (after, *(() if key is None else (key,)), -1 if limit is None else limit),

@@ -4,73 +4,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from zlib import crc32
+from typing import TYPE_CHECKING
 
 from edged.errors import CorruptError, StorageError
-from edged.storage.samples import imports, joined_values, label_actions, open_windows, stored_classes
+from edged.storage.files.checked_table import CheckedTable, checksum
+from edged.storage.samples import label_actions, side_tables
 
 if TYPE_CHECKING:
     import sqlite3
 
     from edged.domain.stream.schema import Schema
-    from edged.storage.files.database import Migrations
 
-# samples.x       `d` float32, little endian; the context that the model saw them with may stand behind them.
-# samples.y       REAL for one target, float32 little endian for several; NULL while unlabelled, and
-#                 always NULL where the target is the input itself.
-# label_seq       position in label order; NULL while unlabelled.
-# label_ts        when a label came by itself; NULL for one that came with its sample.
-# changes         how often the label was contradicted; NULL for never. See labels.py. Very large for a sample
-#                 that is not learned from whatever its label.
-# source          number of where the label came from, in label_sources; NULL where nobody need know.
-# id_key          see label_join.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
-#                 of messages that brought no sample, with the next offset at that time as their place.
-# checksum        see rows.py; NULL in rows of an earlier edged. That of tally covers its other columns.
-# The partial indexes keep unlabelled rows out; each labelled row is in exactly one of the two.
-MIGRATIONS: Migrations = (
-    (
-        """CREATE TABLE samples (
-            offset INTEGER PRIMARY KEY, key TEXT NOT NULL, ts REAL NOT NULL, ingested REAL NOT NULL,
-            x BLOB NOT NULL, y REAL, label_seq INTEGER, holdout INTEGER NOT NULL,
-            id_key INTEGER, id TEXT, packet INTEGER, label_ts REAL)""",
-        "CREATE INDEX training_order ON samples(label_seq) WHERE label_seq IS NOT NULL AND holdout = 0",
-        "CREATE INDEX holdout_order ON samples(label_seq) WHERE label_seq IS NOT NULL AND holdout = 1",
-        "CREATE INDEX sender_ids ON samples(id_key) WHERE id_key IS NOT NULL",
-        "CREATE TABLE replay (offset INTEGER PRIMARY KEY)",
-        """CREATE TABLE packets (
-            number INTEGER PRIMARY KEY, next_offset INTEGER NOT NULL, packet INTEGER NOT NULL)""",
-        """CREATE TABLE quarantine (
-            number INTEGER PRIMARY KEY, ts REAL NOT NULL, topic TEXT NOT NULL, reason TEXT NOT NULL,
-            payload BLOB NOT NULL, detail TEXT NOT NULL)""",
-        "CREATE TABLE quarantine_reasons (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID",
-        "CREATE TABLE stream (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-        """CREATE TABLE tally (
-            samples INTEGER, labels INTEGER, relabelled INTEGER, orphaned INTEGER, quarantined INTEGER,
-            evicted INTEGER, rows INTEGER, holdout_labels INTEGER, next_offset INTEGER, next_seq INTEGER)""",
-        "INSERT INTO tally VALUES (0, 0, 0, 0, 0, 0, 0, 0, 1, 1)",
-    ),
-    (
-        "ALTER TABLE samples ADD COLUMN changes INTEGER",
-        "ALTER TABLE tally ADD COLUMN contradicted INTEGER NOT NULL DEFAULT 0",
-    ),
-    open_windows.TABLES,
-    (
-        "ALTER TABLE samples ADD COLUMN checksum INTEGER",
-        "ALTER TABLE tally ADD COLUMN checksum INTEGER",
-    ),
-    joined_values.TABLES,
-    imports.TABLES,
-    label_actions.TABLES,
-    stored_classes.TABLES,
-    (
-        "CREATE TABLE label_sources (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-        "ALTER TABLE samples ADD COLUMN source INTEGER",
-    ),
-)
+MOST_SOURCES = 1000
 
 
 @dataclass
@@ -97,27 +45,52 @@ class SampleCounts:
     @classmethod
     def read(cls, db: sqlite3.Connection) -> SampleCounts:
         """Read the counts of the current transaction; CorruptError when they are not what was written."""
-        *counts, checksum = db.execute(f"SELECT {_COLUMNS}, checksum FROM tally").fetchone() or (None,)
-        numbers = len(counts) == len(_NAMES) and all(isinstance(n, int) and 0 <= n < _MOST for n in counts)
-        if not numbers or checksum not in (None, _checksum(counts)):
+        rows = _TALLY.select(db)
+        if len(rows) != 1:
             raise CorruptError("its counts are damaged", where="samples.db")
-        return cls(*counts)
+        return cls(*(rows[0][name] for name in _NAMES))
 
     def write(self, db: sqlite3.Connection) -> None:
         """Write the counts in the current transaction."""
-        counts = tuple(vars(self).values())
-        db.execute(_UPDATE, (*counts, _checksum(counts)))
+        _TALLY.update(db, {"rowid": 1, **vars(self)})
 
 
-MOST_SOURCES = 1000
-_NAMES = [field.name for field in fields(SampleCounts)]
-_COLUMNS = ", ".join(_NAMES)
-_UPDATE = "UPDATE tally SET " + ", ".join(f"{name} = ?" for name in (*_NAMES, "checksum"))
-_MOST = 2**62
-
-
-def _checksum(values: Sequence[object]) -> int:
-    return crc32(repr(list(values)).encode())
+_NAMES = tuple(field.name for field in fields(SampleCounts))
+_FIRST = [int(name.startswith("next_")) for name in _NAMES]
+_TALLY = CheckedTable("tally", _NAMES, "rowid")
+_STREAM = CheckedTable("stream", ("name", "value"), "name")
+FORMAT = 1
+# samples.x       `d` float32, little endian; the context that the model saw them with may stand behind them.
+# samples.y       REAL for one target, float32 little endian for several; NULL while unlabelled, and
+#                 always NULL where the target is the input itself.
+# label_seq       position in label order; NULL while unlabelled.
+# label_ts        when a label came by itself; NULL for one that came with its sample.
+# changes         how often the label was contradicted; NULL for never. See labels.py. Very large for a sample
+#                 that is not learned from whatever its label.
+# source          number of where the label came from, in label_sources; NULL where nobody need know.
+# id_key          see label_join.py. `packet` is checksum << 16 | MQTT packet id; table packets holds those
+#                 of messages that brought no sample, with the next offset at that time as their place.
+# checksum        see CheckedTable.
+# The partial indexes keep unlabelled rows out; each labelled row is in exactly one of the two.
+TABLES = (
+    """CREATE TABLE samples (
+        offset INTEGER PRIMARY KEY, key TEXT NOT NULL, ts REAL NOT NULL, ingested REAL NOT NULL,
+        x BLOB NOT NULL, y REAL, label_seq INTEGER, holdout INTEGER NOT NULL, id_key INTEGER, id TEXT,
+        packet INTEGER, label_ts REAL, changes INTEGER, source INTEGER, checksum INTEGER NOT NULL)""",
+    "CREATE INDEX training_order ON samples(label_seq) WHERE label_seq IS NOT NULL AND holdout = 0",
+    "CREATE INDEX holdout_order ON samples(label_seq) WHERE label_seq IS NOT NULL AND holdout = 1",
+    "CREATE INDEX sender_ids ON samples(id_key) WHERE id_key IS NOT NULL",
+    "CREATE TABLE replay (offset INTEGER PRIMARY KEY)",
+    """CREATE TABLE packets (
+        number INTEGER PRIMARY KEY, next_offset INTEGER NOT NULL, packet INTEGER NOT NULL)""",
+    "CREATE TABLE label_sources (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE stream (
+        name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID""",
+    f"CREATE TABLE tally ({', '.join(f'{name} INTEGER NOT NULL' for name in (*_NAMES, 'checksum'))})",
+    f"INSERT INTO tally VALUES ({', '.join(map(str, (*_FIRST, checksum(*_FIRST))))})",
+    *side_tables.TABLES,
+    *label_actions.TABLES,
+)
 
 
 def stream_values(schema: Schema) -> dict[str, str]:
@@ -132,13 +105,6 @@ def stream_values(schema: Schema) -> dict[str, str]:
     }
 
 
-_STREAM_CHECKSUM = "checksum"
-
-
-def _sealed(values: Mapping[str, str]) -> str:
-    return str(_checksum(sorted(values.items())))
-
-
 def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
     """Whether the log carries a stream's meaning yet; it must be this one's.
 
@@ -146,9 +112,8 @@ def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
 
     Raises StorageError naming the first thing that differs.
     """
-    stored: dict[str, str] = dict(db.execute("SELECT name, value FROM stream"))
-    sealed = _STREAM_CHECKSUM in stored
-    if stored.pop(_STREAM_CHECKSUM, _sealed(stored)) != _sealed(stored):
+    stored = {row["name"]: row["value"] for row in _STREAM.select(db)}
+    if len(stored) != db.execute("SELECT count(*) FROM stream").fetchone()[0]:
         raise CorruptError("what its rows mean is damaged", where=str(path))
     for name, value in stream_values(schema).items():
         kept = stored.get(name, value)
@@ -159,7 +124,7 @@ def check_stream(db: sqlite3.Connection, path: Path, schema: Schema) -> bool:
                 where=str(path),
                 remedy="restore the configuration, or choose another storage.dir",
             )
-    return sealed and stored == stream_values(schema)
+    return stored == stream_values(schema)
 
 
 def numbers_of(db: sqlite3.Connection, sources: Iterable[str]) -> dict[str, int]:
@@ -180,10 +145,9 @@ def numbers_of(db: sqlite3.Connection, sources: Iterable[str]) -> dict[str, int]
 
 
 def write_stream(db: sqlite3.Connection, schema: Schema) -> None:
-    """Note what the rows mean, in the current transaction."""
-    meaning = stream_values(schema)
-    values: list[tuple[Any, ...]] = list((meaning | {_STREAM_CHECKSUM: _sealed(meaning)}).items())
-    db.executemany("INSERT OR REPLACE INTO stream VALUES (?, ?)", values)
+    """Store what the rows mean, in the current transaction."""
+    for name, value in stream_values(schema).items():
+        _STREAM.insert(db, {"name": name, "value": value}, replace=True)
 
 
 def _short(value: str) -> str:

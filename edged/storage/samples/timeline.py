@@ -22,13 +22,13 @@ import numpy as np
 
 from edged.domain.stream.temporal_context import pad
 from edged.storage.files.database import json_list
-from edged.storage.samples.checksum import CHECKED, is_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.domain.stream.schema import Schema
     from edged.storage.samples.log import SampleLog
+from edged.storage.samples.rows import CHECKED, is_whole
 
 MOST_ROWS, MOST_BYTES = 4000, 4 << 20  # that one picture reads
 RANGES, PER_RANGE = 600, 4  # short ranges of a stretch that has more, and rows of each

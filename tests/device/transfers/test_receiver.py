@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,25 +128,6 @@ def test_what_was_not_announced_is_dropped_and_acknowledged(tmp_path: Path) -> N
     assert dock.incoming.dropped == 9
     assert dock.incoming.open(transfer()) == [0, 1, 2, 3]
     dock.incoming.stop()
-
-
-@pytest.mark.parametrize(
-    ("note", "purpose"),
-    [
-        ({"mix": False}, TransferPurpose(mix=False)),
-        ({"kind": "bundle", "url": None}, TransferPurpose("bundle")),
-    ],
-    ids=["weights", "bundle"],
-)
-def test_a_transfer_of_an_earlier_version_is_taken_up(
-    tmp_path: Path, note: dict[str, Any], purpose: TransferPurpose
-) -> None:
-    Dock(tmp_path).incoming.open(transfer())
-    about = tmp_path / "incoming" / "t1" / "about.json"
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"note": note}))
-    found = Dock(tmp_path).staging.transfer
-    assert found is not None
-    assert found.purpose == purpose
 
 
 def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_what_is_made_under_the_lock_is_for_its_owner_alone(tmp_path: Path) -> N
     before = os.umask(0o022)
     try:
         (state / "models").mkdir(parents=True)
-        (state / "models" / "champion").write_text("from an earlier edged")
+        (state / "models" / "champion").write_text("made before")
         (state / "link").symlink_to(tmp_path / "others")
         (tmp_path / "others").write_text("not of the state")
         with DirectoryLock(state):

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from edged.errors import CorruptError, NewerStateError, RefusedError, StorageError
+from edged.errors import CorruptError, FormatError, RefusedError, StorageError
 from edged.storage.files.atomic import DISK, scratch
-from edged.storage.files.database import connect, migrate, require_version, transaction
+from edged.storage.files.database import connect, create_tables, require_format, transaction
 
 FIRST = ("CREATE TABLE t (a INTEGER)", "INSERT INTO t VALUES (1)")
-SECOND = ("ALTER TABLE t ADD COLUMN b INTEGER DEFAULT 5",)
 
 
 def insert_two(db: sqlite3.Connection, path: Path, tables: dict[str, str]) -> None:
@@ -43,46 +42,60 @@ def test_nothing_is_synced_of_what_is_scratch_alone(tmp_path: Path) -> None:
         DISK.sync(tmp_path / "nowhere")
 
 
-def test_migrations_run_once_each(tmp_path: Path) -> None:
+def test_tables_are_created_once(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    for steps in ((FIRST,), (FIRST, SECOND), (FIRST, SECOND)):
+    for _ in range(3):
         db = connect(path)
-        migrate(db, path, steps)
+        create_tables(db, path, FIRST, 2)
         db.close()
     db = connect(path, readonly=True)
-    require_version(db, path, 2)
-    assert db.execute("SELECT a, b FROM t").fetchall() == [(1, 5)]
+    require_format(db, path, 2)
+    assert db.execute("SELECT a FROM t").fetchall() == [(1,)]
     db.close()
 
 
-def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+def test_tables_that_cannot_be_created_change_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     db = connect(path)
     with pytest.raises(StorageError, match="syntax error"):
-        migrate(db, path, ((*FIRST, "CREATE NONSENSE"),))
-    migrate(db, path, (FIRST,))
+        create_tables(db, path, (*FIRST, "CREATE NONSENSE"), 1)
+    with pytest.raises(StorageError, match="not set up yet"):
+        require_format(db, path, 1)
+    create_tables(db, path, FIRST, 1)
     assert db.execute("SELECT count(*) FROM t").fetchone() == (1,)
     db.close()
 
 
-def test_a_newer_file_is_refused_and_an_older_one_for_readers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [1, 3])
+def test_another_format_is_refused(tmp_path: Path, number: int) -> None:
     path = tmp_path / "a.db"
     db = connect(path)
-    migrate(db, path, (FIRST, SECOND))
-    with pytest.raises(
-        NewerStateError, match=r"written by a newer edged \(schema 2, this one knows 1\)"
-    ) as told:
-        migrate(db, path, (FIRST,))
+    create_tables(db, path, FIRST, 2)
+    expected = f"a.db: the database has format 2, this edged reads format {number}"
+    with pytest.raises(FormatError, match=expected) as told:
+        create_tables(db, path, FIRST, number)
+    with pytest.raises(FormatError, match=expected):
+        require_format(db, path, number)
     assert told.value.exit_code == RefusedError.exit_code, "or systemd would try again for ever"
-    with pytest.raises(StorageError, match="older edged"):
-        require_version(db, path, 3)
+    db.close()
+
+
+def test_a_header_that_names_no_format_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    db = connect(path)
+    create_tables(db, path, FIRST, 2)
+    for name in ("user_version = 3", "user_version = 0", "application_id = 0"):
+        db.execute(f"PRAGMA {name}")
+        with pytest.raises(CorruptError, match="names no format"):
+            create_tables(db, path, FIRST, 2)
+        db.execute("PRAGMA user_version = 2")
     db.close()
 
 
 def test_a_transaction_that_raises_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     db = connect(path)
-    migrate(db, path, (FIRST,))
+    create_tables(db, path, FIRST, 1)
     with pytest.raises(KeyError):
         insert_two(db, path, {})
     with pytest.raises(StorageError, match="no such table"):
@@ -99,7 +112,7 @@ def test_a_missing_file_is_told_with_a_remedy(tmp_path: Path) -> None:
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     db = connect(path)
-    migrate(db, path, (FIRST,))
+    create_tables(db, path, FIRST, 1)
     reader = connect(path, readonly=True)
     with pytest.raises(StorageError, match="give this user write permission"), transaction(reader, path):
         reader.execute("INSERT INTO t VALUES (2)")
@@ -110,7 +123,7 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
 def test_a_reader_works_without_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "with % and ? in it.db"
     db = connect(path)
-    migrate(db, path, (FIRST,))
+    create_tables(db, path, FIRST, 1)
     db.close()
     reader = connect(path, readonly=True)
     assert reader.execute("SELECT a FROM t").fetchall() == [(1,)]

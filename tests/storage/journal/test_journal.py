@@ -11,7 +11,6 @@ import pytest
 
 from edged.domain.training.training_run import RunCause, RunEnd
 from edged.errors import CorruptError, StorageError
-from edged.storage.files.database import connect, migrate
 from edged.storage.journal import journal
 from edged.storage.journal.journal import CommandRecord, CommandRetention, RunRecord
 from edged.storage.models.registry import Registry
@@ -62,7 +61,7 @@ def test_what_a_run_began_with_is_stored_by_name(tmp_path: Path) -> None:
     assert stored == [*causes.values(), {}]
 
 
-def test_records_of_earlier_versions_are_read() -> None:
+def test_the_end_of_a_run_is_read_from_its_result() -> None:
     record = RunRecord(4, "labels", 1.0, RunCause(), 2.0, "done", {"steps": 5, "type": "result"})
     assert record.end == RunEnd(4, steps=5)
     failed = replace(record, outcome="failed", result={"error": "no memory"})
@@ -138,15 +137,6 @@ def test_the_oldest_commands_are_forgotten_and_it_is_known_since_when(tmp_path: 
         registry.record_command(command(6, 6.0), CommandRetention(100, 5.0))
         assert [record.request["n"] for record in registry.commands()] == [6, 5, 1]
         assert registry.command_horizon() == 4.0
-
-
-def test_a_state_directory_of_an_earlier_edged_is_brought_up_to_date(tmp_path: Path) -> None:
-    db = connect(tmp_path / journal.DATABASE)
-    migrate(db, tmp_path / journal.DATABASE, journal.MIGRATIONS[:1])
-    db.close()
-    with Registry.open(tmp_path) as registry:
-        registry.record_command(command(1), CommandRetention(10, 0.0))
-        assert registry.find_command("train:1") == command(1)
 
 
 def test_threads_share_one_registry(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,29 +9,37 @@ from typing import Any
 import pytest
 
 from edged.errors import BundleError, CorruptError, RefusedError
+from edged.storage.files.checksummed_json import seal, unseal
 from edged.storage.models.bundle_archive import pack_bundle, unpack_bundle
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.installed_bundles import InstalledBundles
+from tests.storage.models.test_bundles import make
 
-SOURCE = Path(__file__).parents[2] / "engines" / "first_bundle"
 LIMIT = 4 * 1024**2
 
 
 @pytest.fixture
-def packed(tmp_path: Path) -> Path:
-    pack_bundle(SOURCE, tmp_path / "one.edged")
+def source(tmp_path: Path) -> Path:
+    return make(tmp_path / "source").path
+
+
+@pytest.fixture
+def packed(source: Path, tmp_path: Path) -> Path:
+    pack_bundle(source, tmp_path / "one.edged")
     return tmp_path / "one.edged"
 
 
-def test_what_was_packed_is_the_same_bundle_in_pieces_or_whole(packed: Path, tmp_path: Path) -> None:
-    pack_bundle(SOURCE, tmp_path / "two.edged")
+def test_what_was_packed_is_the_same_bundle_in_pieces_or_whole(
+    source: Path, packed: Path, tmp_path: Path
+) -> None:
+    pack_bundle(source, tmp_path / "two.edged")
     assert packed.read_bytes() == (tmp_path / "two.edged").read_bytes()
     content, chunks = packed.read_bytes(), []
     for number in range(0, len(content), 5000):
         chunks.append(tmp_path / f"{number}.chunk")
         chunks[-1].write_bytes(content[number : number + 5000])
     bundle = unpack_bundle(chunks, tmp_path / "out", LIMIT)
-    assert bundle.fingerprint == Bundle.open(SOURCE).fingerprint
+    assert bundle.fingerprint == Bundle.open(source).fingerprint
 
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -90,12 +97,12 @@ def test_an_archive_that_is_no_bundle_is_refused(
 
 
 def test_any_zip_program_reads_what_is_packed_and_python_writes_the_same(
-    packed: Path, tmp_path: Path
+    source: Path, packed: Path, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(packed) as read:
         assert read.testzip() is None
         members = [(info.filename, read.read(info)) for info in read.infolist()]
-    assert {name for name, _ in members} == {path.name for path in SOURCE.iterdir()}
+    assert {name for name, _ in members} == {path.name for path in source.iterdir()}
     assert archive(tmp_path / "same.edged", *members).read_bytes() == packed.read_bytes()
 
 
@@ -134,11 +141,11 @@ def test_installed_bundles_are_found_by_their_fingerprint_and_pruned(packed: Pat
     assert [path.name for path in (tmp_path / "state" / "bundles").iterdir()] == [bundle.fingerprint]
 
 
-def test_bundle_json_of_another_bundle_does_not_fit_the_files(packed: Path, tmp_path: Path) -> None:
-    text = json.loads((SOURCE / "bundle.json").read_text())
+def test_bundle_json_of_another_bundle_does_not_fit_the_files(source: Path, tmp_path: Path) -> None:
+    text = dict(unseal((source / "bundle.json").read_bytes(), source))
     name = min(text["files"])
     text["files"][name]["sha256"] = "0" * 64
-    members = [(n, (SOURCE / n).read_bytes()) for n in text["files"]]
-    file = archive(tmp_path / "x.edged", ("bundle.json", json.dumps(text).encode()), *members)
+    members = [(n, (source / n).read_bytes()) for n in text["files"]]
+    file = archive(tmp_path / "x.edged", ("bundle.json", seal(text)), *members)
     with pytest.raises(CorruptError, match=r"bundle.json says"):
         unpack_bundle([file], tmp_path / "out", LIMIT)

@@ -37,7 +37,7 @@ def test_one_damaged_or_missing_file_loses_nothing_and_is_written_again(tmp_path
     for number in range(300):
         file.write_bytes(broken(rng, whole)) if number else file.unlink()
         found = Trust(tmp_path / "state")
-        assert (found.new, found.lost, found.opened("a")) == (False, False, 7)
+        assert (found.lost, found.opened("a")) == (False, 7)
         found.repair()
         assert file.read_bytes() == whole
 
@@ -51,7 +51,6 @@ def test_two_damaged_files_are_survived_and_said_until_somebody_answers_for_it(t
             file.write_bytes(broken(rng, whole))
         with capture_logs() as told:
             found = Trust(tmp_path / "state")
-        assert not found.new
         if not found.lost:  # two flips of one bit are none
             assert found.opened("a") == 7
             continue

@@ -15,9 +15,9 @@ from edged.domain.stream.sample import LabelUpdate
 from edged.domain.training.batch_pool import RowCache
 from edged.errors import RefusedError
 from edged.storage.samples import label_history
-from edged.storage.samples.checksum import is_whole
 from edged.storage.samples.label_actions import KEPT
 from edged.storage.samples.label_history import LabelHistory
+from edged.storage.samples.rows import is_whole
 from tests.storage.stream import CLASSIFY, REGRESS_TWO, START, batch, open_log
 
 if TYPE_CHECKING:

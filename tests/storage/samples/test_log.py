@@ -282,17 +282,6 @@ def test_a_row_that_is_not_what_was_written_is_not_learned_from(tmp_path: Path, 
         assert log.drop_damaged(10.0) == 0, "rows without their labels are whole"
 
 
-def test_rows_of_an_earlier_edged_have_no_checksum_and_count(tmp_path: Path) -> None:
-    with open_log(tmp_path, holdout=0.0) as log:
-        log.commit(batch(1, 5, labels=[0.0] * 5))
-    with closing(sqlite3.connect(tmp_path / "samples.db", isolation_level=None)) as db:
-        db.execute("UPDATE samples SET checksum = NULL")
-        db.execute("UPDATE tally SET checksum = NULL")
-    with open_log(tmp_path, holdout=0.0) as log:
-        assert len(log.training_window(0, 10)) == 5
-        assert log.drop_damaged(10.0) == 0
-
-
 def test_counts_that_are_damaged_are_damage(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.commit(batch(1, 5))

@@ -203,5 +203,5 @@ def test_the_version_in_the_header_is_not_believed_alone(tmp_path: Path) -> None
     Registry.open(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / "state.db")) as db:
         db.execute("PRAGMA user_version = 99")
-    with pytest.raises(CorruptError, match="names no version"):
+    with pytest.raises(CorruptError, match="names no format"):
         Registry.open(tmp_path)

@@ -54,7 +54,7 @@ def backup(
     check_file(file, force=force)
     configs = loader.load_all(config)
     if stream is None and len(configs) > 1:
-        from edged.device.admin.backup_of_streams import back_up_streams
+        from edged.device.admin.backup import back_up_streams
 
         result = back_up_streams(configs, file, key).to_json()
     else:
@@ -74,8 +74,8 @@ def restore(
 ) -> None:
     """Replace the state directory with a backup, atomically; the daemon must be stopped."""
     from edged.config import loader
+    from edged.device.admin.backup import holds_streams, restore_streams
     from edged.device.admin.backup import restore as put_back
-    from edged.device.admin.backup_of_streams import holds_streams, restore_streams
 
     if stream is None and holds_streams(file):
         result = restore_streams(loader.load_all(config), file, replace=replace, keys=key or ()).to_json()

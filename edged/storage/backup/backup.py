@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +107,9 @@ def back_up(
         with atomic.disk_errors("backing up", state):
             picture.mkdir(mode=0o700)
             _copy_state(state, picture)
-            files = {archive.entry_of(name, picture / name): picture / name for name in _names(picture)}
+            files = {
+                path.relative_to(picture).as_posix(): path for path in picture.rglob("*") if path.is_file()
+            }
             _check_formats(picture)
             reign, samples = present_reign(picture), _samples(picture)
             champion = None if reign is None else reign.version
@@ -197,11 +199,6 @@ def _copy_database(source: Path, target: Path) -> None:
     problem = damage(target, _CHECK_SECONDS)
     if problem is not None:
         raise CorruptError(f"the database is damaged: {problem}", where=str(source))
-
-
-def _names(folder: Path) -> list[str]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
 def _check_formats(folder: Path) -> None:
@@ -295,38 +292,29 @@ def _unpack(
     source: BinaryIO, folder: Path, trusted: Callable[[bytes, bytes], bool] | None
 ) -> tuple[BackupManifest, bool]:
     """Write its files into a new folder; what the manifest says, and whether it is signed."""
-    with atomic.disk_errors("reading the backup", Path(source.name)):
-        packed = archive.Archive(source, str(source.name))
-        if trusted is not None and not (
-            packed.signature and trusted(HEADER + packed.manifest, packed.signature)
-        ):
+    where = str(source.name)
+    with atomic.disk_errors("reading the backup", Path(where)), archive.BackupReader(source, where) as packed:
+        signature = packed.signature
+        if trusted is not None and not (signature and trusted(HEADER + packed.manifest, signature)):
             raise RefusedError(
-                "not signed by a key that counts" if packed.signature else "the backup is not signed",
-                where=str(source.name),
+                "not signed by a key that counts" if signature else "the backup is not signed",
+                where=where,
                 remedy="name its public key with --key, or leave --key out",
             )
         if packed.format != FORMAT:
             raise FormatError(
                 f"the backup has format {packed.format!r}, this edged reads format {FORMAT}",
-                where=str(source.name),
+                where=where,
                 remedy="install the edged that made it",
             )
         about = packed.about()
-        for entry in packed.entries:
-            if entry.name.split("/")[0] not in {*FOLDERS, *FILES, *DATABASES}:
-                raise RefusedError("no backup holds this", where=repr(entry.name[:120]))
+        for name in packed.names:
+            if name.split("/")[0] not in {*FOLDERS, *FILES, *DATABASES}:
+                raise RefusedError("no backup holds this", where=repr(name[:120]))
         with atomic.disk_errors("unpacking", folder):
             folder.mkdir()
-            for entry, pieces in packed.contents():
-                _write(folder / entry.name, pieces)
-    return about, bool(packed.signature)
-
-
-def _write(path: Path, pieces: Iterator[bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as target:
-        for piece in pieces:
-            target.write(piece)
+            packed.extract(folder)
+    return about, bool(signature)
 
 
 def _go_on_behind(unpacked: Path) -> None:

@@ -1,7 +1,7 @@
-"""A bundle as one file, `.edged`: a zip archive with the bundle's files, not compressed.
+"""A bundle as one file, `.edged`: an archive of the bundle's files.
 
-It may come from anywhere: names, number, sizes and kinds of its members are checked before any is written,
-and `bundle.json` names the hash of each. Only what that names is taken.
+Names, number and sizes of its members are checked before any is written, and `bundle.json` names the hash of
+each. Only what that names is taken.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ def pack_bundle(folder: Path, out: Path) -> int:
     Raises BundleError or CorruptError when it is no whole bundle; RefusedError when it is too large for this
     form; StorageError when the disk refuses.
     """
-    from edged.storage.models.zip_archive import ArchiveWriter, blocks_of
+    from edged.storage.files.archive import ArchiveWriter, blocks_of
 
     bundle = Bundle.open(folder)
     signature = [SIGNATURE] if (folder / SIGNATURE).is_file() else []
     staging = atomic.staging_path(out.parent, out.name)
     try:
         with atomic.disk_errors("packing the bundle", out):
-            with staging.open("wb") as target:
-                archive = ArchiveWriter(target)
+            with staging.open("wb") as target, ArchiveWriter(target) as archive:
                 for name in (DESCRIPTION, *signature, *sorted(bundle.files)):
                     file = folder / name
                     if target.tell() + (size := file.stat().st_size) > MOST_PACKED:
@@ -44,7 +43,6 @@ def pack_bundle(folder: Path, out: Path) -> int:
                             "too large for one file", where=str(file), remedy="copy the directory"
                         )
                     archive.add(name, size, blocks_of(file))
-                archive.finish()
             staging.replace(out)
             return out.stat().st_size
     finally:
@@ -73,23 +71,16 @@ def unpack_bundle(chunks: Iterable[Path], folder: Path, max_bytes: int = MOST_PA
 
 
 def _extract(source: BinaryIO, folder: Path, max_bytes: int) -> None:
-    from edged.storage.models.zip_archive import ArchiveReader  # most daemons never need it
+    from edged.storage.files.archive import ArchiveReader  # most daemons never need it
 
-    archive = ArchiveReader(source, "bundle file", "fetch it again, or pack it anew", is_plain)
-    names: set[str] = set()
-    size = 0
-    while (member := archive.next()) is not None:
-        if member.name.lower() in names:
-            raise RefusedError("a bundle file holds plain files, each once", where=repr(member.name))
-        names.add(member.name.lower())
-        size += member.size
-        if len(names) > MOST_FILES + 2 or size > max_bytes:
-            raise RefusedError(
-                f"more than {MOST_FILES + 2} files or {max_bytes:,} bytes", remedy="raise install.max_bytes"
-            )
-        with (folder / member.name).open("xb") as target:
-            target.writelines(archive.blocks(member))
-    archive.finish()
+    remedy = "fetch it again, or pack it again"
+    with ArchiveReader(source, "bundle file", remedy, is_plain, MOST_FILES + 2) as archive:
+        if sum(member.file_size for member in archive.members) > max_bytes:
+            raise RefusedError(f"more than {max_bytes:,} bytes", remedy="raise install.max_bytes")
+        for member in archive.members:
+            with (folder / member.filename).open("xb") as target:
+                target.writelines(archive.blocks(member))
+        archive.finish()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from edged.errors import CorruptError, EdgedError, FormatError, RefusedError
 from edged.signing import Keys, new_pair, sign
 from edged.storage.backup import archive, restore
 from edged.storage.backup import backup as backups
-from edged.storage.backup.archive import BackupManifest, Entry
+from edged.storage.backup.archive import BackupManifest
 from edged.storage.files.database import connect
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
@@ -174,11 +174,9 @@ def packed(path: Path, names: list[str], content: bytes = b"x") -> Path:
     """A backup of these names with a right manifest."""
     file = path.with_suffix(".content")
     file.write_bytes(content)
-    digest = archive.entry_of("n", file).sha256
     with path.open("wb") as target:
         about = BackupManifest("1.0", *ABOUT, backups.FORMAT, None, 0)
-        entries = [Entry(name, len(content), digest) for name in names]
-        archive.write(target, about, dict.fromkeys(entries, file), None)
+        archive.write(target, about, dict.fromkeys(names, file), None)
     return path
 
 

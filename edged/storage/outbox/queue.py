@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edged.domain.commands.delivery_policy import MessageKind
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
-from edged.storage.files.damaged_database import database_files
+from edged.storage.files.damaged_database import database_files, rename_damaged
 from edged.storage.files.database import (
     PAGE_SIZE,
     connect,
@@ -68,7 +68,7 @@ class Outbox:
 
     @classmethod
     def open(cls, path: Path, *, max_bytes: int, max_age: float, clock: Clock) -> Self:
-        """Open the outbox, creating it where there is none. A damaged one is put aside.
+        """Open the outbox, creating it where there is none. A damaged one is set aside.
 
         File, write-ahead log and shared memory together have at most `max_bytes`, 1 MiB at least; a message
         is given up after `max_age` seconds. The wall time of `clock` counts while nothing runs, its monotonic
@@ -80,7 +80,7 @@ class Outbox:
         try:
             return cls(_connected(path, space), path, space, max_age, clock)
         except CorruptError as problem:
-            _put_aside(path, problem)
+            _set_aside(path, problem, clock)
             return cls(_connected(path, space), path, space, max_age, clock)
 
     def _adopt(self, db: sqlite3.Connection) -> None:
@@ -98,14 +98,14 @@ class Outbox:
         self._db = db
 
     def start_over(self, problem: CorruptError) -> None:
-        """The file is damaged: put it aside and go on with an empty one.
+        """Set the damaged file aside and continue with an empty one.
 
         Raises StorageError when that cannot be written.
         """
         with self._lock:
             self._db.close()
             self._space.release()
-            _put_aside(self._path, problem)
+            _set_aside(self._path, problem, self._clock)
             self._held.clear()
             self._adopt(_connected(self._path, self._space))
 
@@ -366,14 +366,6 @@ def _connected(path: Path, space: OutboxSpace) -> sqlite3.Connection:
     return db
 
 
-def _put_aside(path: Path, problem: CorruptError) -> None:
-    aside = path.with_name(f"{path.name}.damaged")
-    remedy = f"it is kept as {aside.name}; a new one is begun"
-    log.error("outbox_damaged", problem=problem.line(), remedy=remedy)
-    try:
-        path.replace(aside)
-        for ending in ("-wal", "-shm"):
-            path.with_name(path.name + ending).unlink(missing_ok=True)
-    except OSError as failure:
-        raise StorageError(f"cannot put the damaged outbox aside: {failure}", where=str(path),
-                           remedy="move it away by hand") from failure  # fmt: skip
+def _set_aside(path: Path, problem: CorruptError, clock: Clock) -> None:
+    name = rename_damaged(path, clock.now())
+    log.error("outbox_damaged", problem=problem.line(), remedy=f"it is kept as {name}; a new one is begun")

@@ -99,7 +99,7 @@ def import_data(
     stream: Stream = None,
     as_json: AsJson = False,
 ) -> None:
-    """Import recorded data with labels, times and keys into the sample log; the daemon can keep running.
+    """Import recorded data with labels, times and keys into the sample log; the daemon must be stopped.
 
     After an interruption the same command continues. A file that was imported before changes nothing.
     """

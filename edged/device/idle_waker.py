@@ -45,7 +45,6 @@ class IdleWaker:
     def look(self) -> None:
         """Wake the threads that may have something to do; none of an idle stream."""
         pipeline, self._looks = self._pipeline, self._looks + 1
-        pipeline.ingestor.look()
         self._outbound.look()
         if pipeline.config.storage.max_age is not None and self._looks % EVICT_LOOKS == 0:
             pipeline.ingestor.wake()

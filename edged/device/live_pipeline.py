@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
-from edged.device.ingest.import_feed import ImportFeed
 from edged.device.learning.changes import ChangeQueue
 from edged.device.learning.worker import TrainingWorker
 from edged.device.pipeline import Pipeline, label_requests
@@ -90,7 +89,6 @@ class LivePipeline(Pipeline):
             committer=self.committer,
             clock=self.clock,
             watchdog=watchdog,
-            imports=ImportFeed(config.storage.dir, self.samples, self.registry, self.worker, self.clock),
         )
 
     def start(self, threads: SharedThreads | None) -> None:

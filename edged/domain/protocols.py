@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from edged.domain.commands.delivery_policy import MessageKind
     from edged.domain.commits.commit_group import JoinChanges
-    from edged.domain.commits.imported import ImportProgress
     from edged.domain.drift.signals import DriftSignal
     from edged.domain.labels.held_labels import HeldLabel
     from edged.domain.stream.sample import Batch, LabelReading, LabelUpdate, Rejected, Window
@@ -360,7 +359,6 @@ class SampleStore(Protocol):
         packets: Iterable[tuple[int, int]] = (),
         opened: OpenWindowChanges | None = None,
         joined: JoinChanges | None = None,
-        imported: ImportProgress | None = None,
     ) -> None:
         """Store a group in one durable transaction; raise StorageError if it failed."""
 
@@ -384,9 +382,6 @@ class SampleStore(Protocol):
 
     def newest_by_key(self, limit: int) -> tuple[list[str], NDArray[np.float32]]:
         """The newest of the last `limit` samples for each key, and what the model took of them."""
-
-    def imported(self, file: str) -> ImportProgress | None:
-        """How much of a file is stored, by the SHA-256 of its content."""
 
     def evict(self, now: float) -> int:
         """Keep the store within its bounds."""

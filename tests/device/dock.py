@@ -12,7 +12,6 @@ from edged.clock import VirtualClock
 from edged.config import Config, DeviceConfig, MqttConfig, StorageConfig, StreamConfig
 from edged.device.events import Events, Listener
 from edged.device.ingest import GroupCommitter, IngestNotices, Ingestor, Joiner, SampleDecoder
-from edged.device.ingest.import_feed import ImportFeed
 from edged.domain.stream.admission import AdmissionControl, AdmissionRules
 from edged.errors import StorageError
 from edged.mqtt.client.message import ReceivedMessage
@@ -23,7 +22,6 @@ from tests.device.partners import Supervisor, watchdog
 from tests.storage.stream import stored_inputs
 
 if TYPE_CHECKING:
-    from edged.domain.audit_chain import AuditEntry
     from edged.domain.events import Event
     from edged.domain.stream.sample import Batch, LabelUpdate, Rejected
     from edged.mqtt.client.session import Session
@@ -107,7 +105,6 @@ class Dock(Supervisor):
         self.problems: list[str | None] = []
         self.order: list[str] = []
         self.notices: list[tuple[str, Mapping[str, Any]]] = []
-        self.audited: list[AuditEntry] = []
         self.clock, self.rules = VirtualClock(1000.0), AdmissionRules()
         self.max_age: float | None = None
         self.in_flight = MqttConfig().constants.receive_maximum
@@ -148,15 +145,11 @@ class Dock(Supervisor):
             committer=self.committer,
             clock=self.clock,
             watchdog=watchdog(),
-            imports=ImportFeed(self.config.dir, self.log, self, self, self.clock),
         )
 
     def turn(self) -> None:
         """One turn of the ingest thread."""
         self.ingestor._turn(woken=True)  # noqa: SLF001  how much it does at a time is what is tested
-
-    def record_audit(self, entry: AuditEntry) -> None:
-        self.audited.append(entry)
 
     def work(self, deliveries: Sequence[Any]) -> None:
         """Take in messages as the ingest thread does, and commit them without delay."""

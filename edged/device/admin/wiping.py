@@ -22,7 +22,6 @@ from edged.storage.models.registry import LABEL_TRACES, SAMPLE_TRACES, Registry
 from edged.storage.models.signatures import open_bundle
 from edged.storage.outbox import queue
 from edged.storage.samples.erasure import erase_files, erase_members
-from edged.storage.samples.import_chunks import FOLDER as IMPORTS
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
     "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
-    "imports", last_status.FILE, ".restor*", ".replaced",
+    last_status.FILE, ".restor*", ".replaced",
 )  # fmt: skip
 
 
@@ -110,7 +109,7 @@ def _wipe_samples(config: Config, *, samples: bool) -> dict[str, int]:
         with open_samples(config) as log:
             gone = log.erase(samples=samples, labels=True, alone=True)
     # Candidates and models hold inputs to compare outputs on.
-    erase_files([state / "candidates", state / IMPORTS])
+    erase_files([state / "candidates"])
     for model in sorted((state / "models").glob("[0-9]*")):
         erase_members(model, "probe_*.npy")
     return gone

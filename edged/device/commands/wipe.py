@@ -15,7 +15,6 @@ from edged.storage.models.registry import LABEL_TRACES, MODELS, SAMPLE_TRACES
 from edged.storage.models.sent_updates import FOLDER as SENT
 from edged.storage.models.sent_updates import ROUNDS
 from edged.storage.samples.erasure import erase_files, erase_members
-from edged.storage.samples.import_chunks import FOLDER as IMPORTS
 
 if TYPE_CHECKING:
     from edged.device.events import Events
@@ -90,7 +89,7 @@ class WipeCommands:
         if {"samples", "labels", "models"} & set(what):
             gone["messages"] = self._outbound.erase()
             # Candidates and renamed damaged databases hold samples; exports hold what was learned from them.
-            doomed = [state / "candidates", state / EXPORTS, state / IMPORTS, *copies(state)]
+            doomed = [state / "candidates", state / EXPORTS, *copies(state)]
             doomed += [state / name for name in (SENT, ROUNDS, FLEET)] if "models" in what else []
             gone["files"] = erase_files(doomed)
         if "samples" in what or "labels" in what:

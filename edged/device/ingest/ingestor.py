@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.ingest.committer import GroupCommitter
     from edged.device.ingest.decoder import SampleDecoder
-    from edged.device.ingest.import_feed import ImportFeed
     from edged.device.ingest.joiner import Joiner
     from edged.domain.commits.commit_group import Submission
     from edged.domain.commits.redelivery import Packet
@@ -56,8 +55,7 @@ class Ingestor:
     `store` knows the next offset, and the windows that an earlier process left open. `decoder` tells what
     messages say, of which `joiner` makes readings. `serving` predicts the samples. `committer` makes samples
     and labels durable; from then on the broker need not send them again. `clock` tells when samples arrive.
-    `watchdog` is shown that the loop `ingest` works. `imports` are samples that the command
-    `import` has left, stored while no message waits.
+    `watchdog` is shown that the loop `ingest` works.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class Ingestor:
         committer: GroupCommitter,
         clock: Clock,
         watchdog: Watchdog,
-        imports: ImportFeed | None = None,
     ) -> None:
         stream = config.stream
         self._config = config.storage
@@ -82,7 +79,6 @@ class Ingestor:
         self._committer = committer
         self._clock = clock
         self._watchdog = watchdog
-        self._imports = imports
         schema = stream.to_schema()
         forecasts = schema.task == "forecast"
         self._forecast = Forecast(stream.forecast_columns, stream.horizon) if forecasts else None
@@ -198,7 +194,6 @@ class Ingestor:
         self._wake.clear()
         asked, flushed = self._flush_requests.start_turn(), False
         try:
-            importing = self._imports is not None and self._imports.waiting()
             if self._inbox:
                 deliveries = self._pop_deliveries()
                 self.ingest_messages(deliveries)
@@ -206,9 +201,7 @@ class Ingestor:
             self._ingest_due()
             # Messages of other streams are not to wait for this commit: that is the work of a turn by itself.
             later = self._wake.shared and woken
-            flushed = self._committer.commit_due(at_once=bool(asked) or importing, later=later)
-            if importing and flushed and not self._stopping:
-                self._ingest_imported()
+            flushed = self._committer.commit_due(at_once=bool(asked), later=later)
             if flushed and self._forgetting:
                 self._restore_next()
         except Exception:
@@ -222,11 +215,6 @@ class Ingestor:
         """What is here is not what is stored: go on from that with the next message."""
         self._restored = self._forgetting = False
         self.joiner.forget()
-
-    def look(self) -> None:
-        """Take a turn if something has come by another way than a message; call it regularly."""
-        if self._imports is not None and self._imports.waiting():
-            self._wake.set()
 
     def wake(self) -> None:
         """Take a turn; from any thread."""
@@ -285,13 +273,6 @@ class Ingestor:
             self.received += len(readings)
             received = self._put(group, readings, received, [None] * len(readings))
             self._hand_on(group, np.asarray(received, np.float64))
-
-    def _ingest_imported(self) -> None:
-        """Store a part of what is imported: everything else is durable, so the next offsets are its own."""
-        if self._imports is not None:
-            before, self._next_offset = self._next_offset, self._imports.store_next(self._next_offset)
-            if self._next_offset > before:
-                self._wake.set()
 
     def ingest_messages(self, deliveries: Sequence[Delivery]) -> None:
         """Decode messages, and hand them on for prediction and for the next commit."""

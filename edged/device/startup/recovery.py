@@ -45,7 +45,7 @@ FILES = (*DATABASES, "outbox.db", "boot.json", "status.json", "config.set.json",
          "engine-choice.json", "trust.json", "trust.copy.json", "audit.head", "models/champion",
          "web-access.json", "web-access.lock", "web-certificate.pem")  # fmt: skip
 FOLDERS = ("models", "checkpoints", "candidates", "incoming", "updates", "rounds", "fleet", "bundles",
-           "exports", "unpacked", "bundle", "imports")  # fmt: skip
+           "exports", "unpacked", "bundle")  # fmt: skip
 FAILURES, DEATHS = 2, 5
 """Starts that fail at a part before its first file goes: with an error, and without a word. What kills
 starts again and again may also be a lack of memory, or a person."""

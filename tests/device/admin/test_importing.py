@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edged.config import loader
 from edged.device.admin.importing import import_files
-from edged.device.ingest.import_feed import SLICE
-from edged.device.startup.bootstrap import open_samples, with_context
-from edged.domain.audit_chain import AuditEntry
-from edged.domain.commits.imported import ImportProgress
 from edged.domain.stream.sample import Batch
 from edged.errors import ConfigError, RefusedError
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.recordings.history import FileReader
-from edged.storage.samples.import_chunks import ImportChunks
 from tests.commands import COMMAND, edged, write_config
-from tests.device.dock import CLASSIFY, Dock, delivery
-from tests.running_device import Device, running, wait_until
-
-if TYPE_CHECKING:
-    from tests.mosquitto import Mosquitto as Broker
+from tests.running_device import wait_until
 
 START = 1.6e9
 LEFT_OUT = (
@@ -200,111 +190,9 @@ def _count(folder: Path) -> int:
         return 0
 
 
-# ---- beside a daemon -------------------------------------------------------------------------
-
-
-def test_the_ingest_thread_stores_chunks_between_messages_and_nothing_twice(tmp_path: Path) -> None:
-    with closing(Dock(tmp_path, {**CLASSIFY, "features": ["a", "b"], "label": "state"})) as dock:
-        data = numbered(tmp_path / "h.csv", 2 * SLICE + 50)
-        (batch,) = _batches(dock.stream, data)
-        chunks = ImportChunks.of(tmp_path, "f" * 64)
-        chunks.begin(ImportProgress("f" * 64, "o", "h.csv"))
-        chunks.write(batch)
-        chunks.write_end(len(batch), AuditEntry(0.0, "command"))
-        dock.work([delivery(1, payload=json.dumps({"a": 1, "b": 2, "ts": 5}).encode())])
-        dock.turn()
-        assert dock.stored() == SLICE + 1
-        dock.work([delivery(2, payload=json.dumps({"a": 3, "b": 4, "ts": 6}).encode())])
-        dock.close()
-        dock.open()  # as after a kill: the rest of the chunk is read again
-        for _ in range(4):
-            dock.turn()
-        assert dock.stored() == 2 * SLICE + 52
-        rows = [int(number) for number in dock.inputs()]
-        assert rows == [1, *range(SLICE), 3, *range(SLICE, 2 * SLICE + 50)]
-        assert dock.audited == [AuditEntry(dock.clock.now(), "command")]
-        assert not chunks.folder.exists()
-        progress = dock.log.imported("f" * 64)
-        assert progress is not None
-        assert progress.finished is not None
-        assert len(dock.batches) == 2, "imported samples are not predicted"
-
-
-@pytest.mark.parametrize("failure", ["failing", "late"])
-def test_a_commit_that_fails_costs_no_sample_and_no_later_message(failure: str, tmp_path: Path) -> None:
-    with closing(Dock(tmp_path, {**CLASSIFY, "features": ["a", "b"], "label": "state"})) as dock:
-        (batch,) = _batches(dock.stream, numbered(tmp_path / "h.csv", 1500))
-        chunks = ImportChunks.of(tmp_path, "f" * 64)
-        chunks.begin(ImportProgress("f" * 64, "o", "h.csv"))
-        chunks.write(batch)
-        chunks.write_end(len(batch), AuditEntry(0.0, "command"))
-        setattr(dock.log, failure, frozenset({1}))
-        dock.turn()
-        dock.work([delivery(1, payload=b'{"a": 7777, "b": 2}')])
-        for _ in range(4):
-            dock.clock.advance_to(dock.clock.now() + 10.0)
-            dock.turn()
-        rows = sorted(int(number) for number in dock.inputs())
-        assert rows == [*range(1500), 7777]
-
-
-def test_a_command_whose_folder_is_gone_since_all_is_stored_ends_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, state = numbered(tmp_path / "h.csv", 3000), tmp_path / "state"
+def test_a_running_daemon_refuses_an_import(tmp_path: Path) -> None:
+    data, state = numbered(tmp_path / "h.csv", 10), tmp_path / "state"
     loaded = loader.load(write_config(tmp_path, STREAM, storage={"dir": str(state)}))
-    open_samples(with_context(loaded)).close()
-    write, daemon = ImportChunks.write, ExitStack()
-    daemon.enter_context(DirectoryLock(state))
-
-    def write_late(chunks: ImportChunks, batch: Batch) -> None:
-        daemon.close()
-        assert (
-            import_files(loaded, [data]).samples == 3000
-        )  # as the daemon with the chunks of an earlier attempt
-        assert not chunks.folder.exists()
-        write(chunks, batch)
-
-    monkeypatch.setattr(ImportChunks, "write", write_late)
-    assert import_files(loaded, [data]).samples == 3000
-    each_once(tmp_path, 3000)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(500)
-@pytest.mark.parametrize("kill", [False, True])
-def test_a_running_daemon_stores_and_learns_what_is_imported(
-    broker: Broker, kill: bool, tmp_path: Path
-) -> None:
-    rows = 30_000
-    device = Device(
-        tmp_path, broker.port, {**STREAM, "topic": "sensors/#"}, model={"hidden": [8]},
-        training={"min_new_samples": 500}, storage={"dir": str(tmp_path / "state")},
-    )  # fmt: skip
-    data = numbered(tmp_path / "h.csv", rows)
-    with running(device, broker.port) as listener:
-        command = subprocess.Popen([*COMMAND, "import", str(device.path), str(data)])
-        if kill:
-            wait_until(lambda: _count(tmp_path) > 4000, 120)
-            command.kill()
-            command.wait()
-            assert device.process is not None
-            device.stop(signal.SIGKILL)
-            device.start()
-            listener.wait(lambda: len(listener.events("started")) == 2, 120)
-            command = subprocess.Popen([*COMMAND, "import", str(device.path), str(data)])
-        listener.send("sensors/live", {"machine": "live", "a": -1, "b": 0})
-        assert command.wait(120) == 0
-        listener.wait(lambda: listener.events("training_finished"), 100)
-        listener.wait(lambda: any(p["key"] == "live" for p in listener.messages["predictions"]), 30)
-        assert {p["key"] for p in listener.messages["predictions"]} == {"live"}
-        wait_until(lambda: [e["command"] for e in _audit(device) if e["what"] == "command"] == ["import"])
-    numbers = [int(x[0]) for (x,) in stored(tmp_path, "x")]
-    assert [number for number in numbers if number >= 0] == list(range(rows))
-    assert numbers.count(-1) == 1
-    assert not list((tmp_path / "state" / "imports").iterdir())
-
-
-def _audit(device: Device) -> list[dict[str, Any]]:
-    log: list[dict[str, Any]] = device.cli("audit", str(device.path))["log"]
-    return log
+    with DirectoryLock(state), pytest.raises(RefusedError, match="stop it first"):
+        import_files(loaded, [data])
+    assert import_files(loaded, [data]).samples == 10

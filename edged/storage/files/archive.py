@@ -7,6 +7,7 @@ the files or behind the end.
 
 from __future__ import annotations
 
+import encodings.cp437  # noqa: F401  zipfile reads names with it; root cannot load it once it acts as the owner
 import errno
 import io
 import struct

@@ -17,7 +17,7 @@ from edged.config import Config
 from edged.config.training import OptimizerConfig
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.protocols import LearningRate
-from edged.domain.stream.sample import Batch, LabelReading, Reading, Rejected
+from edged.domain.stream.sample import Batch, LabelReading, Reading
 from edged.errors import BundleError, EdgedError
 from edged.storage.models.bundles import Bundle
 from tests.commands import write_config
@@ -173,17 +173,6 @@ def test_labels_are_joined_within_the_configured_tolerance(tmp_path: Path) -> No
         log.commit(Batch.of([reading], [None], first=1, now=100.0, ts=np.array([100.0])))
         wanted = [LabelReading(1.0, key="k", ts=ts) for ts in (97.5, 102.9, 103.1)]
         assert log.find_many(wanted) == [1, 1, None]
-
-
-@pytest.mark.parametrize("rows", [2, 3])
-def test_the_quarantine_keeps_as_many_messages_as_configured(tmp_path: Path, rows: int) -> None:
-    plain = config(tmp_path)
-    storage = plain.storage.model_validate({"dir": plain.storage.dir, "quarantine_rows": rows})
-    plain.storage.dir.mkdir()
-    with closing(open_samples(plain.model_copy(update={"storage": storage}))) as log:
-        for number in range(5):
-            log.commit(quarantined=[Rejected(1.0, "s", "not_json", b"x", str(number))])
-        assert len(log.quarantine(10)) == rows
 
 
 COMMITS = """

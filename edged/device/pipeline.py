@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Host:
-    """What a stream runs on: a device, a replay, a simulated device, or a command beside the daemon.
+    """Host of a stream: a device, a replay, a simulated device, or a command beside the daemon.
 
     `events` hears what happens, `models` loads models, `client` is the trainer. Without `conditions`
     training is held back by nothing but the time of day.

@@ -148,7 +148,7 @@ OpeningKind = Literal["bundle", "model", "configured"]
 
 @dataclass(frozen=True)
 class Opened(Message):
-    """What was opened: of a bundle the fingerprint, of a signed one the version and the id of the key."""
+    """Opened file: of a bundle the fingerprint, of a signed one the version and the id of the key."""
 
     fingerprint: str = ""
     version: int = 0

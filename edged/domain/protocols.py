@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -326,13 +326,6 @@ class ModelSupervisor(Protocol):
 
     def rescue(self, failing: ServedModel, reason: str) -> ServedModel | None:
         """Return another model for a champion that fails and has no predecessor; None without any."""
-
-
-class Deferring(Protocol):
-    """Carries out what a thread must not wait for."""
-
-    def defer(self, action: Callable[[], None]) -> None:
-        """Call `action` soon on another thread."""
 
 
 class RunObserver(Protocol):

@@ -37,7 +37,7 @@ class ChildEndedError(EdgedError):
 
 
 def command(module: str) -> list[str]:
-    """How `python -m module` is started, so that it has to go before the daemon when memory is short."""
+    """Return the command for `python -m module` that the kernel ends before the daemon if memory is short."""
     return [sys.executable, "-m", "edged.host.oom_first", module]
 
 
@@ -123,7 +123,7 @@ _IN_THE_LOG = "its log says why"
 
 
 def ending(code: int | None) -> tuple[str, str]:
-    """What happened to a process, and what can be done about it.
+    """Return what happened to a process, and what can be done about it.
 
     `code` is as `subprocess` gives it, negative for a signal; None for one that was ended for its silence.
 

@@ -40,7 +40,7 @@ class DaemonPipe:
 
     @property
     def stopping(self) -> bool:
-        """Whether a signal has asked this process to end."""
+        """True if a signal has asked this process to end."""
         return self._stopping
 
     def report(self, message: Message) -> None:
@@ -75,7 +75,7 @@ class DaemonPipe:
                 until = time.monotonic() + seconds * (self._pace or 0.0)
 
     def checkpoint_requested(self) -> bool:
-        """Whether a checkpoint was requested since the last call."""
+        """Return whether a checkpoint was requested since the last call."""
         requested, self._checkpoint = self._checkpoint, False
         return requested
 
@@ -101,7 +101,7 @@ class DaemonPipe:
         self._buffer = b"".join(orders) + rest
 
     def _accept(self, order: Message) -> bool:
-        """Whether this message concerns the present run; its effect is recorded."""
+        """Record the effect of a message that concerns the present run; return whether it does."""
         if isinstance(order, Pace):
             self._pace = order.pause
         elif isinstance(order, WriteCheckpoint):

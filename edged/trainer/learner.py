@@ -1,4 +1,4 @@
-"""What a device has learned, restored from checkpoints and stored in them."""
+"""The state of learning, restored from checkpoints and stored in them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Learner:
         self.state.average = Average(self._task.training.average)
         self.statistics.begin_with(self.state, weights)
         self.checkpoint()
-        self._control.report(LogLine(f"training goes on from the weights of version {version}"))
+        self._control.report(LogLine(f"training continues from the weights of version {version}"))
 
     def checkpoint(self) -> int | None:
         """Publish a checkpoint and return its generation; None in a dry run."""

@@ -1,4 +1,4 @@
-"""What a device learns, the engines that learn it, and how good weights in an engine are."""
+"""Task of a learner, the engines for it, and the quality of the weights in an engine."""
 
 from __future__ import annotations
 

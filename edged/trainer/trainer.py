@@ -1,4 +1,4 @@
-"""What executes the daemon's orders: a learner, its training runs, and weights from elsewhere."""
+"""Execution of the daemon's orders: a learner, its training runs, and weights from elsewhere."""
 
 from __future__ import annotations
 

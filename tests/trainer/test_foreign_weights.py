@@ -189,7 +189,7 @@ def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
     assert near(bench.engine.parameters(), other)
     notes = [m.what for m in bench.shop.reported(LogLine)]
     assert [what for what in notes if "goes on from" in what] == [
-        f"training goes on from the weights of version {version}"
+        f"training continues from the weights of version {version}"
     ]
 
 

@@ -157,7 +157,7 @@ class ModelCommands:
         }
 
     def _mixture(self, version: int, source: Path, folder: Path) -> bytes:
-        """What is served with this version, as one ONNX file that another process writes."""
+        """Return what is served with this version as one ONNX file, which another process writes."""
         served = self._model(version)
         if not isinstance(served.model, StreamModel) or source.suffix != ".onnx":
             raise RefusedError("nothing is mixed with this model", where=f"version {version}")

@@ -29,7 +29,7 @@ class ChangeListener(Protocol):
 
 
 class ChangeQueue:
-    """What threads must not wait for, such as a change of champion: `ChangeLoop` carries it out."""
+    """Changes that threads must not wait for, such as another champion; `ChangeLoop` carries them out."""
 
     def __init__(self) -> None:
         self.actions: deque[Callable[[], None]] = deque()
@@ -60,7 +60,7 @@ class ChangeQueue:
 
 
 class ChangeLoop:
-    """The loop that carries out changes as they come, also while a run of `worker` goes on for hours."""
+    """The loop that carries out changes as they come, also while a run of `worker` takes hours."""
 
     def __init__(self, worker: ChangeListener, queue: ChangeQueue) -> None:
         self._worker, self._queue = worker, queue

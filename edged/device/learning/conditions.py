@@ -1,4 +1,4 @@
-"""How things are on this device while it trains: for the guards, and for the pace of the trainer."""
+"""State of this device while it trains: for the guards, and for the pace of the trainer."""
 
 from __future__ import annotations
 

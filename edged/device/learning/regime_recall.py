@@ -93,7 +93,7 @@ class RegimeRecall:
         return (list(dict.fromkeys(versions)), fresh) if versions else None
 
     def _fresh(self, consumed: int) -> Window:
-        """The newest labelled rows that nobody has learned from, oldest first."""
+        """Return the newest labelled rows that no model has learned from, oldest first."""
         held = self._samples.holdout_window(ROWS)
         held = held.take(held.seq > consumed)
         both = self._samples.training_window(consumed, ROWS).followed_by(held)

@@ -85,7 +85,7 @@ class RunQueue:
         return order
 
     def withdraw(self, task: Task) -> QueuedRun | None:
-        """Remove a task that waits, and its run if nobody else asked for it; the run, None if none waits."""
+        """Remove a waiting task, and its run if it is the only task; return the run, None if none waits."""
         with self._lock:
             for runs in (self._waiting, self._held):
                 order = next((order for order in runs if task in order.tasks), None)

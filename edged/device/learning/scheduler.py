@@ -58,7 +58,7 @@ BACKOFF = "setbacks"  # name of the registry's value that the scheduler writes
 UNHURRIED = 400  # new samples for a run where all label themselves: what learns faster learns anomalies
 DISK_SECONDS = 10.0  # until a run that the disk did not let begin is tried again
 SECOND_CLASS = "labels of a second class"  # a network that knows one class answers nothing else
-HELD_RUN = "the command resume, to go on with a run that was cut off"
+HELD_RUN = "the command resume, to continue a run that was cut off"
 LONGEST_DISK_SECONDS = 300.0  # until one that it ended, which costs what the run had done
 
 
@@ -173,7 +173,7 @@ class TrainingScheduler:
 
     @property
     def resumes(self) -> bool:
-        """Whether a run that was cut off goes on without a command, once training is not paused."""
+        """True if a run that was cut off continues without a command, once training is not paused."""
         return self.enabled and self.triggers.interrupted
 
     def drifted(self, signal: DriftSignal) -> None:
@@ -206,12 +206,12 @@ class TrainingScheduler:
         return wanted
 
     def _resumes_first(self, *, automatic: bool) -> bool:
-        """Whether a run that was cut off continues before one that a command asked for."""
+        """Return whether a run that was cut off continues before one that a command asked for."""
         trained = self.unfinished is not None and self.unfinished.trained
         return trained or (automatic and self._clock.monotonic() >= self.triggers.held_until)
 
     def _held_back(self, wanted: str | None) -> tuple[str, ...]:
-        """What keeps a run from beginning that a trigger wants."""
+        """Return the reasons that block a run which a trigger wants."""
         pause = self.triggers.pause_reason(self._clock.monotonic())
         if pause:
             return (pause,)
@@ -223,7 +223,7 @@ class TrainingScheduler:
         return refusals(self._guards, now, self.budget)
 
     def held_back(self) -> tuple[str, ...]:
-        """What keeps this device from training now, whatever would be trained."""
+        """Return the reasons that block training on this device, whatever would be trained."""
         if self.paused or not self.enabled:
             return ("training is paused",)
         return refusals(self._guards, self.conditions(), self.budget)
@@ -246,7 +246,7 @@ class TrainingScheduler:
         return self.train(trigger, options.over(self.usual_options()))
 
     def usual_options(self) -> RunOptions:
-        """What the next run asks for beyond the configuration."""
+        """Return what the next run asks for beyond the configuration."""
         return self.policy.options(
             *self._usual, self._predictor.live_error() if self._follows_error else None
         )
@@ -273,7 +273,7 @@ class TrainingScheduler:
             return None
 
     def _gain(self, trigger: str) -> RunGain:
-        """What a run would gain that a trigger starts now, as other streams may wait for the trainer, too."""
+        """Return the gain of a run that a trigger starts now; other streams may wait for the trainer, too."""
         least = max(1, self.triggers.rules.new_labels or self.triggers.rules.min_new_samples)
         drifted = trigger in ("drift", "quality")
         return RunGain(self.new() / least, drifted=drifted, asked=trigger == "command")
@@ -327,7 +327,7 @@ class TrainingScheduler:
         return result
 
     def _held_by_disk(self, problem: StorageError, seconds: float) -> None:
-        """No fault of training: it goes on by itself once the disk does, whatever had started the run."""
+        """Hold the run until the disk works again; training itself has not failed."""
         self.triggers.interrupted = True
         self.triggers.back_off(self._clock.monotonic(), seconds)
         log.warning("training_held", problem=problem.line(), seconds=seconds)

@@ -342,7 +342,7 @@ class TrainerClient:
         return TrainingError(f"the trainer {what}", remedy=remedy)
 
     def _exit_code(self) -> int | None:
-        """How the process ended, after its output has."""
+        """Return the exit code of the process, after the end of its output."""
         process = self._process
         if process is None:
             return None
@@ -354,7 +354,7 @@ class TrainerClient:
         return code
 
     def _count(self) -> None:
-        """Add what the process has written: after its end, once that is noted, nobody can tell."""
+        """Add the bytes that the process has written; the kernel no longer tells them after its end."""
         process = self._process
         if process is None or process.returncode is not None:
             return

@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 60.0  # seconds of waiting that count as much as the labels o
 
 @dataclass(frozen=True)
 class RunGain:
-    """What a run would gain.
+    """Gain of a run.
 
     `labels` are those not yet learned, in times of what starts a run. `drifted`: a drift was signalled, or
     live quality has fallen. `asked`: a command has asked for it.
@@ -37,7 +37,7 @@ class RunGain:
 
     @property
     def urgency(self) -> float:
-        """How urgent a run is when it begins to wait; bounded, so that waiting longer always wins."""
+        """Urgency of a run when it begins to wait; bounded, so that waiting longer always wins."""
         return min(self.labels, ENOUGH_LABELS) + DRIFT_URGENCY * self.drifted + COMMAND_URGENCY * self.asked
 
 
@@ -108,7 +108,7 @@ class TrainerSlot:
             self._changed.notify_all()
 
     def forget(self, client: TrainerClient) -> None:
-        """Forget a client whose process has ended for good."""
+        """Forget a client whose process has ended permanently."""
         self.withdraw(client)
         with self._changed:
             if self._last is client:

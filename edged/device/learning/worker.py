@@ -36,7 +36,7 @@ CANCELLED = "cancelled"
 """The registry's value that says that the run which has not ended was cancelled, and is not gone on with."""
 
 UNREPORTED = (None, "interrupted", "stopped")
-"""Outcomes of runs that go on, so that nobody is told of them yet."""
+"""Outcomes of runs that will continue, so that they are not reported yet."""
 
 ASKED_RUNS = 100  # newest runs among which that of a command is looked for
 IDLE_SECONDS = 1.0
@@ -44,7 +44,7 @@ KEEP_SECONDS = 300.0  # between two writings of the detectors' state: a hundred 
 
 
 class TrainingWorker:
-    """Where training runs are started, and the outcomes of probations carried out.
+    """Starts training runs, and carries out the outcomes of probations.
 
     A run may take hours: a champion that fails meanwhile is replaced by the other thread.
 
@@ -97,7 +97,7 @@ class TrainingWorker:
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to do that time alone brings about."""
+        """True if there is work that only time brings about."""
         return bool(self._between) or bool(self._scheduler.waiting_for) or self._scheduler.resumes
 
     def look(self) -> None:
@@ -142,7 +142,7 @@ class TrainingWorker:
     def adopt(self, options: RunOptions, task: Task) -> None:
         """After a restart: `task` is about a run that ended unreported, or was cut off, or has not begun.
 
-        A run that was cut off goes on, but waits while training is paused; one that has not begun does not.
+        A run that was cut off continues once training is not paused; one that has not begun does not wait.
         """
         runs = self._registry.runs(ASKED_RUNS)
         run = next((r for r in runs if task.key in r.request.asked_by), None)
@@ -279,7 +279,7 @@ class TrainingWorker:
                 self._run(trigger)
 
     def _do_between_runs(self) -> None:
-        """What the disk refuses stays first, and is tried again."""
+        """Do what waits for the end of a run; what the disk rejects stays first and is tried again."""
         while self._between:
             try:
                 with self._wake.apart():
@@ -388,7 +388,7 @@ class TrainingWorker:
         """Make durable what a full disk has refused."""
         self._rollout.persist()
         try:
-            # Here, too: a run that goes on for hours holds up the other thread.
+            # Here, too: a run that takes hours holds up the other thread.
             self._exclusion.apply()
         except StorageError as problem:
             log.warning("not_set_aside", problem=problem.line(), remedy="tried again")

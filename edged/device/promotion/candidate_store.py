@@ -138,7 +138,7 @@ class CandidateStore:
     def record_judged(self, candidate: Candidate) -> None:
         """Record that the verdict on a candidate took effect, so that no restart judges it again.
 
-        Models above the number that is kept go now, when nobody waits for the new one any more.
+        Models above the number that is kept go now, as the new one serves already.
         """
         if candidate.source == "training":
             try:
@@ -156,7 +156,7 @@ class CandidateStore:
         self._registry.prune(self._keep, protect={newest, *bank})
 
     def _clear_candidates(self, but: Path | None = None) -> None:
-        """What earlier runs left before the gate, on a full disk or at a crash: there is a newer one."""
+        """Remove what earlier runs left before the gate, on a full disk or at a crash."""
         if self._staging.is_dir():
             for left in self._staging.iterdir():
                 if left != but:
@@ -223,7 +223,7 @@ class CandidateStore:
 
 
 def discard(folder: Path) -> None:
-    """Remove what nobody will use; the next start tries again where the disk refuses."""
+    """Remove an unused folder; the next start tries again if the disk refuses."""
     if not folder.exists():
         return
     try:

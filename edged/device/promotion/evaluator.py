@@ -1,4 +1,4 @@
-"""What the gate finds of a candidate: whether it is intact, and how it compares."""
+"""Findings of the gate about a candidate: its integrity, and the comparison with the champion."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class CandidateEvaluator:
         return self._comparison.evaluate(model, champion.model, recent, scale), scale
 
     def _scale(self, champion: ServedModel, recent: Window) -> NDArray[np.float32] | None:
-        """What weighs errors; fixed with the first model for reconstructions: scores stay comparable."""
+        """Return the weights of errors; of reconstructions those of the first model, so scores compare."""
         if not self._schema.labels_itself:
             return self._comparison.scale(recent)
         if champion.scale is not None:
@@ -132,7 +132,7 @@ class CandidateEvaluator:
     def evaluate_recalled(
         self, served: ServedModel, champion: ServedModel, window: Window, tried: int
     ) -> Verdict:
-        """The verdict on one of `tried` models of earlier regimes, by rows nobody has learned from.
+        """Return the verdict on one of `tried` models of earlier regimes, by rows no model has learned from.
 
         They have learned from older data than the champion, so being as good is not enough: the win must be
         beyond chance, though several are tried.

@@ -1,4 +1,4 @@
-"""Who serves: candidates take over, disappointing ones go, failing ones are replaced.
+"""The serving model: candidates take over, disappointing ones go, failing ones are replaced.
 
 Joins promotion (what is durable) with serving (what answers). A candidate becomes durable first, then
 the one reference that the serving loop looks at is exchanged. A champion that fails leaves in the other
@@ -86,7 +86,7 @@ class Rollout:
 
     @property
     def problem(self) -> str | None:
-        """That candidate after candidate is refused, and why; None otherwise."""
+        """Reason why candidate after candidate is rejected; None otherwise."""
         return self._streak.problem
 
     # ---- candidates ------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Rollout:
         return ChampionChange(champion.version, to)
 
     def recall(self, versions: list[int], window: Window) -> ServedModel | None:
-        """Try models of earlier regimes on rows that nobody has learned from; the one that serves now."""
+        """Try models of earlier regimes on rows that no model has learned from; return the new champion."""
         champion = self.predictor.champion
         for served in self._models.recalled(versions):
             verdict = self._evaluator.evaluate_recalled(served, champion, window, len(versions))
@@ -249,7 +249,7 @@ class Rollout:
                     log.warning("rollback_not_durable", version=failing, problem=problem.line())
                     return False
                 except RefusedError as problem:
-                    # It goes on serving from memory; nothing on the disk is any better.
+                    # It keeps serving from memory; nothing on the disk is any better.
                     log.error("rollback_not_durable", version=failing, problem=problem.line())
                 self._owed.pop(0)
         return True

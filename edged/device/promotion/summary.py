@@ -1,4 +1,4 @@
-"""What the newest labels did, in plain words: kept for whoever looks later, also after a restart."""
+"""Effect of the newest labels in plain words, stored across restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The closed-form head of a stream learns each label, and all anew when some were erased or changed."""
+"""The closed-form head of a stream learns each label, and all again when some were erased or changed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 log = get_logger("edged.serve")
 
-NEWEST, PART = 5000, 500  # labels that are learned anew from the log, and how many at once
+NEWEST, PART = 5000, 500  # labels that are learned again from the log, and how many at once
 
 
 class HeadTeacher:
     """Teaches `head`, where a stream has one; labels that are kept for judging (`holdout`) it never learns.
 
-    `samples` is the log: what is learned anew comes from there, so that nothing erased is left. `teach` and
+    `samples` is the log: labels are learned again from there, so that nothing erased is left. `teach` and
     `refresh` are called by one thread at a time, `forget` from any; `changes` says how often it was.
     """
 
@@ -41,7 +41,7 @@ class HeadTeacher:
 
     @property
     def missing(self) -> str | None:
-        """What the head lacks to answer every class, such as `7 of 20 labels`; None for nothing."""
+        """Labels that the head lacks to answer every class, such as `7 of 20 labels`; None for none."""
         if self._head is None:
             return None
         opened = self._schema.open
@@ -49,7 +49,7 @@ class HeadTeacher:
         return None if there == needed else f"{there} of {needed} labels"
 
     def forget(self) -> None:
-        """Labels were erased or changed: learn those that are left anew, before the next answer."""
+        """Labels were erased or changed: learn the remaining ones again before the next answer."""
         self._stale = True
         self.changes += 1
 
@@ -84,13 +84,13 @@ class HeadTeacher:
 
     @property
     def behind(self) -> bool:
-        """Whether `refresh` has something to learn."""
+        """True if `refresh` has something to learn."""
         opened = self._schema.open
         revision = 0 if opened is None else opened.revision
         return self._head is not None and (self._stale or revision != self._classes_seen)
 
     def refresh(self) -> None:
-        """Learn the newest labels of the log anew, where something has changed among them."""
+        """Learn the newest labels of the log again if some of them have changed."""
         if self._head is None or not (self._stale or self._classes_changed()):
             return
         self._stale = False
@@ -107,7 +107,7 @@ class HeadTeacher:
             yield self._samples.training_window(after, PART, upto_seq=upto)
 
     def _classes_changed(self) -> bool:
-        """Whether classes have come, gone or become one since this was last asked."""
+        """Return whether classes have come, gone or become one since the last call."""
         opened = self._schema.open
         seen, self._classes_seen = self._classes_seen, 0 if opened is None else opened.revision
         return seen != self._classes_seen

@@ -164,7 +164,7 @@ class Predictor:
         self._memory.forget(offsets)
 
     def shadow(self, offsets: NDArray[np.int64], x: NDArray[np.float32]) -> None:
-        """What can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
+        """Do what can wait until a batch is published: watch its inputs; on probation ask the predecessor."""
         self._keep()
         if len(offsets) == 0:
             return
@@ -272,7 +272,7 @@ class Predictor:
 
     @property
     def on_probation(self) -> bool:
-        """Whether the champion is compared with its predecessor."""
+        """True if the champion is compared with its predecessor."""
         return self._probation is not None
 
     def expire_probation(self, monotonic: float) -> None:
@@ -338,7 +338,7 @@ class Predictor:
 
     @property
     def missing(self) -> str | None:
-        """What is missing before answers say anything, such as `7 of 20 labels`; None once they do."""
+        """Labels that are missing before answers mean anything, such as `7 of 20 labels`; None later."""
         if not is_untrained(self.champion.model):
             return None
         teacher = None if self.mix.head is None else self.teacher
@@ -346,7 +346,7 @@ class Predictor:
 
     @property
     def knows_one_class(self) -> bool:
-        """Whether the model is untrained and all labels so far are of one class."""
+        """True if the model is untrained and all labels so far are of one class."""
         head = self.mix.head
         return head is not None and len(head.first) == 1 and is_untrained(self.champion.model)
 
@@ -359,7 +359,7 @@ class Predictor:
         return self.anomalies.detect(keys, made.offsets, ts, made.output[:, 0])
 
     def pop_quality_drop(self) -> bool:
-        """Whether live quality has fallen since this was last asked."""
+        """Return whether live quality has fallen since the last call."""
         fallen, self._fallen = self._fallen, False
         return fallen
 
@@ -369,7 +369,7 @@ class Predictor:
             return self.drift.state()
 
     def reset_drift(self) -> None:
-        """Let all drift detectors begin anew; from any thread."""
+        """Reset all drift detectors; from any thread."""
         with self._watching:
             rules = self.drift.rules
             self.drift = LiveDrift(
@@ -399,7 +399,7 @@ class Predictor:
 
 
 def _unmixed_confidence(made: Predictions) -> NDArray[np.float32] | None:
-    """How sure the model is whatever its experts count: their weights change without any change of inputs."""
+    """Return the confidence with equal weights of experts, which change without any change of inputs."""
     if made.experts is None or made.confidence is None:
         return made.confidence
     mean = np.add.reduce(made.experts, axis=1) / np.float32(made.experts.shape[1])  # faster than `mean`

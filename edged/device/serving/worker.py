@@ -116,7 +116,7 @@ class ServingWorker:
     def _serve_at_once(self, item: tuple[Batch, NDArray[np.float64]]) -> bool:
         """Answer a batch on this thread; False where something waits or is being served, or answers are slow.
 
-        A head that has to learn everything anew is left to the serving thread, too.
+        A head that has to learn everything again is left to the serving thread, too.
         """
         if self._answer_seconds > SHORT_SECONDS or not self._turn.acquire(blocking=False):
             return False

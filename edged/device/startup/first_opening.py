@@ -64,7 +64,7 @@ class FirstOpenings:
             return
         file = path if path.is_file() else path / DESCRIPTION
         if not file.is_file():
-            return  # whoever opens it says what is missing
+            return  # opening it later says what is missing
         sha256 = FileEntry.of(file).sha256
         least, version = self._least("configured"), self.trust.opened(sha256)
         if version is not None and (version >= least or not self._config.model.keys):

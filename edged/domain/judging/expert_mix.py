@@ -1,4 +1,4 @@
-"""How much each expert of a model counts, learned from labels; of a forecast the last value is one expert."""
+"""Weights of the experts of a model, learned from labels; of a forecast the last value is one expert."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ChangeMix:
         return np.stack([x[:, self._columns], raw], axis=1)
 
     def combine(self, experts: Floats) -> Floats:
-        """What is served, `(n, targets)`, of last values and answers `(n, 2, targets)`."""
+        """Return the served values `(n, targets)` for last values and answers `(n, 2, targets)`."""
         last, raw = experts[:, 0], experts[:, 1]
         if (self._shares == 1).all():
             return raw
@@ -144,7 +144,7 @@ class ExpertMix:
         self._weights = weights
 
     def counting(self, experts: int) -> tuple[float, ...]:
-        """How much each of so many experts counts now."""
+        """Return the present weight of each of so many experts."""
         return tuple(self._for(experts).tolist())
 
     def _for(self, experts: int) -> NDArray[np.float64]:
@@ -180,12 +180,12 @@ Mix: TypeAlias = ExpertMix | ChangeMix
 
 
 def mix_of(schema: Schema, head: RidgeHead | None = None) -> Mix:
-    """What a stream begins with: of forecasts the last value is one expert, and their model another."""
+    """Return the mixture that a stream begins with; of forecasts the last value is one expert."""
     return ChangeMix(schema.forecast) if schema.forecast else ExpertMix(schema.open, head)
 
 
 def beside(experts: Floats, head: Floats) -> Floats:
-    """What experts `(n, e, k)` say and what the head says `(n, c)`: `(n, e + 1, c)`.
+    """Return the outputs of experts `(n, e, k)` and of the head `(n, c)` as `(n, e + 1, c)`.
 
     Classes that an earlier network never had are as unlikely to it as its least likely one.
     """
@@ -215,7 +215,7 @@ def led_by_head(mixture: Floats, head: Floats, new: list[int]) -> Floats:
 
 
 def is_untrained(model: Model) -> bool:
-    """Whether a model has the random weights that it was built with."""
+    """Return whether a model has the random weights that it was built with."""
     return isinstance(model, StreamModel) and model.random
 
 
@@ -224,7 +224,7 @@ class StreamModel:
 
     The experts of a forecast are the last value and the model's answer.
 
-    `mix` is the stream's, which all its models share: a later generation of the same experts goes on with it.
+    `mix` is the stream's, which all its models share: a later generation of the same experts uses it.
     A model with `random` weights says nothing, so the head answers alone; without one the model does. Nor
     does a model say anything of classes beyond what it has `learned`; None where that is not known.
     """

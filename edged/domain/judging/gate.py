@@ -89,7 +89,7 @@ class Retained:
     drifted: bool = False
 
     def superseded(self, champion_now: float) -> bool:
-        """Whether other answers have become right for the same inputs: remembering them would be wrong.
+        """True if other answers have become right for the same inputs: remembering them would be wrong.
 
         So it is after a drift of the errors, and where the champion errs more now than it did then.
         """
@@ -124,7 +124,7 @@ def judge(task: Task, recent: Evidence, retained: Sequence[Retained], rules: Gat
 
 
 def judge_recalled(task: Task, evidence: Evidence, tried: int) -> Verdict:
-    """Whether a model of an earlier regime, one of `tried`, is better than the champion beyond chance."""
+    """Judge if a model of an earlier regime, one of `tried`, is better than the champion beyond chance."""
     found = compare(task, evidence.candidate, evidence.champion)
     limit = RECALL / max(1, tried)
     reason = outcomes.beside(task, found, "of the newest labelled cases")
@@ -265,7 +265,7 @@ class ModelComparison:
         self._reader = reader
 
     def scale(self, window: Window) -> NDArray[np.float32] | None:
-        """What makes errors of several targets comparable, `(k,)`; None for classes and on a single row."""
+        """Return the scale `(k,)` that makes errors of targets comparable; None for classes or one row."""
         return unit_scale(window.y) if self.schema.task != "classify" and len(window) > 1 else None
 
     def evaluate(

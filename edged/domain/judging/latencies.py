@@ -1,4 +1,4 @@
-"""How long predictions take: percentiles over the newest."""
+"""Latency of predictions: percentiles over the newest."""
 
 from __future__ import annotations
 

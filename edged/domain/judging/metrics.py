@@ -34,7 +34,7 @@ class QualityFigures(Message):
 
     @property
     def name(self) -> str:
-        """What `mean` is: `accuracy` or `error`."""
+        """Name of `mean`: `accuracy` or `error`."""
         return "accuracy" if self.of_classes else "error"
 
     def to_json(self) -> JsonObject:

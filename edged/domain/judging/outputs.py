@@ -58,7 +58,7 @@ def _softmax(row: list[float]) -> list[float]:
 
 
 def answers(schema: Schema, raw: Floats) -> Floats:
-    """What a label is compared with: `(n, 1)` class indices, or `(n, targets)` values."""
+    """Return the answers that labels are compared with: `(n, 1)` class indices, or `(n, targets)` values."""
     if schema.task != "classify":
         return raw
     best = raw[:, 0] > 0 if raw.shape[1] == 1 else raw.argmax(axis=1)

@@ -140,7 +140,7 @@ def block_bootstrap(
 
 
 def apart(keys: NDArray[np.int64], places: NDArray[np.int64], block: int) -> NDArray[np.bool_]:
-    """Which of these windows to keep, so that of each key none is closer than `block` to another.
+    """Choose windows `(n,)` bool, so that of each key none is closer than `block` to another.
 
     The paired test takes samples to be independent. One of each block of windows that overlap is kept, the
     newest first, as in the subsampling of dependent data (Politis, Romano and Wolf 1999). `keys` `(n,)` are
@@ -187,7 +187,7 @@ class NonOverlappingHoldout:
 
 
 def judged_on(holdout: PlacedHoldout, rules: WindowRules | None) -> Holdout:
-    """What candidates are judged on: without windows that overlap, where samples are windows that do."""
+    """Return the holdout that candidates are judged on, without overlapping windows."""
     return NonOverlappingHoldout(holdout, block_of(rules)) if block_of(rules) > 1 else holdout
 
 

@@ -1,4 +1,4 @@
-"""What predictions promise: sets of classes, or intervals of values, that contain the truth in a fixed share.
+"""Promises of predictions: sets of classes, or intervals of values, that contain the truth in a fixed share.
 
 Like adaptive conformal inference (Gibbs & Candès 2021) this follows the misses and supposes nothing about the
 model or the stream. Adaptive conformal inference learns of a miss when the label comes: where labels are
@@ -6,7 +6,7 @@ hundreds of samples late it corrects too long, and then corrects that. Here each
 once, with the probability of a miss that the model itself sees; the label replaces it by what was true. That
 probability is no guess where a set has no class, or all of them. The sum of misses, less those that were
 promised, sets the share of misses of the next row (integral control; see Angelopoulos, Candès & Tibshirani,
-"Conformal PID control for time series prediction", 2023). In that sum misses fade: what nobody could foresee
+"Conformal PID control for time series prediction", 2023). In that sum misses fade: what could not be foreseen
 is made up for while it is recent, or it would spoil the time after. What stays is learned slowly.
 """
 
@@ -57,7 +57,7 @@ class Promise:
 
     @property
     def of_classes(self) -> bool:
-        """Whether the sets are of classes."""
+        """True if the sets are of classes."""
         return self.sets.dtype == bool
 
     @property
@@ -73,7 +73,7 @@ class Promise:
         return np.asarray(self.made & (self.sets.sum(axis=1) != 1))
 
     def covers(self, y: Floats) -> NDArray[np.bool_]:
-        """Which sets contain the labels `y` `(n, targets)`: `(n, targets)`; none has a class that is new."""
+        """Return which sets contain the labels `y` `(n, targets)`: `(n, targets)`; no set has a new class."""
         if self.of_classes:
             last = self.sets.shape[1] - 1
             inside = np.take_along_axis(self.sets, np.minimum(y, last).astype(np.int64), axis=1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model said about a batch of `n` samples.
+    """Answers of a model to a batch of `n` samples.
 
     `answers` `(n, w)` float32 is what labels are compared with; `output` `(n, k)` float32 is what
     is published (probabilities, values, or anomaly scores); `confidence` `(n,)` or None. `experts`
@@ -52,7 +52,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class LabelledPromise:
-    """What was promised of `m` samples, the answers `(m, w)` and the labels `(m, w)` that have come."""
+    """Promises of `m` samples, their answers `(m, w)` and the labels `(m, w)` that have arrived."""
 
     promise: Promise
     answers: NDArray[np.float32]
@@ -261,7 +261,7 @@ def _sets(promise: Promise, names: Sequence[str | None]) -> list[list[Any] | Non
 
 @dataclass
 class QualityDrop:
-    """Whether the newest `recent` errors are larger than the `before` ones before them, far beyond chance.
+    """Detects that the newest `recent` errors are larger than the `before` ones before them, beyond chance.
 
     Sooner than a drift detector, and less sure.
     Welch's statistic of the two means. It is asked once for each `recent` / 2 errors, and after a fall not

@@ -29,7 +29,7 @@ QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 def elsewhere(then: Inputs, now: Inputs) -> bool:
-    """Whether any feature of inputs `(n, d)` and `(m, d)` has another distribution.
+    """Return whether any feature of inputs `(n, d)` and `(m, d)` has another distribution.
 
     Two-sample Kolmogorov-Smirnov test of each feature with Holm's correction; with fewer than `FEWEST` rows
     nothing is known, and the answer is no.
@@ -43,7 +43,7 @@ def elsewhere(then: Inputs, now: Inputs) -> bool:
 
 @dataclass(frozen=True)
 class Signature(Message):
-    """What a regime looks like: quantiles `(d, q)` of its inputs; for classes, the labels' shares `(c,)`."""
+    """Appearance of a regime: quantiles `(d, q)` of its inputs; for classes, the labels' shares `(c,)`."""
 
     quantiles: tuple[tuple[float, ...], ...]
     shares: tuple[float, ...] = ()
@@ -57,7 +57,7 @@ class Signature(Message):
         return cls(tuple(map(tuple, levels.tolist())), tuple(shares))
 
     def distance(self, other: Signature) -> float:
-        """How far two regimes lie apart: 0 the same; about 1 when all moved by a standard deviation.
+        """Return the distance of two regimes: 0 for equal ones; about 1 for a shift by a standard deviation.
 
         Root mean square, over the features, of the mean shift of their quantiles in units of the spread
         between the outer ones (2.56 standard deviations of a normal distribution), plus half the difference
@@ -127,7 +127,7 @@ class Regimes:
         ]
 
     def drifted_since(self, regime: Regime) -> bool:
-        """Whether a drift of the errors has come at its end or later."""
+        """Return whether the errors have drifted at its end or later."""
         return any(r.source == "error" and r.until >= regime.until for r in self.ended)
 
     def state(self) -> JsonObject:
@@ -136,7 +136,7 @@ class Regimes:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Regimes:
-        """What `state` gave; CorruptError when it is something else."""
+        """Read what `state` returned; CorruptError when it is something else."""
         try:
             return cls([Regime.from_json(values) for values in state["ended"]])
         except (KeyError, TypeError, TrainingError) as problem:

@@ -52,7 +52,7 @@ class _Solution:
 
 @dataclass(frozen=True)
 class Learned:
-    """What a model was trained on: labels up to `position` in label order, when there were `classes`.
+    """Labels that a model was trained on: up to `position` in label order, when there were `classes`.
 
     `classes` is None where they are fixed. A label that was changed keeps its position, so that alone does
     not tell whether a model has seen the class.
@@ -67,7 +67,7 @@ class Learned:
         return None if position is None else cls(position, classes)
 
     def covers(self, place: int, first: int) -> bool:
-        """Whether a class may have been seen: its output, and the position of its first label."""
+        """Return whether a class may have been seen, by its output and the position of its first label."""
         return first <= self.position and (self.classes is None or place < self.classes)
 
 

@@ -55,12 +55,12 @@ class RefusalStreak:
 
     @property
     def cause(self) -> str:
-        """What most of the newest refusals have in common; empty before the first."""
+        """Most frequent cause of the newest rejections; empty before the first."""
         return Counter(self._causes).most_common(1)[0][0] if self._causes else ""
 
     @property
     def problem(self) -> str | None:
-        """What is wrong once `MANY` in a row were refused; None before, and once one was accepted.
+        """Problem once `MANY` in a row were refused; None before, and once one was accepted.
 
         >>> streak, worse = RefusalStreak(), Verdict(False, ("worse",), {"candidate_error": 0.5})
         >>> [streak.record(worse) for _ in range(8)][-2:], streak.problem

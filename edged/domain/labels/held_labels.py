@@ -22,7 +22,7 @@ class HeldLabel:
 
 @dataclass(frozen=True, slots=True)
 class HeldChange:
-    """What a command changes about the label that holds of a key.
+    """Change by a command of the label that holds for a key.
 
     `before` and `after` it, at `ts` (Unix seconds); None for no label. `undoes` is the number of the change
     that it takes back.
@@ -97,11 +97,11 @@ class HeldLabels:
         return replace(reading, label=held.label)
 
     def said(self) -> list[HeldChange]:
-        """What commands have changed since the last call."""
+        """Return what commands have changed since the last call."""
         said, self._said = self._said, []
         return said
 
     def changes(self) -> dict[str, HeldLabel | None]:
-        """What has changed since the last call; None for what holds no longer."""
+        """Return what has changed since the last call; None for labels that no longer hold."""
         changed, self._changed = self._changed, set()
         return {key: self._held.get(key) for key in changed}

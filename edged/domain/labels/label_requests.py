@@ -1,4 +1,4 @@
-"""Which labels to ask for, where only few can be had.
+"""Choice of the labels to ask for, where only few can be had.
 
 The stream is cut into slots of as many samples as one request has to last for, and each slot brings one
 request, so that the budget is spent evenly. Part of the slots ask about a random sample, the others about
@@ -63,7 +63,7 @@ class LabelRequests:
 
     @property
     def active(self) -> bool:
-        """Whether anything is asked for at all."""
+        """True if any labels are asked for."""
         return self._share > 0
 
     @property
@@ -102,7 +102,7 @@ class LabelRequests:
         return chosen
 
     def refund(self) -> None:
-        """Do not count a chosen sample as requested: it brought its label, so that nobody was asked."""
+        """Do not count a chosen sample as requested: it brought its own label."""
         self._today -= 1
         self.requested -= 1
 

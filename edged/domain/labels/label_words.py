@@ -1,4 +1,4 @@
-"""What people and switches say for labels: classes in any case of letters, and words that end what holds."""
+"""Words of people and switches for labels: classes in any case of letters, and words that end a label."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENDS = MISSING_WORDS | {"off"}
 
 
 def ends(value: Any, schema: Schema) -> bool:
-    """Whether a value ends the label that holds: null, or a word for it that is no class."""
+    """Return whether a value ends the label that holds: null, or a word for it that is no class."""
     return value is None or (
         isinstance(value, str) and value.lower() in _ENDS and _class(value, schema) is None
     )

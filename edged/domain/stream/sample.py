@@ -117,16 +117,6 @@ class Batch:
         aside = columns.pop("aside")
         return Batch(**{name: column[start:stop] for name, column in columns.items()}, aside=aside)
 
-    def take(self, rows: NDArray[np.int64]) -> Batch:
-        """The samples at these positions `(m,)`."""
-        places = rows.tolist()
-        columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
-        aside = columns.pop("aside")
-        for name, column in columns.items():
-            whole = isinstance(column, np.ndarray)
-            columns[name] = column[rows] if whole else [column[at] for at in places if column]
-        return Batch(**columns, aside=aside)
-
     def is_aside(self) -> NDArray[np.bool_]:
         """Which samples are excluded from learning, `(n,)` bool."""
         if not self.aside:
@@ -136,7 +126,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class LabelUpdate:
-    """A label from a `source` that has found its sample; without a source for labels that are not watched."""
+    """A label from a `source` that has found its sample; of the command `label` there is no source."""
 
     offset: int
     label: LabelValue

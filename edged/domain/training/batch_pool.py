@@ -1,4 +1,4 @@
-"""What the batches of a run are drawn from, and how much of one a key or a source of labels may fill."""
+"""Pool that the batches of a run are drawn from, and the share that a key or a source of labels may fill."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class BatchPool:
         self._edges = [self._edges_of(places) for places in self._places]
 
     def _edges_of(self, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Where each row's stretch ends; None where all stretches are equal."""
+        """Return where each row's stretch ends; None where all stretches are equal."""
         if len(rows) == 0 or self._codes is None:
             return None
         shares = capped(self._codes[rows], self._share)
@@ -224,7 +224,7 @@ def _renumbered(codes: Ids) -> Ids:
 
 
 def within_shares(sources: NDArray[np.int64], usual: Mapping[int, int]) -> NDArray[np.bool_]:
-    """Which of some labels to take, `(n,)`, so that no source gives far more than its usual share.
+    """Choose labels `(n,)` bool, so that no source gives far more than its usual share.
 
     `sources` `(n,)` are numbers, 0 for one that is not known, which is not bounded; `usual` are the labels
     that each gave before. A source gives a quarter of the rows, or twice its usual share if that is more; a

@@ -1,4 +1,4 @@
-"""What holds training back: guards as pure rules, the day's budget, failures, and the pace of serving."""
+"""Limits of training: guards as pure rules, the day's budget, failures, and the pace of serving."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GuardRules:
 
 @dataclass(frozen=True)
 class Conditions:
-    """How things are; None where the device cannot tell, which refuses nothing.
+    """Conditions on the device; None where it cannot tell, which blocks nothing.
 
     `minute` of the day in the device's own time; `day` a number that changes with the day; `board` what
     troubles it: heat or supply, in words; `worn` whether training has written its share, see `FlashWear`.
@@ -82,7 +82,7 @@ class Budget(Message):
 
 @dataclass
 class FlashWear:
-    """What training may write to flash: so much at once, and so much a second in the long run.
+    """Bytes that training may write to flash: so much at once, and so much per second in the long run.
 
     A token bucket in bytes. A run is never cut short: the one that empties it is waited for by the next.
 
@@ -99,7 +99,7 @@ class FlashWear:
     at: float = 0.0
 
     def worn(self, written: int, now: float) -> bool:
-        """Whether the share is used up: `written` bytes until `now`, in seconds of the monotonic clock."""
+        """Return whether the share is used up by `written` bytes until `now` (monotonic seconds)."""
         left = self.burst if self.left is None else min(self.burst, self.left + self.rate * (now - self.at))
         self.left, self.at, self.written = left - (written - self.written), now, written
         return self.left <= 0
@@ -136,7 +136,7 @@ def refusals(rules: GuardRules, now: Conditions, used: Budget) -> tuple[str, ...
 
 
 def is_quiet(quiet: tuple[int, int] | None, minute: int) -> bool:
-    """Whether a minute of the day lies in the quiet hours, which may pass midnight."""
+    """Return whether a minute of the day lies in the quiet hours, which may pass midnight."""
     if quiet is None:
         return False
     begin, end = quiet
@@ -157,7 +157,7 @@ STEPS = (0.0, 0.5, 1.0, 3.0, 9.0, float("inf"))  # rest after each training step
 
 @dataclass
 class TrainingPace:
-    """How much the trainer rests, so that predictions stay within their budget of time.
+    """Pauses of the trainer, so that predictions stay within their budget of time.
 
     One step slower each time that the 99th percentile of serving exceeds the budget, up to a halt; one step
     faster when it is below 70 % of it, or when nothing was served.
@@ -219,7 +219,7 @@ class FailureBackoff:
 
     @property
     def paused(self) -> bool:
-        """Whether only a command starts the next run."""
+        """True if only a command starts the next run."""
         return 0 < self.rules.most <= self.failures
 
     @property
@@ -251,7 +251,7 @@ class FailureBackoff:
 
     @classmethod
     def recalled(cls, rules: BackoffRules, kept: Mapping[str, Any] | None) -> FailureBackoff:
-        """What an earlier process has kept of `dump`, if anything."""
+        """Restore what an earlier process has kept of `dump`, if anything."""
         if kept is None:
             return cls(rules)
         return cls(rules, int(kept["failures"]), str(kept["reason"]), str(kept["remedy"]), kept["since"])

@@ -1,4 +1,4 @@
-"""What a learner knows between two steps: everything a checkpoint must hold beside the weights."""
+"""State of a learner between two steps: everything a checkpoint must hold beside the weights."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class LearnerState:
         )
 
     def with_new_weights(self, rules: MemoryRules) -> None:
-        """Other weights take the place of those that this state belongs to: what follows them begins anew.
+        """Reset what belongs to the weights, as others take their place.
 
         The position in the stream and the memory of samples stay.
         """
@@ -178,7 +178,7 @@ def planned_steps(new: int, *, steps: int, steps_per: int, max_steps: int, times
 
 
 def scarcity(new: int, arrived: int) -> float:
-    """How many times the usual steps labels are worth that few of the samples have got: from 1 to 4.
+    """Return the factor for the steps of a run whose samples have few labels: from 1 to 4.
 
     Steps follow the samples then: 20 labels of 200 samples get 150 steps, where 40 of 40 get 50.
 
@@ -250,12 +250,12 @@ class Average:
 
     @property
     def better(self) -> bool:
-        """Whether the long average has done better than the short one, lately."""
+        """True if the long average has done better than the short one lately."""
         return self.values is not None and self.losses[1] < self.losses[0]
 
     @property
     def chosen(self) -> Values | None:
-        """What is worth serving; None where only the weights themselves are known."""
+        """Average to serve; None where only the weights themselves are known."""
         return self.values if self.better else self.short
 
     def dump(self) -> tuple[JsonObject, Values]:
@@ -266,7 +266,7 @@ class Average:
 
     @classmethod
     def load(cls, decay: float, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Average:
-        """What `dump` gave; the decay comes from the present configuration."""
+        """Restore what `dump` returned; the decay comes from the present configuration."""
         short, long = values.get("losses", (0.0, 0.0))
         return cls(decay, _held(arrays, LONG_AVERAGE), (short, long), _held(arrays, SHORT_AVERAGE))
 

@@ -146,7 +146,7 @@ class Ready(Message):
 
 @dataclass(frozen=True)
 class RunProgress(Message):
-    """How far a run is; `steps` is None before the trainer has said how many it makes."""
+    """Progress of a run; `steps` is None before the trainer has said how many it makes."""
 
     run: int
     step: int = 0

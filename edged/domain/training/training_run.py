@@ -26,7 +26,7 @@ Source = Literal["training", "weights", "bundle_install"]
 
 @dataclass(frozen=True)
 class RunOptions(Message):
-    """What a run asks for beyond the configuration; None takes the configured value."""
+    """Options of a run beyond the configuration; None takes the configured value."""
 
     steps: int | None = None
     epochs: float | None = None  # passes over the new samples, instead of `steps`
@@ -46,18 +46,18 @@ class RunOptions(Message):
 
     @property
     def of_memory(self) -> bool:
-        """Whether it is worth a run on remembered samples alone."""
+        """True if a run on remembered samples alone is worthwhile."""
         return bool(self.steps or self.epochs or self.base or self.dry_run)
 
     @property
     def of_process(self) -> bool:
-        """Whether the run needs a trainer process of its own."""
+        """True if the run needs a trainer process of its own."""
         return bool(self.engine or self.base or self.dry_run)
 
 
 @dataclass(frozen=True)
 class RunCause(RunOptions):
-    """What a run began with: its options, and the commands, the transfer or the round that it is of."""
+    """Cause of a run: its options, and the commands, the transfer or the round that it is of."""
 
     asked_by: tuple[str, ...] = ()  # keys of the commands
     resumes: int | None = None  # the run that it continues
@@ -68,7 +68,7 @@ class RunCause(RunOptions):
 
 @dataclass(frozen=True)
 class ModelData(Message):
-    """What the registry knows of where a model comes from; None: it does not say.
+    """Origin of a model as the registry knows it; None where it does not say.
 
     `consumed` is the position in label order up to which the model has learned, with `classes` at its start.
     Of weights that came from elsewhere: the name of the `transfer`, the fingerprint `update`, their `share`
@@ -95,7 +95,7 @@ class ModelData(Message):
 
 @dataclass(frozen=True)
 class Received(SparseMessage):
-    """Which transfer weights came with, and what was made of them."""
+    """Transfer that weights came with, and what was made of them."""
 
     transfer: str  # its name, or the id of the round
     update: str  # fingerprint of what came

@@ -14,7 +14,7 @@ LEAST_PART, WHOLE_FROM = 0.3, 0.15
 
 @dataclass(frozen=True)
 class TriggerRules:
-    """What starts a run, and what holds it back; times in seconds."""
+    """Rules that start a run or hold it back; times in seconds."""
 
     new_labels: int | None = 500
     min_new_samples: int = 500
@@ -119,7 +119,7 @@ def emphasis(share: float, error: float) -> float:
 
 @dataclass
 class LearningPolicy:
-    """What the next runs ask for beyond the configuration.
+    """Options of the next runs beyond the configuration.
 
     After a drift `runs` runs learn at `rate` times the learning rate, with batches of which at least
     `share` is new: the memory counts for less, but it is never thrown away. After a candidate that has

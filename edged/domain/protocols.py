@@ -228,19 +228,6 @@ class RunControl(Throttle, Protocol):
         """Publish what happens in a run."""
 
 
-class RoundData(Protocol):
-    """What a device trains on in the rounds of a fleet."""
-
-    def rows(self) -> Window:
-        """Read the labelled samples to train on."""
-
-    def completed(self, base: Mapping[str, NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:
-        """Return all parameters of the device's model, with those of a fleet's model in their place."""
-
-    def last_seq(self) -> int:
-        """Newest position in label order."""
-
-
 class PlacedHoldout(Holdout, Protocol):
     """A holdout that knows which sample of its key each is."""
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from edged.domain.federated.messages import RoundAnnouncement, RoundSettings
     from edged.domain.federated.round_orders import TrainRound
-    from edged.domain.protocols import Engine, RoundData, Throttle
+    from edged.domain.protocols import Engine, Throttle
     from edged.domain.stream.sample import Window
     from edged.domain.training.weight_deltas import Coded
     from edged.storage.samples.log import SampleLog
@@ -58,7 +58,7 @@ class RoundContribution:
 
 
 class LearnerData:
-    """Samples and model of this device for rounds, see `RoundData`."""
+    """Samples and model of this device for rounds of the fleet."""
 
     def __init__(
         self, learner: Learner, samples: SampleLog, sampler: BatchSampler, importer: WeightImporter
@@ -85,7 +85,7 @@ class RoundTrainer:
     """Trains in rounds of a fleet, with a new engine in each."""
 
     def __init__(
-        self, task: LearningTask, engines: EngineFactory, data: RoundData, throttle: Throttle
+        self, task: LearningTask, engines: EngineFactory, data: LearnerData, throttle: Throttle
     ) -> None:
         self._task, self._engines, self._data, self._throttle = task, engines, data, throttle
         self._trainable = tuple(task.bundle.trainable)
@@ -170,7 +170,7 @@ class FleetUpdateTrainer:
         device: str,
         state: Path,
         trainer: RoundTrainer,
-        data: RoundData,
+        data: LearnerData,
         max_bytes: int,
         *,
         seed: int | None = None,

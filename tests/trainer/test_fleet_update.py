@@ -13,7 +13,7 @@ from edged.domain.federated.round_orders import TrainRound
 from edged.domain.stream.sample import Window
 from edged.domain.training.weight_deltas import Coding, code, fingerprint
 from edged.mqtt import weight_encoding
-from edged.trainer.fleet_rounds import FleetUpdateTrainer, RoundContribution, RoundTrainer
+from edged.trainer.fleet_rounds import FleetUpdateTrainer, LearnerData, RoundContribution, RoundTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 MODEL = {"w": np.ones((2, 3), np.float32)}
 
 
-class Ten:
+class Ten(LearnerData):
     """A device with ten samples."""
+
+    def __init__(self) -> None:
+        """Have no log."""
 
     def rows(self) -> Window:
         ids = np.arange(10)

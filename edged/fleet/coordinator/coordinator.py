@@ -33,7 +33,6 @@ from edged.fleet.coordinator.models import (
     require_packages,
     summed,
 )
-from edged.fleet.coordinator.reports import LATE, RoundReports
 from edged.fleet.coordinator.status import (
     NAMED,
     ROUNDS,
@@ -42,7 +41,7 @@ from edged.fleet.coordinator.status import (
     RunTotals,
     StatusPublisher,
 )
-from edged.fleet.coordinator.updates import UpdateAdmission
+from edged.fleet.coordinator.updates import LATE, RoundReports, UpdateAdmission
 from edged.fleet.rules.aggregation import Aggregate
 from edged.fleet.rules.layout import Layout
 from edged.fleet.rules.rounds import (
@@ -126,38 +125,25 @@ class Coordinator:
         self._ended, self._refused = Counter[str](), Counter[str]()  # since the start
 
     def _begun(self) -> FleetState:
-        """Where the fleet was; else its begin, with the model that the configuration names."""
-        course = self.journal.course()
+        """Return the stored state; at the first start one with the model that the configuration names."""
+        course, budget = self.journal.course(), self._config.rollout.device_bytes
         if course is None:
             weights, bundle = first_model(self._config)
-            self._check_bundle(bundle)
+            if not bundle:
+                raise ConfigError(
+                    f"{self._config.model.name} is no bundle: the bundle that devices need is unknown",
+                    where="bundle",
+                    remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
+                )
             base = self.journal.add(weights, fingerprint(weights), ModelOrigin(0, None))
             course = FleetState(base, bundle)
             self.journal.store(course)
-        elif not course.bundle and self._config.bundle:
-            course = replace(course, bundle=self._config.bundle)
-            self.journal.store(course)
-        self._check_bundle(course.bundle)
-        self._check_budget(course)
-        return course
-
-    def _check_budget(self, course: FleetState) -> None:
-        """Refuse a budget within which no device could fetch the model."""
-        budget = self._config.rollout.device_bytes
         if budget is not None and budget < course.standing.bytes:
             raise ConfigError(
                 f"{budget} bytes a day, but the model has {course.standing.bytes}",
                 where="rollout.device_bytes", remedy="raise it",
             )  # fmt: skip
-
-    def _check_bundle(self, bundle: str) -> None:
-        """Refuse a fleet in which no device would take part."""
-        if not bundle:
-            raise ConfigError(
-                f"{self._config.model.name} is no bundle: the bundle that devices need is unknown",
-                where="bundle",
-                remedy="set it to the fingerprint that `edged artifacts inspect BUNDLE` shows",
-            )
+        return course
 
     def _enqueue(self, delivery: ReceivedMessage) -> None:
         if not self._inbox.put(delivery):

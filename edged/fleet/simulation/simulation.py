@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
 
 PATIENCE = 600.0  # seconds that a round may take
-FILES = 16  # open files of a device, at most
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,8 @@ def simulate(plan: SimulationPlan, on_progress: Callable[[str], Any] = lambda _:
         broker = stack.enter_context(embedded_broker())
         recording, parts, unseen = _divided(plan, folder)
         config = _configuration(plan, len(parts), broker, folder)
-        _let_open(FILES * len(parts))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a device has a dozen files open
         devices = []
         for number, (key, rows) in enumerate(parts.items()):
             own = folder / "devices" / str(number)
@@ -174,20 +174,6 @@ def _divided(plan: SimulationPlan, folder: Path) -> tuple[Recording, dict[str, I
     apart = list(found)[:: -(len(found) // plan.unseen)][: plan.unseen] if plan.unseen else []
     rows = [found.pop(key) for key in apart]
     return recording, found, np.concatenate(rows) if rows else np.empty(0, np.int64)
-
-
-def _let_open(files: int) -> None:
-    """Let this process open so many more files; ConfigError where it may not."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = files + 256
-    if wanted > hard != resource.RLIM_INFINITY:
-        raise ConfigError(
-            f"so many devices need {wanted} open files, the limit is {hard}",
-            where="fleet sim",
-            remedy="simulate fewer devices, or raise the hard limit (ulimit -Hn)",
-        )
-    if wanted > soft != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _level(key: str) -> str:

@@ -252,16 +252,6 @@ def test_a_configuration_that_cannot_work_is_an_error_at_once(
         Fleet(tmp_path, **sections)
 
 
-def test_a_bundle_that_was_missing_is_taken_from_the_configuration(fleet: Fleet) -> None:
-    """As one finds it in a directory that an earlier version began without one."""
-    from dataclasses import replace
-
-    journal = fleet.coordinator.journal
-    journal.store(replace(fleet.coordinator.course, bundle=""))
-    fleet.restart()
-    assert fleet.coordinator.course.bundle == "f00"
-
-
 @pytest.mark.slow
 def test_the_command_line_steers(fleet: Fleet) -> None:
     def run(*words: str) -> str:

@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import edged.host.lean_imports  # noqa: F401  before anything that imports what it keeps out
+import edged.lazy_imports  # noqa: F401  before anything that imports what it keeps out
 from edged import __version__, logs
 from edged.config import loader
 from edged.device import Device
 from edged.device.startup.open_state import record_failed_start, record_shutdown
 from edged.errors import CorruptError, EdgedError, from_system
 from edged.host.systemd import Notifier, watchdog_interval
-from edged.host.wakeup_queue import WakeupQueue
+from edged.host.waiting import WakeupQueue
 from edged.storage.files.atomic import DirectoryLock
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ def _confine_trainer(config: Config) -> None:
     """Where systemd lends this service its control group: bounds for what trains, before it is started."""
     if "INVOCATION_ID" not in os.environ:
         return
-    from edged.host import cgroup
+    from edged.host import limits
 
-    folder = cgroup.lent()
+    folder = limits.lent()
     if folder is None:
         return
     try:
-        division = cgroup.divide(folder, config.training.memory_max or cgroup.half_of_memory())
+        division = limits.divide(folder, config.training.memory_max or limits.half_of_memory())
     except OSError as problem:
         log.warning("trainer_not_confined", problem=f"{problem.filename}: {problem.strerror}")
         return

@@ -1,5 +1,7 @@
 """Modules that libraries import and a daemon never uses: named at once, read when somebody needs them.
 
+The daemon and its trainer import this module before everything else.
+
 structlog imports asyncio for loggers that are awaited, and rich, where it is installed, to decorate
 tracebacks; paho imports urllib.request for proxies of websockets, and ssl; pydantic looks for plugins.
 """
@@ -75,3 +77,8 @@ def hidden(package: str) -> Iterator[None]:
     finally:
         if not present:
             del sys.modules[package]
+
+
+lazily("importlib.metadata", "entry_points")  # pydantic's plugins
+lazily("bz2")  # shutil and zipfile ask whether it is there, and for lzma
+lazily("lzma")

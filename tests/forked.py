@@ -143,7 +143,7 @@ def may_fork(environment: Mapping[str, str]) -> bool:
 
 def read_all() -> None:
     """Every module of edged, once, but those of the daemon's process."""
-    skipped = ("edged.daemon", "edged.host.lean_imports")
+    skipped = ("edged.daemon",)
     for module in pkgutil.walk_packages(edged.__path__, "edged."):
         if module.name not in skipped and not module.name.endswith("__main__"):
             importlib.import_module(module.name)

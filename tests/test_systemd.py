@@ -16,7 +16,7 @@ import pytest
 from edged.config import MqttConfig
 from edged.config.loader import load
 from edged.errors import ConfigError, RefusedError, UnavailableError
-from edged.host.cgroup import MOUNT
+from edged.host.limits import MOUNT
 from edged.mqtt.client.connection import credentials
 
 ROOT = Path(__file__).parents[1]

@@ -18,6 +18,7 @@ from edged.config import loader
 from edged.device.admin.arrivals import Arrivals
 from edged.device.commands.keys import counting
 from edged.device.startup.bootstrap import with_own_keys
+from edged.domain.commands.rules import CLOCK_SET
 from edged.domain.messages.requests import READS
 from edged.domain.nearest import one_of
 from edged.domain.stream.refusals import ENOUGH
@@ -26,8 +27,8 @@ from edged.engines import candidates, open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api
 from edged.errors import ConfigError, EdgedError, UnavailableError
-from edged.host.cpu_affinity import for_training, usable
-from edged.host.time_sync import synchronised
+from edged.host.kernel import synchronised
+from edged.host.limits import for_training, usable
 from edged.host.vitals import VitalsReader
 from edged.mqtt.codecs import sample_codec
 from edged.mqtt.observer import observe
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "warning", "error"]
 
-EARLIEST_YEAR = 2026
 LISTEN_SECONDS = 5.0
 
 
@@ -278,10 +278,9 @@ def _log(config: Config) -> CheckResult:
 
 
 def _clock(_: Config) -> Iterator[CheckResult]:
-    year = time.gmtime().tm_year
-    if year < EARLIEST_YEAR:
+    if time.time() < CLOCK_SET:
         remedy = "set the clock; enable systemd-timesyncd or chrony"
-        yield _error("clock", f"the year is {year}", remedy)
+        yield _error("clock", f"the year is {time.gmtime().tm_year}", remedy)
         return
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     source = {True: ", set by a time server", False: ", not set by a time server", None: ""}

@@ -39,7 +39,7 @@ from edged.domain.commands.tasks import Handler
 from edged.domain.judging.latencies import Latencies
 from edged.domain.training.guards import FlashWear
 from edged.engines.inference import InferenceReader
-from edged.host.cpu_affinity import fitting
+from edged.host.limits import fitting
 from edged.host.scheduler import Timetable
 from edged.host.systemd import LoopWatch
 from edged.host.vitals import VitalsReader

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edged.config import Config
     from edged.device.integrations.sparkplug import NodeOfStreams
     from edged.host.systemd import Notifier
-    from edged.host.wakeup_queue import WakeupQueue
+    from edged.host.waiting import WakeupQueue
     from edged.storage.models.registry import Registry
 
 FRESH_SECONDS, FRESH_SHARE = 10.0, 0.9  # that vital signs hold at most, and of the interval of reports

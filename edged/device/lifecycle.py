@@ -20,7 +20,7 @@ from edged.storage.models.trust import Trust
 if TYPE_CHECKING:
     from edged.config import Config
     from edged.host.systemd import Notifier
-    from edged.host.wakeup_queue import WakeupQueue
+    from edged.host.waiting import WakeupQueue
 
 log = logs.get_logger("edged.device")
 

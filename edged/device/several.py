@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from edged.device.web.front import WebParts, WebServer
     from edged.domain.child_orders import Opened
     from edged.host.systemd import Notifier
-    from edged.host.wakeup_queue import WakeupQueue
+    from edged.host.waiting import WakeupQueue
     from edged.mqtt.client.message import ReceivedMessage
 
 log = logs.get_logger("edged.device")

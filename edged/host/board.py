@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from edged.host.kernel_files import number, text
+from edged.host.kernel import number, text
 
 UNDER_VOLTAGE, CAPPED, THROTTLED, SOFT_LIMIT = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _FLAGS = {CAPPED: "frequency capped", THROTTLED: "throttled", SOFT_LIMIT: "soft temperature limit"}

@@ -9,9 +9,8 @@ from __future__ import annotations
 import runpy
 import sys
 
-import edged.host.lean_imports  # noqa: F401
-from edged.host.cgroup import join_trainer
-from edged.host.process_limits import ChildLimits, apply
+import edged.lazy_imports  # noqa: F401
+from edged.host.limits import ChildLimits, apply, join_trainer
 
 
 def main() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 from edged.clock import Clock, SystemClock
 from edged.domain.training.message import Message
 from edged.host.board import BoardReader
-from edged.host.kernel_files import text
-from edged.host.time_sync import synchronised
+from edged.host.kernel import synchronised, text
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -22,33 +21,26 @@ _NO_SENSOR = ("PMIC-Die", "thermal-fan-est")
 
 @dataclass(frozen=True)
 class BoardVitals(Message):
-    """What people want to know of the board: heat, power, clock; None where it does not tell."""
+    """Heat, power and clock of the board; None where it does not report them."""
 
-    temperature_c: float | None = None
-    throttled: bool | None = None
-    under_voltage: bool | None = None
-    power_mode: str | None = None
-    on_battery: bool | None = None
-    battery_percent: float | None = None
-    clock_synchronised: bool | None = None
-
-
-@dataclass(frozen=True)
-class Vitals(Message):
-    """One reading; None where this machine does not tell."""
-
-    cpu_percent: float | None  # CPU time of this process since the reading before, in percent of one core
-    rss_bytes: int | None  # resident memory of this process
-    temperature_c: float | None  # hottest thermal zone, degrees Celsius
-    load1: float | None  # load average over one minute
-    disk_free_bytes: int | None  # what this user may still write beside the state directory
-    uptime_s: float | None  # seconds since the machine was started
-    on_battery: bool | None = None  # whether no other supply feeds the machine; None where it names none
-    battery_percent: float | None = None  # charge of the fullest battery
+    temperature_c: float | None = None  # hottest thermal zone, degrees Celsius
     throttled: bool | None = None  # this and the next two are of the board, see `Board`
     under_voltage: bool | None = None
     power_mode: str | None = None
+    on_battery: bool | None = None  # whether no other supply feeds the machine; None where it names none
+    battery_percent: float | None = None  # charge of the fullest battery
     clock_synchronised: bool | None = None  # whether a time server has set the clock, see `synchronised`
+
+
+@dataclass(frozen=True)
+class Vitals(BoardVitals):
+    """One reading; None where this machine does not report it."""
+
+    cpu_percent: float | None = None  # CPU time since the reading before, in percent of one core
+    rss_bytes: int | None = None  # resident memory of this process
+    load1: float | None = None  # load average over one minute
+    disk_free_bytes: int | None = None  # what this user may still write beside the state directory
+    uptime_s: float | None = None  # seconds since the machine was started
     flash_bytes_written: int | None = None  # by this process and its children, since it began
 
 
@@ -97,19 +89,13 @@ class VitalsReader:
         return BoardVitals(**{field.name: values[field.name] for field in fields(BoardVitals)})
 
     def _read(self) -> Vitals:
-        pages = _field(self._proc / "self" / "statm", 1)
+        pages, board = _field(self._proc / "self" / "statm", 1), self._board.read()
         return Vitals(
             cpu_percent=self._cpu_percent(),
             rss_bytes=None if pages is None else int(pages) * _PAGE_BYTES,
             load1=_field(self._proc / "loadavg", 0),
             disk_free_bytes=self._disk_free(),
             uptime_s=_field(self._proc / "uptime", 0),
-            **vars(self._board_vitals()),
-        )
-
-    def _board_vitals(self) -> BoardVitals:
-        board = self._board.read()
-        return BoardVitals(
             temperature_c=self._temperature(),
             throttled=board.throttled,
             under_voltage=board.under_voltage,

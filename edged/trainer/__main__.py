@@ -29,8 +29,7 @@ from edged.errors import (
     StorageError,
     TrainingError,
 )
-from edged.host.cpu_affinity import fitting, for_training
-from edged.host.process_limits import ChildLimits, apply, die_with_parent
+from edged.host.limits import ChildLimits, apply, die_with_parent, fitting, for_training
 from edged.storage.files.atomic import scratch
 from edged.trainer.daemon_pipe import DaemonPipe
 from edged.trainer.trainer import Trainer

@@ -19,7 +19,7 @@ from edged.domain.protocols import LearningRate
 from edged.engines.onnx.computed_sizes import computed_size
 from edged.errors import EdgedError, RefusedError
 from edged.host.child_process import carry_out
-from edged.host.process_limits import confine, die_with_parent
+from edged.host.limits import confine, die_with_parent
 from edged.signing import key_id
 from edged.storage.models.bundle_archive import unpacked
 from edged.storage.models.external_data import operators

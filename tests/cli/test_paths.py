@@ -191,7 +191,7 @@ def test_an_interrupt_while_the_daemon_starts_stops_it_in_order(tmp_path: Path) 
     )  # fmt: skip
     assert process.stdout is not None
     for line in process.stdout:
-        if line.endswith(" edged.host.lean_imports\n"):
+        if line.endswith(" edged.lazy_imports\n"):
             break
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=60)

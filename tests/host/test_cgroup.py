@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from edged.host.cgroup import VARIABLE, divide, half_of_memory, join_trainer, lent
+from edged.host.limits import VARIABLE, divide, half_of_memory, join_trainer, lent
 
 # What systemd does, then what the daemon does, then what its trainer does.
 SERVICE = """
 import os, subprocess, sys
 from pathlib import Path
-from edged.host.cgroup import divide, lent
+from edged.host.limits import divide, lent
 mount, folder = Path(sys.argv[1]), Path(sys.argv[2])
 (folder / "cgroup.procs").write_text("0")
 assert lent(mount=mount) == folder, lent(mount=mount)
 division = divide(folder, 256 << 20)
 print(division.trainer.name, *division.controllers)
 print(Path("/proc/self/cgroup").read_text().splitlines()[-1])
-trainer = "from edged.host import cgroup; cgroup.join_trainer(); print(open('/proc/self/cgroup').read())"
+trainer = "from edged.host import limits; limits.join_trainer(); print(open('/proc/self/cgroup').read())"
 done = subprocess.run([sys.executable, "-c", trainer], capture_output=True, text=True)
 print(done.stdout.strip().splitlines()[-1])
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edged.host.cpu_affinity import fitting, for_training, quota, small_ones, usable
+from edged.host.limits import fitting, for_training, quota, small_ones, usable
 
 RK3588 = dict.fromkeys(range(4), 530) | dict.fromkeys(range(4, 8), 1024)
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from edged.host.process_limits import ChildLimits, apply
+from edged.host.limits import ChildLimits, apply
 
 # What the child reports about itself once the limits hold, in addition to its warnings.
 CHILD = """
 import json, os, resource, subprocess
-from edged.host.process_limits import ChildLimits, apply
+from edged.host.limits import ChildLimits, apply
 before = os.nice(0)
 warnings = apply({limits})
 print(json.dumps(dict(
@@ -78,7 +78,7 @@ def test_impossible_cpus_are_a_warning(cpus: str) -> None:
 
 def test_a_memory_limit_really_limits() -> None:
     code = (
-        "from edged.host.process_limits import ChildLimits, apply\n"
+        "from edged.host.limits import ChildLimits, apply\n"
         "assert not apply(ChildLimits(memory_limit=256 * 2**20))\n"
         "try:\n    bytearray(2**29)\nexcept MemoryError:\n    print('refused')\n"
     )
@@ -94,7 +94,7 @@ def test_applying_nothing_is_silent_here_too() -> None:
 
 def test_a_child_dies_with_its_parent() -> None:
     grandchild = (
-        "import os, signal\nfrom edged.host.process_limits import die_with_parent\n"
+        "import os, signal\nfrom edged.host.limits import die_with_parent\n"
         "assert die_with_parent(os.getppid()) == []\nprint(os.getpid(), flush=True)\nsignal.pause()\n"
     )
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {grandchild!r}])\n"
@@ -108,7 +108,7 @@ def test_a_child_dies_with_its_parent() -> None:
 
 def test_a_parent_that_is_gone_already_is_noticed() -> None:
     code = (
-        "from edged.errors import EdgedError\nfrom edged.host.process_limits import die_with_parent\n"
+        "from edged.errors import EdgedError\nfrom edged.host.limits import die_with_parent\n"
         "try:\n    die_with_parent(parent=1 << 22)\nexcept EdgedError as gone:\n    print(gone)\n"
     )
     done = subprocess.run(

@@ -11,7 +11,7 @@ import pytest
 from edged.clock import VirtualClock
 from edged.host.vitals import Vitals, VitalsReader
 
-NOTHING = Vitals(None, None, None, None, None, None)
+NOTHING = Vitals()
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

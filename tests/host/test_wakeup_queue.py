@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, signal, threading
-from edged.host.wakeup_queue import WakeupQueue
+from edged.host.waiting import WakeupQueue
 
 bell = WakeupQueue((signal.SIGTERM, signal.SIGHUP))
 there = threading.Event()
@@ -43,7 +43,7 @@ def test_signals_that_another_thread_takes_wake_the_main_one() -> None:
 def test_a_flood_loses_nothing() -> None:
     program = """
 import signal
-from edged.host.wakeup_queue import WakeupQueue
+from edged.host.waiting import WakeupQueue
 bell = WakeupQueue((signal.SIGTERM,))
 for i in range(100_000):
     bell.put(i)

@@ -14,7 +14,7 @@ from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import refuse
 from edged.domain.protocols import ServedModel
 from edged.errors import EdgedError, ModelError, StorageError
-from edged.host.timeout import within
+from edged.host.waiting import within
 from edged.logs import get_logger
 from edged.storage.files.atomic import remove
 from edged.storage.models.candidates import PROBE_FILES

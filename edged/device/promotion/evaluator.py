@@ -11,7 +11,7 @@ from edged.domain.judging.gate import GateRules, ModelComparison, judge_recalled
 from edged.domain.judging.ridge_head import Learned
 from edged.domain.judging.verdict import Verdict, refuse
 from edged.errors import EdgedError
-from edged.host.timeout import within
+from edged.host.waiting import within
 from edged.storage.models.candidates import ProbeRules, verify_candidate
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.device.startup.recovery import CHECK_SECONDS, Recovery, recover, renumber, unfinished
 from edged.errors import BundleError, ConfigError, CorruptError, StorageError
-from edged.host.time_sync import boot_id
+from edged.host.kernel import boot_id
 from edged.logs import get_logger
 from edged.storage.files.atomic import DirectoryLock
 from edged.storage.journal import last_shutdown

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.commands.delivery_policy import MessageKind
+from edged.domain.commands.rules import CLOCK_SET
 from edged.errors import CorruptError, StorageError
 from edged.logs import get_logger
 from edged.storage.files.damaged_database import database_files, rename_damaged
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["DATABASE", "Key", "Outbox", "OutboxBacklog", "waiting"]
 
 DATABASE = "outbox.db"
-_SET_CLOCK = 1_600_000_000.0  # Unix time below which a device's clock was not set yet
 _ROWS = 1000  # in one transaction at most
 _FREE_PAGES = 256  # kept in the file; what is free beyond goes back to the file system
 
@@ -92,7 +92,7 @@ class Outbox:
                 self._next[kind] = max(self._next[kind], tables.last_number(db, kind) + 1)
             age, wall = tables.read_clock(db)
             unless_read.pop_all()
-        away = max(0.0, self._clock.now() - wall) if wall > _SET_CLOCK else 0.0
+        away = max(0.0, self._clock.now() - wall) if wall > CLOCK_SET else 0.0
         self._began = age + away - self._clock.monotonic()
         self._given = dict.fromkeys(MessageKind, 0)  # of each kind, the last number that was given out
         self._db = db

@@ -54,7 +54,7 @@ STATUS = StreamStatus(
         runs=1, last=None, progress=RunProgress(2, 3, 10, 0.5), paused=None, waiting_for=("quiet hours",),
         summary=None, summary_ts=None,
     ),
-    outbox=OutboxBacklog(0, 0, 0), host=BoardVitals(*[None] * 7), flash=FlashPace(), audit=None,
+    outbox=OutboxBacklog(0, 0, 0), host=BoardVitals(), flash=FlashPace(), audit=None,
 )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def view(schema: Schema, **more: Any) -> Snapshot:
         "device": HOSTILE, "schema": schema, "now": NOW, "monotonic": 1000.0,
         "may_label": True, "may_control": True, "limit": 8192,
         "status": STATUS, "counters": Counters(5, 2, 0, 0, 1, 0, 5, 0, 6, 3, 0, bytes=4096),
-        "new_labelled": 1, "needed": 40, "label_share": 0.4, "anomaly": None, "vitals": Vitals(*[None] * 6),
+        "new_labelled": 1, "needed": 40, "label_share": 0.4, "anomaly": None, "vitals": Vitals(),
         "refused": {HOSTILE: 1}, "models": [record, first], "parents": {2: 1, 1: None},
         "reigns": [Reign(NOW, 2, 1, "", None)], "runs": [], "marks": [(NOW - 50, "drift", HOSTILE)],
         "points": [(NOW - 100.0, 0.5, None), (NOW, 0.25, 0.5)],

@@ -1,4 +1,4 @@
-"""Where the main thread waits for signals, and for other threads that want it."""
+"""Waiting for signals, for other threads, and for work that may hang."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import os
 import queue
 import select
 import signal
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, TimeoutError  # noqa: A004  the built-in one from Python 3.11 on
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
+
+from edged.errors import ModelError
+
+T = TypeVar("T")
 
 
 class WakeupQueue:
@@ -33,7 +39,7 @@ class WakeupQueue:
             os.write(self._ring, b"\0")
 
     def get(self) -> Any:
-        """The next signal, or what was put; waits for it. In the main thread alone."""
+        """Wait for the next signal or item, and return it; only in the main thread."""
         while True:
             try:
                 return self._queue.get_nowait()
@@ -43,3 +49,29 @@ class WakeupQueue:
                 os.read(self._wait, 4096)
             except BlockingIOError:
                 continue
+
+
+def within(seconds: float, doing: str, work: Callable[[], T]) -> T:
+    """Return the result of `work`, done on a thread of its own; ModelError when it takes longer.
+
+    A thread cannot be ended: one that takes too long is left behind, and what it brings later is
+    not looked at. So `work` must not hold a lock that others need. `doing` names it in the error.
+
+    >>> within(5.0, "adding", lambda: 1 + 1)
+    2
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as problem:  # noqa: BLE001  the caller gets it
+            done.set_exception(problem)
+
+    threading.Thread(target=run, name=doing, daemon=True).start()
+    try:
+        return done.result(seconds)
+    except TimeoutError:
+        if done.done():
+            raise
+        raise ModelError(f"{doing} took longer than {seconds:g} s", remedy="raise gate.timeout") from None

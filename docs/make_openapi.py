@@ -70,7 +70,6 @@ TENSOR = obj(name=TEXT, datatype=TEXT, shape=listed(WHOLE))
 METADATA = obj(name=TEXT, versions=listed(TEXT), platform=TEXT, inputs=listed(TENSOR), outputs=listed(TENSOR))
 SERVER = obj(name=TEXT, version=TEXT, extensions=listed(TEXT))
 READY = obj(name=TEXT, ready={"type": "boolean"})
-INDEX = listed(obj("name version state", name=TEXT, version=TEXT, state=TEXT, reason=TEXT))
 SESSION = obj(scopes=listed(TEXT), csrf={"type": ["string", "null"]})
 STRETCH = [
     query("key", TEXT, "key of the samples; the one with the newest sample when absent"),
@@ -99,12 +98,6 @@ DESCRIBED: dict[str, dict[str, Any]] = {
     VERSION: {"answer": (JSON, METADATA)},
     f"{MODEL}/ready": {"answer": (JSON, READY)},
     f"{VERSION}/ready": {"answer": (JSON, READY)},
-    "/v2/repository/index": {
-        "requestBody": {
-            "content": {JSON: {"schema": {"type": "object", "properties": {"ready": {"type": "boolean"}}}}}
-        },
-        "answer": (JSON, INDEX),
-    },
     "/v2/health/live": {"answer": (JSON, obj(live={"type": "boolean"}))},
     "/v2/health/ready": {"answer": (JSON, obj(ready={"type": "boolean"}))},
     "/v2": {"answer": (JSON, SERVER)},

@@ -34,7 +34,7 @@ def pair(
 ) -> None:
     """Show a code that pairs one browser, valid for 10 minutes; the daemon can keep running."""
     from edged.device.web.http.authentication import PAIRED
-    from edged.device.web.http.own_certificate import tunnel
+    from edged.device.web.http.sockets import tunnel
     from edged.storage.web_access import CODE_SECONDS
 
     web, pairing = _opened(config)
@@ -105,7 +105,7 @@ def _opened(path: Path) -> tuple[WebConfig, Pairing]:
 
 
 def _page(web: WebConfig) -> str | None:
-    from edged.device.web.http.own_certificate import names_of
+    from edged.device.web.http.sockets import names_of
 
     if web.address is None:
         return None
@@ -117,7 +117,7 @@ def _page(web: WebConfig) -> str | None:
 def _certificate(path: Path, web: WebConfig) -> str | None:
     """The fingerprint of the certificate; None without TLS, or before the daemon has made one."""
     from edged.config import loader
-    from edged.device.web.http.own_certificate import FILE, fingerprint
+    from edged.device.web.http.sockets import FILE, fingerprint
 
     if web.tls is not None:
         return fingerprint(web.tls.cert_file)

@@ -18,7 +18,7 @@ from edged.device.commands.training import TrainingCommands
 from edged.device.commands.transfers import TransferCommands
 from edged.device.commands.wipe import WipeCommands
 from edged.device.events import Events, Extension
-from edged.device.integrations import ANNOUNCED, EARLIER
+from edged.device.integrations import ANNOUNCED
 from edged.device.learning.conditions import ConditionsReader
 from edged.device.learning.label_reviews import LabelReviews
 from edged.device.learning.trainer_client import TrainerClient
@@ -301,7 +301,7 @@ class Assembly:
 
     def _discovery(self) -> HomeAssistantDiscovery | None:
         """Where it is turned off, too, if something has been announced: that is taken back."""
-        announced = any(self.registry.get_value(name) is not None for name in (ANNOUNCED, EARLIER))
+        announced = self.registry.get_value(ANNOUNCED) is not None
         if self.config.discovery is None and not announced:
             return None
         from edged.device.integrations.home_assistant import HomeAssistantDiscovery

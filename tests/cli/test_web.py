@@ -10,8 +10,7 @@ import yaml
 
 from edged.clock import SystemClock
 from edged.config import WebConfig
-from edged.device.web.http.own_certificate import FILE, fingerprint, own_certificate
-from edged.device.web.http.sockets import Sockets
+from edged.device.web.http.sockets import FILE, Sockets, fingerprint, own_certificate
 from edged.errors import ConfigError
 from edged.storage.web_access import Pairing
 from tests.commands import edged

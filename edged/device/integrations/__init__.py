@@ -1,4 +1,3 @@
 """Other systems that the device appears in: Home Assistant, Sparkplug B."""
 
 ANNOUNCED = "home_assistant"  # the registry's value: what the broker retains for Home Assistant
-EARLIER = "discovery"  # that of earlier versions: the one topic of the announcement

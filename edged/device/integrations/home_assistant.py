@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edged import __version__
 from edged.config.mqtt import DiscoveryConfig
 from edged.device.events import Extension
-from edged.device.integrations import ANNOUNCED, EARLIER
+from edged.device.integrations import ANNOUNCED
 from edged.device.integrations.key_states import KeyStates
 from edged.domain.events import AnomalyAlarm
 from edged.domain.home_assistant import (
@@ -51,7 +51,6 @@ KEYS = "home_assistant_keys"
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 3.0  # until Home Assistant has what was announced, options of a select for one
 LEAST_ROOM = 100  # messages that must find room at the broker's side before a state is published
-NOTHING: Announcement = {"components": {}}
 MOST_GONE = 100  # components of a device that are remembered after they went
 
 
@@ -115,9 +114,7 @@ class HomeAssistantDiscovery(Extension):
         self._section = config.discovery or DiscoveryConfig()
         self._enabled = config.discovery is not None
         self._commands = config.commands.unsigned().intersection(commands)
-        self._stored = AnnouncedTopics.from_json(self._registry.get_value(ANNOUNCED))
-        earlier = self._registry.get_value(EARLIER)
-        self._announced = self._stored if earlier is None else self._stored.with_more({earlier: NOTHING}, ())
+        self._stored = self._announced = AnnouncedTopics.from_json(self._registry.get_value(ANNOUNCED))
         keys = self._registry.get_value(KEYS, []) if self._enabled and config.serving.publish else []
         self._states = KeyStates(pipeline.schema, pipeline.clock, keys)
         self._stored_keys: list[str] = list(keys)
@@ -276,8 +273,6 @@ class HomeAssistantDiscovery(Extension):
             if keys != self._stored_keys:
                 self._registry.set_value(KEYS, keys)
                 self._stored_keys = keys
-            if self._registry.get_value(EARLIER) is not None:
-                self._registry.set_value(EARLIER, None)
         except StorageError as problem:
             log.warning("discovery_not_remembered", problem=problem.line())
 

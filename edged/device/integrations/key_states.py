@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,30 +35,18 @@ Send = Callable[[str, Message], bool]
 
 
 @dataclass(frozen=True)
-class KeyPrediction:
-    """The newest prediction of a key, at `ts` (Unix seconds) of its sample."""
-
-    ts: float
-    label: str | None
-    confidence: float | None
-    output: tuple[float, ...] | None
-    model: int
-    untrained: bool
-
-
-@dataclass(frozen=True)
 class PredictionState(Message):
-    """The state `prediction` of a key."""
+    """The state `prediction` of a key; without a time there is no prediction since the daemon started."""
 
     key: str
-    ts: float | None
-    label: str | None
-    confidence: float | None
-    output: tuple[float, ...] | None
-    model: int | None
-    alarm: bool
-    silent: bool
-    untrained: bool
+    ts: float | None = None  # Unix seconds, of the newest sample
+    label: str | None = None
+    confidence: float | None = None
+    output: tuple[float, ...] | None = None
+    model: int | None = None
+    alarm: bool = False
+    silent: bool = False
+    untrained: bool = False
 
     def differs(self, other: PredictionState) -> bool:
         """Whether more has changed than time and numbers."""
@@ -81,7 +69,7 @@ class KeyState(KeyArrivals):
     `said` is the newest prediction; None until there is one since the daemon started.
     """
 
-    said: KeyPrediction | None = None
+    said: PredictionState | None = None
     alarm: bool = False
     published: PredictionState | None = None
     published_at: float = float("-inf")
@@ -89,15 +77,7 @@ class KeyState(KeyArrivals):
 
     def prediction(self, key: str, *, silent: bool) -> PredictionState:
         """Return the state `prediction` of this key."""
-        said = self.said
-        if said is None:
-            return PredictionState(
-                key, None, None, None, None, None, alarm=self.alarm, silent=silent, untrained=False
-            )
-        return PredictionState(
-            key, said.ts, said.label, said.confidence, said.output, said.model,
-            alarm=self.alarm, silent=silent, untrained=said.untrained,
-        )  # fmt: skip
+        return replace(self.said or PredictionState(key), alarm=self.alarm, silent=silent)
 
     def is_due(self, state: PredictionState, monotonic: float) -> bool:
         """Whether `state` is to be published by now."""
@@ -153,9 +133,9 @@ class KeyStates:
                     continue
                 state.record_arrivals(counts[key], now)
                 before = state.said
-                if before is not None and ts[i] < before.ts <= self._clock.now() + AHEAD_SECONDS:
+                if before is not None and ts[i] < (before.ts or 0.0) <= self._clock.now() + AHEAD_SECONDS:
                     continue  # it comes late, and says nothing of now
-                state.said = self._said(made, i, float(ts[i]))
+                state.said = self._said(key, made, i, float(ts[i]))
                 urgent |= before is None or before.label != state.said.label
             if not urgent or now - self._urged < URGENT_SECONDS:
                 return False
@@ -175,7 +155,7 @@ class KeyStates:
         self._states[key] = state = KeyState(now)
         return state
 
-    def _said(self, made: Predictions, i: int, ts: float) -> KeyPrediction:
+    def _said(self, key: str, made: Predictions, i: int, ts: float) -> PredictionState:
         row, label, confidence = made.output[i], None, None
         finite = bool(np.isfinite(row).all())
         if finite and made.confidence is not None:
@@ -183,7 +163,8 @@ class KeyStates:
             decided = made.promise is None or not made.promise.undecided[i]
             label = (self._schema.classes[int(made.answers[i, 0])] or None) if decided else None
         output = tuple(float(f"{value:.4g}") for value in row.tolist()) if finite else None
-        return KeyPrediction(ts, label, confidence, output, made.version, untrained=made.missing is not None)
+        untrained = made.missing is not None
+        return PredictionState(key, ts, label, confidence, output, made.version, untrained=untrained)
 
     def alarmed(self, key: str, *, alarm: bool) -> None:
         """An alarm of a key begins or ends."""

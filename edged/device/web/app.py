@@ -77,9 +77,6 @@ def routes(endpoints: Endpoints) -> list[Route]:
     infer = GuardedRoute("POST", endpoints.inference.infer, ("infer",), endpoints.access, json_only=False)
     samples = GuardedRoute("POST", endpoints.ingest.samples, ("ingest",), endpoints.access, json_only=False)
     labels = GuardedRoute("POST", endpoints.ingest.labels, ("ingest",), endpoints.access, json_only=False)
-    index = GuardedRoute(
-        "POST", endpoints.inference.repository_index, ("infer", "read"), endpoints.access, json_only=False
-    )
 
     def get(path: str, endpoint: Endpoint, *rights: Right) -> Route:
         return Route(path, GuardedRoute("GET", endpoint, rights, endpoints.access))
@@ -90,7 +87,6 @@ def routes(endpoints: Endpoints) -> list[Route]:
     return [
         Route(f"{MODEL}/infer", infer),
         Route(f"{VERSION}/infer", infer),
-        Route("/v2/repository/index", index),
         Route("/v1/samples", samples),
         Route("/v1/labels", labels),
         get("/v2/health/live", endpoints.inference.live),

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from edged.device.events import Extension, Listener
 from edged.device.web.http.authentication import Tokens
-from edged.device.web.http.own_certificate import fingerprint
-from edged.device.web.http.sockets import Sockets
+from edged.device.web.http.sockets import Sockets, fingerprint
 from edged.errors import EdgedError, UnavailableError
 from edged.lazy_imports import lazily
 from edged.logs import get_logger
@@ -71,15 +70,39 @@ class WebParts:
     reviews: LabelReviews
 
 
-class WebServer(Extension):
+class WebRelay(Listener):
+    """Passes the news of one stream to the web server."""
+
+    def __init__(self, server: WebServer, name: str) -> None:
+        self._server, self._name = server, name
+
+    def reported(self, report: Report) -> None:
+        """Pass on a report; from any thread."""
+        self._server.pass_on(self._name, report)
+
+    def predicted(self, payloads: list[bytes]) -> None:
+        """Stream predictions; on the thread that answers."""
+        site = self._server.site(self._name)
+        if site is not None:
+            site.predicted(payloads)
+
+    def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
+        """Pass on the predictions of samples `(n,)`; on the thread that answers."""
+        site = self._server.site(self._name)
+        if site is not None:
+            site.answered(made, ids, keys, ts)
+
+
+class WebServer(Extension, WebRelay):
     """The web server as an extension with a thread of its own.
 
-    `parts` are those of each stream, by its name; "" is the only one of a device, whose extension it is.
+    `parts` are those of each stream, by its name; "" is the only one of a device, whose news it passes on.
 
     Raises EdgedError when a package is missing, or a token or certificate cannot be used.
     """
 
     def __init__(self, parts: Mapping[str, WebParts]) -> None:
+        WebRelay.__init__(self, self, "")
         require_packages()
         self._parts = dict(parts)
         one = next(iter(parts.values()))
@@ -120,22 +143,6 @@ class WebServer(Extension):
         if self._thread.is_alive():
             self._thread.join(END_SECONDS)
         self._sockets.close()
-
-    def reported(self, report: Report) -> None:
-        """Pass on a report of the only stream; from any thread."""
-        self.pass_on("", report)
-
-    def predicted(self, payloads: list[bytes]) -> None:
-        """Stream predictions as they are published; on the thread that answers."""
-        site = self.site("")
-        if site is not None:
-            site.predicted(payloads)
-
-    def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
-        """Pass on the predictions of samples `(n,)`; on the thread that answers."""
-        site = self.site("")
-        if site is not None:
-            site.answered(made, ids, keys, ts)
 
     def pass_on(self, name: str, report: Report) -> None:
         """Pass on a report of a stream; from any thread."""
@@ -222,26 +229,3 @@ class WebServer(Extension):
 
     def _begun(self) -> None:
         self._problem, self._pause = None, FIRST_PAUSE
-
-
-class WebRelay(Listener):
-    """Passes the news of one stream of several to the web server."""
-
-    def __init__(self, server: WebServer, name: str) -> None:
-        self._server, self._name = server, name
-
-    def reported(self, report: Report) -> None:
-        """Pass on a report; from any thread."""
-        self._server.pass_on(self._name, report)
-
-    def predicted(self, payloads: list[bytes]) -> None:
-        """Stream predictions; on the thread that answers."""
-        site = self._server.site(self._name)
-        if site is not None:
-            site.predicted(payloads)
-
-    def answered(self, made: Predictions, ids: Sequence[str], keys: Sequence[str], ts: NDArray[Any]) -> None:
-        """Pass on the predictions of samples `(n,)`; on the thread that answers."""
-        site = self._server.site(self._name)
-        if site is not None:
-            site.answered(made, ids, keys, ts)

@@ -20,7 +20,7 @@ from edged.device.web.app import Endpoints, Switch, application
 from edged.device.web.bridge import ServingBridge, soon
 from edged.device.web.http.authentication import Access
 from edged.device.web.http.listener import HttpListener
-from edged.device.web.http.own_certificate import names_of
+from edged.device.web.http.sockets import names_of
 from edged.device.web.page.history import PageState
 from edged.device.web.page.page import Page
 from edged.errors import StorageError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from edged.device.web.front import WebParts
     from edged.device.web.http.authentication import Tokens
     from edged.device.web.http.sockets import Sockets
-    from edged.device.web.page.baseline import Baseline
+    from edged.device.web.page.history import Baseline
     from edged.domain.judging.predictions import Predictions
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -128,7 +128,7 @@ class Site:
 
     def _measure(self, ts: float, live: float | None) -> None:
         if self._baseline is None:
-            from edged.device.web.page.baseline import Baseline
+            from edged.device.web.page.history import Baseline
 
             self._baseline = Baseline(self._pipeline)
         predictor = self._pipeline.predictor

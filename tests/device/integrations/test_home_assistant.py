@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,22 +106,6 @@ def test_all_of_it_is_taken_back(seen: tuple[Retained, int], tmp_path: Path) -> 
         retained.until(lambda now: not any(name.startswith("home") for name in now))
         retained.until(lambda now: state("prediction", "pump") not in now)
         retained.until(lambda now: state("labelling", "pump") not in now)
-
-
-def test_announcements_of_earlier_versions_are_taken_back(seen: tuple[Retained, int], tmp_path: Path) -> None:
-    retained, port = seen
-    one = device(tmp_path, port)
-    with running(one, port) as listener:
-        retained.until(lambda now: MAIN in now)
-        listener.publish("homeassistant/device/rig/config", b'{"device": {}}', retain=True)
-    with sqlite3.connect(one.state / "state.db") as database:  # what those versions remembered
-        database.execute(
-            "INSERT OR REPLACE INTO meta (name, value) VALUES ('discovery', ?)",
-            (json.dumps("homeassistant/device/rig/config"),),
-        )
-    with running(one, port):
-        retained.until(lambda now: "homeassistant/device/rig/config" not in now)
-        retained.until(lambda now: MAIN in now)
 
 
 def test_keys_become_devices_and_go_with_their_samples(seen: tuple[Retained, int], tmp_path: Path) -> None:

@@ -27,13 +27,6 @@ def description(model: str, features: int, outputs: list[str]) -> dict[str, Any]
         "/v2": _get(_object(name=TEXT, version=TEXT, extensions=_list(TEXT))),
         "/v2/": _get(_object(name=TEXT, version=TEXT, extensions=_list(TEXT))),
     }
-    index = _object(name=TEXT, version=TEXT, state=TEXT, reason=TEXT)
-    paths["/v2/repository/index"] = {
-        "post": {
-            "requestBody": {"required": True, "content": _json(_object(ready={"type": "boolean"}))},
-            "responses": {"200": _answer(_list(index)), "400": _answer(ERROR)},
-        }
-    }
     tensors = {"inputs": _list(TENSOR), "outputs": _list(TENSOR)}
     metadata = _object(name=TEXT, versions=_list(TEXT), platform=TEXT, **tensors)
     for path in (f"/v2/models/{model}", f"/v2/models/{model}/versions/1"):

@@ -105,15 +105,6 @@ def test_the_same_answer_in_every_form(site: Site) -> None:
     assert json.loads(raw) == told
 
 
-def test_the_index_lists_the_versions_that_answer(site: Site) -> None:
-    client = site.using("infer")
-    here = client("GET", f"/v2/models/{MODEL}").json["versions"]
-    ready = [{"name": MODEL, "version": version, "state": "READY", "reason": ""} for version in here]
-    for body in (b"", b"{}", b'{"ready": true}'):
-        assert client("POST", "/v2/repository/index", body).json == ready
-    assert client("POST", "/v2/repository/index", b'{"ready": 1}').status == 400
-
-
 def test_large_answers_are_compressed_on_request(site: Site) -> None:
     client, body = site.using("infer"), rows([[0.1, 0.2]] * 100)
     plain, short = client("POST", INFER, body), client("POST", INFER, body, accept_encoding="gzip")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edged.device.web.http.authentication import FAILURES
-from edged.device.web.http.own_certificate import FILE, fingerprint
+from edged.device.web.http.sockets import FILE, fingerprint
 from edged.storage.web_access import LETTERS, MOST_WRONG
 from edged.workbench.demo.broker import free_port
 from tests.device.web.client import Client

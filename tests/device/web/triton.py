@@ -114,8 +114,6 @@ def main():
     metadata = client.get_model_metadata(MODEL)
     assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
     assert [output["name"] for output in metadata["outputs"]] == list(NAMES)
-    index = client.get_model_repository_index()
-    assert index == [{"name": MODEL, "version": "1", "state": "READY", "reason": ""}]
     expected = client.infer(MODEL, [tensor(blocking)]).as_numpy("output")
     recorded = client.infer(MODEL, [tensor(blocking)], parameters={"record": True, "key": "robot"})
     assert len(recorded.as_numpy("sample_id")) == len(X)

@@ -20,7 +20,6 @@ from edged.device.web.http.bodies import HttpError, as_json, json_bytes, read_bo
 from edged.device.web.http.routes import http_error
 from edged.domain.stream.sample import Reading
 from edged.errors import EdgedError, ModelError, RefusedError, RejectedSampleError
-from edged.mqtt.codecs.json import parse
 from edged.mqtt.field_access import parse_id, parse_key, parse_time
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from edged.domain.stream.schema import Schema
 
 PLATFORM = "onnxruntime_onnx"
-MOST_INDEX = 4096  # bytes of a request for the index
 KEY = "http"  # of recorded samples that name none
 
 
@@ -88,21 +86,6 @@ class Inference:
                 "inputs": inputs_of(self._schema),
                 "outputs": outputs_of(self._schema),
             }
-        )
-
-    async def repository_index(self, request: Request) -> Response:
-        """List the loaded versions (model repository extension); with `ready` true those that answer."""
-        body = await read_body(request.scope, request.receive, MOST_INDEX)
-        try:
-            only_ready = parse(body or b"{}", MOST_INDEX).get("ready", False)
-        except RejectedSampleError as problem:
-            raise wrong(problem.what) from None
-        if type(only_ready) is not bool:
-            raise wrong("ready must be true or false")
-        state, reason = ("READY", "") if self.ready else ("UNAVAILABLE", "the device is stopping")
-        versions = self.loaded() if self.ready or not only_ready else []
-        return as_json(
-            [{"name": self.model, "version": str(v), "state": state, "reason": reason} for v in versions]
         )
 
     def loaded(self) -> list[int]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 SAFE = ("GET", "HEAD")
 OURS = (b"same-origin", b"none")
 SINGLE = (b"host", b"origin", b"authorization", b"cookie", b"content-length", b"content-type")
-MOST_HOSTS = 64  # spellings of our own names that are remembered
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -51,7 +50,6 @@ class Guard:
         self._app = app
         self._addresses = addresses
         self._hosts = frozenset(hosts)
-        self._good: set[bytes] = set()
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,8 +73,7 @@ class Guard:
             raise _wrong_headers("a request has a length or is sent in chunks, not both")
         scope["edged.headers"] = headers
         host = headers.get(b"host", b"")
-        if host not in self._good:
-            self._check_host(host)
+        self._check_host(host)
         site = headers.get(b"sec-fetch-site")
         if site is not None and site not in OURS:
             _check_navigation(scope, headers)
@@ -89,8 +86,6 @@ class Guard:
             raise HttpError(
                 421, "this device has another name", kind="host", remedy="web.allowed_hosts lists more names"
             )
-        if len(self._good) < MOST_HOSTS:
-            self._good.add(host)
 
 
 def _name_of(host: bytes) -> str:

@@ -157,8 +157,7 @@ def _document(title: str, body: str, shown: Pass) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} – edged</title>"
         '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/design.css">'
-        '<link rel="stylesheet" href="/static/page.css"><link rel="stylesheet" href="/static/labels.css">'
-        '<link rel="stylesheet" href="/static/teach.css">'
+        '<link rel="stylesheet" href="/static/page.css">'
         '<script type="module" src="/static/suspects.js"></script>'
         '<script type="module" src="/static/map.js"></script>'
         '<script type="module" src="/static/page.js"></script>'

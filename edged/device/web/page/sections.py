@@ -5,7 +5,7 @@ All text from outside is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import escape
 from math import isfinite
@@ -24,7 +24,7 @@ from edged.domain.text import happening, when
 
 if TYPE_CHECKING:
     from edged.device.reports import FlashPace
-    from edged.device.web.page.history import Point, Sensor
+    from edged.device.web.page.history import Sensor
     from edged.device.web.page.snapshot import Snapshot
     from edged.domain.events import Event
     from edged.domain.training.trainer_messages import RunProgress
@@ -184,7 +184,7 @@ def quality(view: Snapshot) -> str:
     if _live(view) is None:
         lead += ", before the restart"
     pictures = "".join(timeline(points, view.marks, view.now, formatter, shape) for shape in (WIDE, NARROW))
-    return f"{lead}.</p>{pictures}{legend}" + _in_words(view, points, formatter)
+    return f"{lead}.</p>{pictures}{legend}"
 
 
 def stretches(view: Snapshot) -> str:
@@ -193,19 +193,6 @@ def stretches(view: Snapshot) -> str:
     return (
         f'<div id="teach" data-task="{view.schema.task}" data-rights="{rights}">'
         "<p>The timeline needs JavaScript.</p></div>"
-    )
-
-
-def _in_words(view: Snapshot, points: Sequence[Point], formatter: Callable[[float | None], str]) -> str:
-    """Return the chart as a table, for screen readers."""
-    chosen = points[:: max(1, len(points) // 10)]
-    rows = [(moment(ts), formatter(live), formatter(frozen)) for ts, live, frozen in chosen]
-    marks = "".join(f"<li>{moment(ts)} {escape(text)}</li>" for ts, _, text in reversed(view.marks))
-    return (
-        '<details id="quality-words"><summary>Show as table</summary>'
-        + table("Quality over time", ("Time", "Current model", "Initial model"), rows)
-        + (f"<ul>{marks}</ul>" if marks else "")
-        + "</details>"
     )
 
 

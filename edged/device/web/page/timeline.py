@@ -44,7 +44,7 @@ def measured(points: Sequence[Point]) -> list[Point]:
 def timeline(
     points: Sequence[Point], marks: Sequence[Mark], now: float, formatter: Formatter, size: Size
 ) -> str:
-    """Return the chart; it is one image to screen readers, as the page has a table too."""
+    """Return the chart; it is one image to screen readers."""
     first = points[0][0] if points else now - 60.0
     values = [v for _, live, frozen in points for v in (live, frozen) if v is not None]
     chart = Chart(size.width, size.height, 28, (first, max(now, first + 1.0)), extent(values))
@@ -57,7 +57,7 @@ def timeline(
         thin = [*thin, points[-1]]
     chart.curve("line frozen", [(ts, v) for ts, _, v in thin])
     chart.curve("line live", [(ts, v) for ts, v, _ in thin])
-    return chart.svg("Quality over time; table below", f"timeline {size.style}")
+    return chart.svg("Quality over time", f"timeline {size.style}")
 
 
 def _draw_axes(chart: Chart, now: float, formatter: Formatter, ticks: int) -> None:

@@ -5,7 +5,7 @@ import { confirmed, localise, refresh } from "./page.js";
 import { change, confirm } from "./suspects.js";
 
 const section = document.getElementById("map");
-const LOOKS = 8; // shapes, and colours in labels.css
+const LOOKS = 8; // shapes, and colours in page.css
 const SHAPES = [
   "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0", "M-4,-4h8v8h-8z", "M0,-5L5,4H-5z", "M0,-5.5L5.5,0L0,5.5L-5.5,0z",
   "M-1.5,-5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z", "M0,5L5,-4H-5z",

@@ -27,7 +27,7 @@ from edged.domain.judging.metrics import calibration_error
 from edged.storage import recordings
 from edged.workbench.evaluation.meters import WINDOW, PromiseMeter, running_shares
 from edged.workbench.evaluation.replay import Replay
-from edged.workbench.recordings.stream import LabelOptions, Stream, shape_stream
+from edged.workbench.evaluation.stream import LabelOptions, Stream, shape_stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -120,7 +120,7 @@ def edged(
     from edged.storage.recordings import Recording
     from edged.workbench.evaluation.replay import Replay
     from edged.workbench.evaluation.score import report
-    from edged.workbench.recordings.stream import LabelOptions, shape_stream
+    from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 
     shape = {"features": stream.x.shape[1], "task": "classify", "classes": stream.classes}
     # Its priority changes no result, and beside other work it would wait for most of the time.

@@ -185,7 +185,7 @@ def feed(
     from edged.storage.recordings import read_recording
     from edged.workbench.evaluation.replay import Replay
     from edged.workbench.evaluation.score import report
-    from edged.workbench.recordings.stream import shape_stream
+    from edged.workbench.evaluation.stream import shape_stream
 
     loaded, folder = config_of(config, stream), _kept(out)
     options = _options(labels_delay, label_rate, seed, pretrain, label_requests=False)
@@ -212,6 +212,6 @@ def _kept(out: PathOrText | None) -> Path | None:
 
 
 def _options(delay: int, rate: float, seed: int, pretrain: int | None, label_requests: bool) -> Any:
-    from edged.workbench.recordings.stream import LabelOptions
+    from edged.workbench.evaluation.stream import LabelOptions
 
     return LabelOptions(delay, rate, seed, pretrain, label_requests)

@@ -265,7 +265,7 @@ def evaluate(
     Several configurations are ranked, with intervals of their difference to the best.
     """
     from edged.workbench import evaluation
-    from edged.workbench.recordings.stream import LabelOptions
+    from edged.workbench.evaluation.stream import LabelOptions
 
     options = LabelOptions(labels_delay, label_rate, seed, pretrain, label_requests)
     loaded = [_load(path, stream) for path in configs]

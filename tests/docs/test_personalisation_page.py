@@ -14,7 +14,7 @@ from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
-from edged.workbench.recordings.stream import LabelOptions, shape_stream
+from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.commands import edged, write_config
 from tests.streams import recording
 

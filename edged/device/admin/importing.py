@@ -20,9 +20,7 @@ from edged.domain.commits.imported import ImportProgress
 from edged.errors import ConfigError, RefusedError
 from edged.storage.journal.audit_log import AuditLog
 from edged.storage.models.registry import Registry
-from edged.storage.recordings import FORMATS, format_of
-from edged.storage.recordings.formats import readable
-from edged.storage.recordings.history import FileReader
+from edged.storage.recordings import FORMATS, FileReader, format_of, readable
 
 if TYPE_CHECKING:
     from edged.config import Config

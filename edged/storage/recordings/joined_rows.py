@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from edged.config import StreamConfig
     from edged.config.features import FeatureConfig
     from edged.domain.stream.sample import LabelValue, Reading
-    from edged.storage.recordings.label_cells import LabelCells
     from edged.storage.recordings.rows import Source
+    from edged.storage.recordings.samples import LabelCells
 
 
 class JoinedRows:

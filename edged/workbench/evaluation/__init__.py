@@ -29,13 +29,13 @@ from edged.workbench.evaluation.comparison import (
 from edged.workbench.evaluation.page import page
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.score import history, report, row_values
-from edged.workbench.recordings.stream import LabelOptions, shape_stream
+from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 
 if TYPE_CHECKING:
     from edged.config import Config
     from edged.storage.recordings import Frame
     from edged.workbench.evaluation.figures import EvaluationComparison, EvaluationReport
-    from edged.workbench.recordings.stream import Stream
+    from edged.workbench.evaluation.stream import Stream
 
     Progress = Callable[[str, int, int, int], None]
     """Gets the name of the configuration, the position, the number of samples and the version that serves."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from edged.config import Config
     from edged.domain.json_fields import JsonObject
-    from edged.workbench.recordings.stream import Stream
+    from edged.workbench.evaluation.stream import Stream
 
 COUNTS = ("trainings", "promotions", "rejections", "rollbacks", "labels_used", "train_seconds", "peak_rss_mb")
 HIGHER_IS_BETTER = ("accuracy", "auroc")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from edged.domain.judging.predictions import Predictions
     from edged.domain.stream.anomaly_rules import AnomalyRules, AnomalyVerdicts
-    from edged.workbench.recordings.stream import Stream
+    from edged.workbench.evaluation.stream import Stream
 
 WINDOW = 2000  # rows in which the share of sets with the truth is looked at
 

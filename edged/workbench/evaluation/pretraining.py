@@ -17,7 +17,7 @@ from edged.storage.models.bundles import Bundle
 if TYPE_CHECKING:
     from edged.config import Config
     from edged.domain.stream.schema import Schema
-    from edged.workbench.recordings.stream import LabelOptions, Stream
+    from edged.workbench.evaluation.stream import LabelOptions, Stream
 
 PRETRAIN_SHARE = 0.1
 FEWEST_ROWS = 20

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from edged.domain.judging.predictions import Predictions
     from edged.domain.labels.label_requests import LabelRequests
     from edged.domain.protocols import ServedModel
-    from edged.workbench.recordings.stream import LabelOptions, Stream
+    from edged.workbench.evaluation.stream import LabelOptions, Stream
 
 BLOCK = 256
 BEGINNING, FINER = 1600, 5  # samples in smaller blocks: at first it matters most that labels come when due

@@ -12,7 +12,7 @@ import pytest
 from edged.config import loader
 from edged.domain.judging.paired_test import block_bootstrap
 from edged.workbench.evaluation import run
-from edged.workbench.recordings.stream import LabelOptions
+from edged.workbench.evaluation.stream import LabelOptions
 from tests.commands import write_config
 
 OPEN_GATE = {"min_gain": -1.0, "max_regret": 1.0, "min_holdout": 1, "probation": 0, "holdout": 0.1}

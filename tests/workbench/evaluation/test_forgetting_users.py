@@ -12,7 +12,7 @@ from edged.config import Config
 from edged.domain.events import CandidateRejected, Event
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
-from edged.workbench.recordings.stream import LabelOptions, shape_stream
+from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.streams import recording
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 from edged.config import loader
 from edged.workbench.evaluation import run
-from edged.workbench.recordings.stream import LabelOptions
+from edged.workbench.evaluation.stream import LabelOptions
 from tests.streams import data_folder, recording
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from edged.storage.recordings import read_stream
 from edged.workbench.evaluation import run
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.score import report
-from edged.workbench.recordings.stream import LabelOptions, shape_stream
+from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.commands import edged, strict_json, two_classes, write_config
 from tests.device.linear import GOOD, write
 from tests.faults.tracing import require_strace
@@ -688,7 +688,7 @@ def test_a_refusal_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     outside = edged("evaluate", config, "--data", data, "--json")
     assert (
         outside.code,
-        "outside the 2 classes" in outside.problem,
+        "class 2 is outside 0..1" in outside.problem,
         "stream.classes" in outside.problem,
     ) == (2, True, True)
 

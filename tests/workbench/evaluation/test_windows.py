@@ -12,11 +12,11 @@ from edged.config import loader
 from edged.errors import ConfigError
 from edged.storage.recordings import read_stream
 from edged.workbench.evaluation import run
-from edged.workbench.recordings.stream import LabelOptions, shape_stream
+from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.commands import write_config
 
 if TYPE_CHECKING:
-    from edged.workbench.recordings.stream import Stream
+    from edged.workbench.evaluation.stream import Stream
 
 SIZE, STRIDE, RATE = 16, 8, 20.0
 SECTION: dict[str, Any] = {

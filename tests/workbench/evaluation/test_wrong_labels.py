@@ -15,7 +15,7 @@ from edged.config import loader
 from edged.domain.events import TrainingPaused
 from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
-from edged.workbench.recordings.stream import LabelOptions, shape_stream
+from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.commands import write_config
 from tests.installed import USUAL
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.errors import ConfigError
-from edged.storage.recordings.recording import Recording, check_rows, classes_of
+from edged.storage.recordings.rows import Recording, check_rows, classes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +20,7 @@ _ARRAYS = frozenset({"X", "y", "t", "key", "names"})
 _HOW_TO_SAVE = "write it with numpy.savez(path, X=features, y=labels)"
 
 
-def read_npz(path: Path, key_name: str) -> Recording:
+def read_npz(path: Path, key_name: str = "key") -> Recording:
     """Read a stream from its arrays; `key_name` is the one that holds the keys."""
     arrays = _load_arrays(path, key_name)
     x = _features(arrays["X"])
@@ -128,24 +128,37 @@ def _text(value: Any) -> str:
 
 
 class NpzSource:
-    """The rows of a recording in memory; `names` are those of its features. See `rows.Source`."""
+    """The rows of an npz file, which is read at once as `recording`. See `rows.Source`."""
 
     unit, content = "row", "a row"
 
-    def __init__(self, recorded: Recording, names: Sequence[str]) -> None:
-        columns: dict[str, list[Any]] = dict(zip(names, recorded.x.T.tolist(), strict=True))
-        self.features = tuple(columns)
+    def __init__(self, path: Path) -> None:
+        self.recording = recorded = read_npz(path)
+        columns: dict[str, list[Any]] = {}
         if recorded.y is not None:
-            y = recorded.y.tolist()
-            known = recorded.classes
-            columns["label"] = y if not known else [known[int(v)] if v >= 0 else None for v in y]
+            columns["label"] = self._labels()
         if recorded.t is not None:
             columns["time"] = recorded.t.tolist()
         if recorded.key is not None:
             columns["key"] = recorded.key
-        self._columns, self.names = columns, tuple(columns)
-        self.first = {name: cells[0] for name, cells in columns.items()}
+        self._columns = columns
+        self.name_features(recorded.names)
+
+    def name_features(self, names: Sequence[str]) -> None:
+        """Give the features these names, where the file has none."""
+        self.features = tuple(names)
+        self.names = (*names, *self._columns)
+        self.first: dict[str, Any] = {}
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[Any]]]:
         """Each row's number, from 0, and its cells of `columns`."""
-        yield from enumerate(zip(*(self._columns[name] for name in columns), strict=True))
+        features = dict(zip(self.features, self.recording.x.T.tolist(), strict=True))
+        cells = features | self._columns
+        yield from enumerate(zip(*(cells[name] for name in columns), strict=True))
+
+    def _labels(self) -> list[Any]:
+        """Labels as they were given: names of classes, or numbers; None for none."""
+        y, classes = self.recording.y, self.recording.classes
+        if y is None:
+            return [None] * len(self.recording)
+        return y.tolist() if not classes else [classes[int(v)] if v >= 0 else None for v in y.tolist()]

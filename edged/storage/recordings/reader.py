@@ -1,25 +1,104 @@
-"""A recorded stream from its file, whatever the format."""
+"""Opening a recorded stream in any format, and reading it as a whole."""
 
 from __future__ import annotations
 
+import gzip
 import math
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.errors import ConfigError
-from edged.storage.recordings.formats import format_of, open_source, readable
-from edged.storage.recordings.npz_file import read_npz
-from edged.storage.recordings.recording import Recording, check_rows, classes_of
-from edged.storage.recordings.rows import RowBlock, Wanted, find_roles, number, row_blocks, text
+from edged.storage.recordings.frame import Frame
+from edged.storage.recordings.home_assistant import RecorderSource
+from edged.storage.recordings.npz import NpzSource, read_npz
+from edged.storage.recordings.rows import (
+    Recording,
+    RowBlock,
+    Wanted,
+    check_rows,
+    classes_of,
+    find_roles,
+    number,
+    row_blocks,
+    text,
+)
+from edged.storage.recordings.sources import CsvSource, JsonLinesSource, LineProtocolSource, ParquetSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edged.storage.recordings.frame import Frame
     from edged.storage.recordings.rows import Source
+
+FORMATS = {
+    "npz": (".npz",),
+    "csv": (".csv",),
+    "parquet": (".parquet", ".pq"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "influx": (".lp", ".line", ".influx"),
+    "homeassistant": (".db", ".sqlite", ".sqlite3"),
+}
+"""Names of formats, and how their files' names end, before `.gz` for those of text."""
+
+_OPEN: dict[str, Callable[[Path], AbstractContextManager[Source]]] = {
+    "npz": lambda path: nullcontext(NpzSource(path)),
+    "csv": CsvSource.open,
+    "parquet": ParquetSource.open,
+    "jsonl": JsonLinesSource.open,
+    "influx": LineProtocolSource.open,
+    "homeassistant": RecorderSource.open,
+}
+_DAMAGED = (zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError)
+
+
+def format_of(path: Path | Frame) -> str:
+    """The format that a file's name tells, `frame` for columns in memory; ConfigError for none."""
+    if isinstance(path, Frame):
+        return "frame"
+    name = path.name.lower().removesuffix(".gz")
+    for known, endings in FORMATS.items():
+        if name.endswith(endings):
+            return known
+    raise ConfigError(
+        "is not a kind of file that holds a stream",
+        remedy="give an .npz, .csv, .parquet, .jsonl, .lp (line protocol) or .db (Home Assistant) file",
+    )
+
+
+def open_source(path: Path | Frame, known: str) -> AbstractContextManager[Source]:
+    """Open a file in one of the `FORMATS`, or columns in memory.
+
+    Raises ConfigError when it is not in this format; UnavailableError without the package that reads it.
+    """
+    return nullcontext(path) if isinstance(path, Frame) else _OPEN[known](path)
+
+
+@contextmanager
+def readable(path: Path | Frame) -> Iterator[None]:
+    """Name the file in whatever goes wrong while it is read, and the place in it that an error names."""
+    try:
+        yield
+    except ConfigError as problem:
+        where = f"{path}: {problem.where}" if problem.where else str(path)
+        raise ConfigError(problem.what, where=where, remedy=problem.remedy) from problem.__cause__
+    except FileNotFoundError as problem:
+        raise ConfigError("no such file", where=str(path), remedy="name an existing file") from problem
+    except _DAMAGED as problem:
+        raise ConfigError(
+            f"the file is damaged or cut off: {problem}", where=str(path), remedy="fetch or write it again"
+        ) from problem
+    except OSError as problem:
+        raise ConfigError(f"cannot be read: {problem.strerror or problem}", where=str(path)) from problem
+    except UnicodeError as problem:
+        raise ConfigError("is not UTF-8 text", where=str(path), remedy="save it as UTF-8") from problem
+
+
+# ---- the whole stream ----------------------------------------------------------------------------
 
 
 def read_stream(

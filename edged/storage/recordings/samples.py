@@ -1,11 +1,10 @@
-"""The samples in a file of rows, for a stream: what its messages would have become."""
+"""The samples in a file, for a stream: what its messages would have become."""
 
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,26 +13,60 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.config.features import FixedKey
+from edged.domain.labels.label_words import label_of
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.stream.windowing import Windowing
-from edged.errors import ConfigError
-from edged.storage.recordings.formats import format_of, open_source, readable
+from edged.errors import ConfigError, RejectedSampleError
 from edged.storage.recordings.joined_rows import JoinedRows
-from edged.storage.recordings.label_cells import LabelCells
-from edged.storage.recordings.npz_file import NpzSource, read_npz
-from edged.storage.recordings.reading import read_stream
-from edged.storage.recordings.recording import Recording, check_rows
-from edged.storage.recordings.rows import LeftOut, Roles, RowBlock, Wanted, find_roles, row_blocks
+from edged.storage.recordings.npz import NpzSource
+from edged.storage.recordings.reader import format_of, open_source, read_stream, readable
+from edged.storage.recordings.rows import LeftOut, Recording, Wanted, check_rows, find_roles, row_blocks, text
 
 if TYPE_CHECKING:
     from edged.config import StreamConfig
+    from edged.domain.stream.sample import LabelValue
+    from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import WindowRules
     from edged.storage.recordings.frame import Frame
-    from edged.storage.recordings.rows import Source
+    from edged.storage.recordings.rows import RowBlock, Source
 
 LONGEST_KEY, LONGEST_ID = 256, 128  # as in messages
 _ROWS = 8192
+_REMEMBERED = 1000  # labels
+
+
+class LabelCells:
+    """Reads labels; those that the stream does not know are counted in `refused`, their samples have none."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._known: dict[tuple[type, str], LabelValue] = {}
+        self.refused = LeftOut()
+
+    def label(self, cell: Any, row: int) -> LabelValue | None:
+        """A name of a class, or a number, also one that is written as text; None for an empty cell."""
+        stripped = text(cell)
+        if self._schema.task in ("reconstruct", "forecast") or not stripped or stripped.lower() == "nan":
+            return None
+        self.refused.total += 1
+        try:
+            return self._known[type(cell), stripped]
+        except KeyError:
+            label = self._parsed(stripped if isinstance(cell, str) else cell, row)
+            if label is not None and len(self._known) < _REMEMBERED:
+                self._known[type(cell), stripped] = label
+            return label
+
+    def _parsed(self, value: Any, row: int) -> LabelValue | None:
+        try:
+            return label_of(value, self._schema)
+        except RejectedSampleError as problem:
+            if isinstance(value, str):
+                with suppress(ValueError, RejectedSampleError):
+                    return self._schema.parse_label(float(value))  # such as 1.0 for class 1
+            self.refused.add(f"an unknown value ({problem.what})", row)
+            return None
 
 
 class FileReader:
@@ -81,41 +114,33 @@ class FileReader:
 
     def readings(self, path: Path | Frame, known: str) -> Iterator[Batch]:
         """The readings of a file, joined where samples are; windows are not cut yet."""
-        if self._stream.joined:
-            return self._joined_batches(path, known)
-        return (
-            self._npz_batches(path)
-            if known == "npz" and isinstance(path, Path)
-            else self._row_batches(path, known)
-        )
+        with open_source(path, known) as source:
+            self.unit = source.unit
+            yield from self._joined_batches(source) if self._stream.joined else self._row_batches(source)
 
-    def _joined_batches(self, path: Path | Frame, known: str) -> Iterator[Batch]:
+    def _joined_batches(self, source: Source) -> Iterator[Batch]:
+        self._name_features(source, [feature.name for feature in self._stream.measured])
         joined = JoinedRows(
             self._stream, self._labels, self.left_out,
             default_key=self._default_key(), start=self._now, spacing=self._spacing,
         )  # fmt: skip
-        with (
-            self._npz_source(path)
-            if known == "npz" and isinstance(path, Path)
-            else open_source(path, known) as source
-        ):
-            self.unit = source.unit
-            readings = joined.readings(source, self.wanted())
-            while part := list(islice(readings, _ROWS)):
-                yield self._of(part)
+        readings = joined.readings(source, self.wanted())
+        while part := list(islice(readings, _ROWS)):
+            yield self._of(part)
 
-    def _npz_source(self, path: Path) -> AbstractContextManager[Source]:
-        recorded, names = read_npz(path, "key"), [feature.name for feature in self._stream.measured]
-        if not recorded.names:
-            self._check(recorded.x.shape[1], len(names), times=True)
-        return nullcontext(NpzSource(recorded, recorded.names or names))
+    def _row_batches(self, source: Source) -> Iterator[Batch]:
+        width = self._stream.width
+        self._name_features(source, self._stream.names or [str(column) for column in range(width)])
+        roles = find_roles(source, self.wanted())
+        self._check(len(roles.features), width, times="time" in roles.others)
+        for block in row_blocks(source, roles, self.left_out):
+            yield self._batch(block)
 
-    def _row_batches(self, path: Path | Frame, known: str) -> Iterator[Batch]:
-        with open_source(path, known) as source:
-            roles, self.unit = find_roles(source, self.wanted()), source.unit
-            self._check(len(roles.features), self._stream.width, times="time" in roles.others)
-            for block in row_blocks(source, roles, self.left_out):
-                yield self._batch(block)
+    def _name_features(self, source: Source, names: Sequence[str]) -> None:
+        """Name the features of an npz file without names by their position."""
+        if isinstance(source, NpzSource) and not source.recording.names:
+            self._check(source.recording.x.shape[1], len(names), times=True)
+            source.name_features(names)
 
     def _batch(self, block: RowBlock) -> Batch:
         n, x = len(block), block.x
@@ -131,23 +156,7 @@ class FileReader:
         ts = np.array(block.times) if block.times else np.full(n, self._now)
         ids = [name if name is None or len(name) <= LONGEST_ID else None for name in block.ids]
         batch = Batch(np.arange(n), keys, ts, np.full(n, self._now), x, labels or [None] * n, ids)
-        return batch if keep.all() else _kept(batch, keep.tolist())
-
-    def _npz_batches(self, path: Path) -> Iterator[Batch]:
-        recorded = read_npz(path, "key")
-        self._check(recorded.x.shape[1], self._stream.width, times=recorded.t is not None)
-        roles = Roles((), {})
-        self.left_out.total = len(recorded)
-        y: list[Any] = [None] * len(recorded) if recorded.y is None else recorded.y.tolist()
-        if recorded.classes:
-            y = [None if math.isnan(label) else recorded.classes[int(label)] for label in y]
-        for start in range(0, len(recorded), _ROWS):
-            part = slice(start, start + _ROWS)
-            block = RowBlock(roles, labels=y[part], keys=(recorded.key or [])[part])
-            block.numbers = list(range(start, min(start + _ROWS, len(recorded))))
-            block.values.frombytes(recorded.x[part].astype(np.float64).tobytes())
-            block.times = [] if recorded.t is None else recorded.t[part].tolist()
-            yield self._batch(block)
+        return batch if keep.all() else batch.take(np.flatnonzero(keep))
 
     def _check(self, width: int, expected: int, *, times: bool) -> None:
         stream = self._stream
@@ -178,15 +187,9 @@ class FileReader:
     def _windows(self, batches: Iterator[Batch], rules: WindowRules) -> Iterator[Batch]:
         windowing = Windowing(rules, self._stream.width)
         for batch in batches:
-            ids = batch.ids or [None] * len(batch)
-            made = [
-                window
-                for columns in zip(batch.keys, batch.x, batch.ts.tolist(), batch.labels, ids, strict=True)
-                for window in windowing.accept(Reading(*columns))
-            ]
-            ts = np.array([window.ts for window in made], np.float64)
-            if made:
-                yield Batch.of(made, [], first=0, now=self._now, ts=ts)
+            made = cut_windows(batch, windowing)
+            if len(made):
+                yield made
 
     def _with_futures(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Hold each sample back until what it forecasts has come; those at the end have no label."""
@@ -209,17 +212,16 @@ class FileReader:
         return Batch.of(readings, [], first=0, now=self._now, ts=ts)
 
 
-def _kept(batch: Batch, keep: Sequence[bool]) -> Batch:
-    rows = np.flatnonzero(keep)
-    return Batch(
-        rows,
-        [batch.keys[i] for i in rows],
-        batch.ts[rows],
-        batch.ingested[rows],
-        batch.x[rows],
-        [batch.labels[i] for i in rows],
-        [batch.ids[i] for i in rows] if batch.ids else [],
-    )
+def cut_windows(batch: Batch, windowing: Windowing) -> Batch:
+    """Windows that the readings of a batch complete, with the time of their last reading."""
+    ids = batch.ids or [None] * len(batch)
+    made = [
+        window
+        for columns in zip(batch.keys, batch.x, batch.ts.tolist(), batch.labels, ids, strict=True)
+        for window in windowing.accept(Reading(*columns))
+    ]
+    ts = np.array([window.ts for window in made], np.float64)
+    return Batch.of(made, [], first=0, now=float(batch.ingested[0]), ts=ts)
 
 
 def read_recording(path: Path | Frame, stream: StreamConfig) -> Recording:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edged.domain.nearest import did_you_mean, one_of
-from edged.domain.stream.sample import Reading
+from edged.domain.stream.sample import Batch
 from edged.domain.stream.windowing import Windowing
 from edged.errors import ConfigError, RejectedSampleError
-from edged.storage.recordings import Recording
+from edged.storage.recordings import Recording, cut_windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edged.config import Config
-    from edged.domain.stream.sample import LabelValue
     from edged.domain.stream.schema import Schema
     from edged.domain.stream.windowing import WindowRules
 
@@ -79,13 +78,12 @@ def shape_stream(recorded: Recording, config: Config, options: LabelOptions) -> 
     recorded, readings = recorded.finite(), None
     refused = rows - len(recorded)
     if config.stream.window is not None and recorded.x.shape[1] == schema.channels and len(recorded):
-        recorded, readings = cut_windows(recorded, config.stream.window.rules())
+        recorded, readings = _cut_windows(recorded, config.stream.window.rules())
     n = len(recorded.x)
     if n < SMALLEST:
         raise ConfigError(f"the data has {n} usable rows, at least {SMALLEST} are needed", where="--data")
     y, truth = _targets(recorded, schema, config)
     known = np.asarray(np.isfinite(y).all(axis=1))
-    _check_labels(schema, recorded, y, known)
     t = recorded.t if recorded.t is not None else np.arange(n, dtype=np.float64)
     arrives = np.asarray(np.random.default_rng(options.seed).random(n) < options.rate)
     return Stream(
@@ -110,23 +108,6 @@ def _check_width(width: int, schema: Schema) -> None:
         where="stream.features",
         remedy=f"set features: {width}",
     )
-
-
-def _check_labels(
-    schema: Schema, recorded: Recording, y: NDArray[np.float32], known: NDArray[np.bool_]
-) -> None:
-    if schema.task != "classify" or recorded.y is None:
-        return
-    label = y[:, 0]
-    outside = known & ((label < 0) | (label >= len(schema.classes)) | (label != np.floor(label)))
-    if outside.any():
-        first = int(np.flatnonzero(outside)[0])
-        raise ConfigError(
-            f"{int(outside.sum())} rows have a label outside the {len(schema.classes)} classes, the first is "
-            f"row {first} with {np.asarray(recorded.y).reshape(len(y), -1)[first, 0]:g}",
-            where="stream.classes",
-            remedy="correct stream.classes or the file",
-        )
 
 
 def _named_columns(recorded: Recording, schema: Schema) -> Recording:
@@ -176,7 +157,10 @@ def _targets(
         return future, None
     if recorded.y is None:
         raise _no_labels(recorded, config.stream.label_path)
-    y = np.asarray(_by_name(recorded, recorded.y, schema), np.float32).reshape(len(recorded.x), -1)
+    values = recorded.y
+    if schema.task == "classify" and values.ndim == 1:
+        values = _class_positions(recorded, values, schema)
+    y = np.asarray(values, np.float32).reshape(len(recorded.x), -1)
     if schema.target_max is not None:
         y = np.minimum(y, np.float32(schema.target_max))
     if y.shape[1] != schema.targets:
@@ -196,104 +180,76 @@ def _no_labels(recorded: Recording, label: str | None) -> ConfigError:
     return ConfigError(f"the data has no labels: no column {wanted}", where="--data", remedy=near or there)
 
 
-def _by_name(recorded: Recording, y: NDArray[np.float64], schema: Schema) -> NDArray[np.float64]:
-    """Labels; text labels of the recording as positions in the stream's classes."""
-    if schema.task != "classify":
-        return np.asarray(y)
-    if schema.open is not None and y.ndim == 1:
-        return _by_open_name(recorded, np.asarray(y, np.float64), schema)
-    if not recorded.classes:
-        return _by_number(np.asarray(y, np.float64), schema)
-    unknown = [name for name in recorded.classes if name not in schema.classes]
-    if unknown:
-        raise ConfigError(
-            f"the data has the label {unknown[0]!r}, the stream the classes {one_of(schema.classes)}",
-            where="stream.classes",
-            remedy=f"set classes: [{', '.join(recorded.classes)}]",
-        )
-    places = np.array([schema.classes.index(name) for name in recorded.classes], np.float64)
-    there = np.isfinite(y)
-    positions = np.full(len(y), np.nan)
-    positions[there] = places[np.asarray(y[there], np.int64)]
-    return positions
-
-
-def _by_open_name(recorded: Recording, y: NDArray[np.float64], schema: Schema) -> NDArray[np.float64]:
-    """Labels as the daemon reads them, one after the other: a new name makes a class."""
-    names = recorded.classes or None
+def _class_positions(recorded: Recording, y: NDArray[np.float64], schema: Schema) -> NDArray[np.float64]:
+    """Labels `(n,)` as positions in the stream's classes, read as the daemon reads them."""
     places = {}
     for value in dict.fromkeys(y[np.isfinite(y)].tolist()):
-        name = value if names is None else names[int(value)]
+        name = recorded.classes[int(value)] if recorded.classes else value
         try:
             places[value] = schema.parse_label(name)
         except RejectedSampleError as problem:
-            raise ConfigError(problem.what, where="stream.max_classes", remedy="raise it") from problem
+            rows, names = np.flatnonzero(y == value), ", ".join(recorded.classes)
+            raise ConfigError(
+                f"{len(rows)} rows have the label {name!r}, the first is row {rows[0]}: {problem.what}",
+                where="stream.classes",
+                remedy=f"set classes: [{names}]" if names else "correct stream.classes or the file",
+            ) from problem
     return np.array([places.get(value, np.nan) for value in y.tolist()], np.float64)
 
 
-def _by_number(y: NDArray[np.float64], schema: Schema) -> NDArray[np.float64]:
-    """Numbers as the daemon reads them: names where the classes are named by numbers, else positions."""
-    if not schema.numeric_names or y.ndim != 1:
-        return y
-    names = np.array([float(name) for name in schema.classes])
-    places = np.full(len(y), np.nan)
-    for position, name in enumerate(names):
-        places[y == name] = position
-    unknown = np.isfinite(y) & ~np.isfinite(places)
-    places[unknown] = -1.0
-    return places
-
-
-def cut_windows(recorded: Recording, rules: WindowRules) -> tuple[Recording, dict[str, int]]:
+def _cut_windows(recorded: Recording, rules: WindowRules) -> tuple[Recording, dict[str, int]]:
     """Windows of a recording in which each row is one reading `(n, c)`, and what was counted on the way.
 
     In a recording without times the readings of a key are evenly spaced, at the rate where there is one; then
     the windows have no times either. Raises ConfigError when not one window comes of it.
     """
-    channels = recorded.x.shape[1]
+    n, keys = len(recorded), recorded.key or ["stream"] * len(recorded)
     if recorded.t is None and rules.rate is None:
         rules = replace(rules, max_gap=None)
-    windowing = Windowing(rules, channels)
-    made = [window for reading in _readings(recorded, rules) for window in windowing.accept(reading)]
+    windowing = Windowing(rules, recorded.x.shape[1])
+    ts = _even_times(keys, rules.rate or 1.0) if recorded.t is None else recorded.t
+    made = cut_windows(Batch(np.arange(n), keys, ts, ts, recorded.x, _label_values(recorded.y, n)), windowing)
     counted = {
-        "taken": len(recorded),
+        "taken": n,
         "gaps": windowing.gaps,
         "out_of_order": windowing.late,
         "forgotten": windowing.forgotten,
     }
-    if not made:
+    if not len(made):
         raise ConfigError(
-            f"no window of {rules.size} readings comes of {len(recorded)} ({windowing.gaps} gaps)",
+            f"no window of {rules.size} readings comes of {n} ({windowing.gaps} gaps)",
             where="stream.window",
             remedy="lower size, or see whether rate and max_gap fit the times of the data",
         )
-    cut = Recording(
-        np.array([window.values for window in made], np.float32),
-        _labels(recorded, [window.label for window in made]),
-        None if recorded.t is None else np.array([window.ts for window in made]),
-        None if recorded.key is None else [window.key for window in made],
-        classes=recorded.classes,
+    y = None
+    if recorded.y is not None:
+        unknown = np.full(recorded.y.shape[1:], np.nan)
+        y = np.array([unknown if label is None else label for label in made.labels], np.float64)
+    cut = replace(
+        recorded,
+        x=made.x,
+        y=y,
+        t=None if recorded.t is None else made.ts,
+        key=None if recorded.key is None else made.keys,
+        names=(),
     )
     return cut, counted
 
 
-def _readings(recorded: Recording, rules: WindowRules) -> Iterator[Reading]:
-    keys = recorded.key or ["stream"] * len(recorded)
+def _even_times(keys: Sequence[str], rate: float) -> NDArray[np.float64]:
+    """Times of readings that come at `rate` per key."""
     seen: Counter[str] = Counter()
+    times = np.empty(len(keys))
     for i, key in enumerate(keys):
-        ts = seen[key] / (rules.rate or 1.0) if recorded.t is None else float(recorded.t[i])
+        times[i] = seen[key] / rate
         seen[key] += 1
-        yield Reading(key, recorded.x[i], ts, _label(recorded, i))
+    return times
 
 
-def _label(recorded: Recording, i: int) -> LabelValue | None:
-    if recorded.y is None or not np.isfinite(recorded.y[i]).all():
-        return None
-    return float(recorded.y[i]) if recorded.y.ndim == 1 else tuple(recorded.y[i].tolist())
-
-
-def _labels(recorded: Recording, labels: list[LabelValue | None]) -> NDArray[np.float64] | None:
-    if recorded.y is None:
-        return None
-    unknown = np.full(recorded.y.shape[1:], np.nan)
-    return np.array([unknown if label is None else label for label in labels], np.float64)
+def _label_values(y: NDArray[np.float64] | None, n: int) -> list[Any]:
+    """Labels as readings have them, None where there is none."""
+    if y is None:
+        return [None] * n
+    known = np.asarray(np.isfinite(y.reshape(n, -1)).all(axis=1)).tolist()
+    values = y.tolist() if y.ndim == 1 else list(map(tuple, y.tolist()))
+    return [value if there else None for value, there in zip(values, known, strict=True)]

@@ -1,1 +1,0 @@
-"""A recorded stream in the shape of the task that is configured for it."""

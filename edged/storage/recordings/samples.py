@@ -24,6 +24,8 @@ from edged.storage.recordings.reader import format_of, open_source, read_stream,
 from edged.storage.recordings.rows import LeftOut, Recording, Wanted, check_rows, find_roles, row_blocks, text
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from edged.config import StreamConfig
     from edged.domain.stream.sample import LabelValue
     from edged.domain.stream.schema import Schema
@@ -156,7 +158,7 @@ class FileReader:
         ts = np.array(block.times) if block.times else np.full(n, self._now)
         ids = [name if name is None or len(name) <= LONGEST_ID else None for name in block.ids]
         batch = Batch(np.arange(n), keys, ts, np.full(n, self._now), x, labels or [None] * n, ids)
-        return batch if keep.all() else batch.take(np.flatnonzero(keep))
+        return batch if keep.all() else _kept(batch, np.flatnonzero(keep))
 
     def _check(self, width: int, expected: int, *, times: bool) -> None:
         stream = self._stream
@@ -210,6 +212,12 @@ class FileReader:
     def _of(self, readings: list[Reading]) -> Batch:
         ts = np.array([reading.ts for reading in readings], np.float64)
         return Batch.of(readings, [], first=0, now=self._now, ts=ts)
+
+
+def _kept(batch: Batch, rows: NDArray[np.int64]) -> Batch:
+    keys, labels = [batch.keys[i] for i in rows], [batch.labels[i] for i in rows]
+    ids = [batch.ids[i] for i in rows] if batch.ids else []
+    return Batch(rows, keys, batch.ts[rows], batch.ingested[rows], batch.x[rows], labels, ids)
 
 
 def cut_windows(batch: Batch, windowing: Windowing) -> Batch:

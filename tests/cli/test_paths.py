@@ -36,7 +36,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Right paths: by the name of a parameter, or COMMAND:PARAMETER."""
     folder = tmp_path_factory.mktemp("good")
     x, y = two_classes(300)
-    np.savez(folder / "data.npz", X=x, y=y)
+    np.savez(folder / "data.npz", X=x, y=y, machine=np.arange(300) % 3)
     (folder / "fleet.yaml").write_text("fleet: plant\nmodel: bundle\nround: {devices: 2}\n")
     save_file({"w": np.ones(3, np.float32)}, folder / "w.safetensors")
     write_config(folder, {"features": 4, "classes": 2})

@@ -56,8 +56,7 @@ def init(
     If --listen names topics without wildcards, they are joined into one stream.
     """
     from edged import logs
-    from edged.workbench.proposal.document import document
-    from edged.workbench.proposal.draft import Draft
+    from edged.workbench.proposal.draft import Draft, document
     from edged.workbench.proposal.machines import joined, machines
 
     logs.configure("error", "auto")

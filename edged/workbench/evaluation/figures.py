@@ -58,24 +58,17 @@ class AnomalyFigures(Message):
 
 
 @dataclass(frozen=True)
-class AlarmCurve(Message):
-    """Median and highest score of each window, in multiples of the threshold, beside the alarms."""
-
-    alarms: tuple[RecordedAlarm, ...]
-    flagged: int
-    relative: tuple[float, ...]
-    highest: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class AlarmCurves(Message):
-    """Scores over time: first and last row of each window, and of each recorded anomaly (`truth`)."""
+    """Highest score of each window by both models, in multiples of the threshold of its time.
+
+    `starts` and `ends` are first and last row of each window, `truth` those of each recorded anomaly.
+    """
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     truth: tuple[tuple[int, int], ...]
-    adapted: AlarmCurve
-    frozen: AlarmCurve
+    adapted: tuple[float, ...]
+    frozen: tuple[float, ...]
 
 
 # ---- the report ----------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from edged.domain.outcomes import why_not
 
 if TYPE_CHECKING:
     from edged.workbench.evaluation.figures import (
-        AlarmCurves,
+        AnomalyFigures,
+        DetectionFigures,
         EvaluationHistory,
         EvaluationReport,
         RecordedAlarm,
@@ -38,7 +39,7 @@ def sections(report: EvaluationReport, history: EvaluationHistory) -> str:
         _summary(report, history),
         _figures(report, history),
         _promises(report),
-        _over_time(history, formatter) if history.alarms is None else _anomalies(history, history.alarms),
+        _over_time(history, formatter) if report.anomaly is None else _anomalies(history, report.anomaly),
         _verdicts(report, history),
         _classes(history),
         _settings(report, history),
@@ -50,8 +51,8 @@ def sections(report: EvaluationReport, history: EvaluationHistory) -> str:
 
 
 def _summary(report: EvaluationReport, history: EvaluationHistory) -> str:
-    if history.alarms is not None:
-        return f"<p class=lead>{_alarm_sentence(report, history.alarms)}</p>"
+    if report.anomaly is not None:
+        return f"<p class=lead>{_alarm_sentence(report, report.anomaly.adapted)}</p>"
     name = history.figure
     ours, frozen, last = (line[name] for line in (report.metric, report.frozen, report.no_change))
     if name == "accuracy":
@@ -182,9 +183,8 @@ def _settings(report: EvaluationReport, history: EvaluationHistory) -> str:
 LOWEST = 0.01  # of the threshold: what lies below is drawn there
 
 
-def _alarm_sentence(report: EvaluationReport, curves: AlarmCurves) -> str:
-    """What came of it, in some sentences."""
-    found = curves.adapted
+def _alarm_sentence(report: EvaluationReport, found: DetectionFigures) -> str:
+    """Describe the alarms in some sentences."""
     alarms = found.alarms
     text = (
         f"{len(alarms) or 'No'} alarm{'s' * (len(alarms) != 1)} in {report.scored:,} samples; "
@@ -202,16 +202,17 @@ def _alarm_sentence(report: EvaluationReport, curves: AlarmCurves) -> str:
     return text
 
 
-def _anomalies(history: EvaluationHistory, curves: AlarmCurves) -> str:
+def _anomalies(history: EvaluationHistory, anomaly: AnomalyFigures) -> str:
     """The score over time in multiples of its threshold, on a logarithmic axis, and the alarms."""
-    if not curves.starts:
+    curves = history.alarms
+    if curves is None or not curves.starts:
         return ""
     lines = [
-        ChartLine(name, name, np.log10(np.maximum(curve.highest, LOWEST)).tolist())
-        for name, curve in (("adapted", curves.adapted), ("frozen", curves.frozen))
+        ChartLine(name, name, np.log10(np.maximum(highest, LOWEST)).tolist())
+        for name, highest in (("adapted", curves.adapted), ("frozen", curves.frozen))
     ]
     known = Bands("known", [(a, b, f"recorded anomaly, samples {a:,} to {b:,}") for a, b in curves.truth])
-    alarms = curves.adapted.alarms
+    alarms = anomaly.adapted.alarms
     last = curves.ends[-1]
     ends = [last if a.end is None else a.end for a in alarms]
     bands = Bands("alarm", [(a.row, end, _describe_alarm(a)) for a, end in zip(alarms, ends, strict=True)])
@@ -226,7 +227,7 @@ def _anomalies(history: EvaluationHistory, curves: AlarmCurves) -> str:
     return (
         f"<h2>Anomaly score over time</h2>{chart}<p class=note>{note}</p>"
         f"<h2>Alarms</h2>{_table(alarms, 'the adapted model')}"
-        f"{_table(curves.frozen.alarms, 'the frozen model')}"
+        f"{_table(anomaly.frozen.alarms, 'the frozen model')}"
     )
 
 

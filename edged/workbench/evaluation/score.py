@@ -13,7 +13,6 @@ from edged.domain.judging.outputs import answers, errors
 from edged.domain.judging.verdict import Verdict
 from edged.domain.text import repeating_wins
 from edged.workbench.evaluation.figures import (
-    AlarmCurve,
     AlarmCurves,
     AnomalyFigures,
     CandidateOutcome,
@@ -291,27 +290,15 @@ def _found_again(true: NDArray[np.bool_], answered: NDArray[np.bool_]) -> FoundA
 
 
 def _alarms(replay: Replay, scored: NDArray[np.int64]) -> AlarmCurves | None:
-    """Score and threshold over time, window by window, and the alarms; None for other tasks."""
+    """Scores over time, window by window; None for other tasks."""
     if not replay.schema.labels_itself:
         return None
     parts = _parts(scored, SCORE_WINDOWS)
-    return AlarmCurves(
-        *_bounds(parts),
-        _stretches(replay),
-        _alarm_curve(replay, parts, replay.answers),
-        _alarm_curve(replay, parts, replay.frozen_answers),
-    )
-
-
-def _alarm_curve(replay: Replay, parts: list[NDArray[np.int64]], answer: NDArray[np.float32]) -> AlarmCurve:
-    found = detections_of(replay, answer)
-    relative = found.relative(answer[:, 0])
-    return AlarmCurve(
-        tuple(found.alarms),
-        int(found.flagged.sum()),
-        tuple(float(np.median(relative[part])) for part in parts),
-        tuple(float(relative[part].max()) for part in parts),
-    )
+    highest = []
+    for answer in (replay.answers, replay.frozen_answers):
+        relative = detections_of(replay, answer).relative(answer[:, 0])
+        highest.append(tuple(float(relative[part].max()) for part in parts))
+    return AlarmCurves(*_bounds(parts), _stretches(replay), *highest)
 
 
 def _stretches(replay: Replay) -> tuple[tuple[int, int], ...]:

@@ -1,12 +1,19 @@
-"""A proposed stream: which features, which key, when a sample is made, how it is labelled. No I/O."""
+"""A proposed stream, and the configuration that `edged init` writes: YAML with a reason on each line.
+
+A stream has features, a key, moments at which a sample is made, and labels. No I/O.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import yaml
+
+from edged.domain.nearest import one_of
 from edged.workbench.proposal.machines import LABEL_DOMAINS, Machine, ProposedField, place
 from edged.workbench.proposal.survey import ENOUGH, MOST_WORDS, Topic
 
@@ -22,6 +29,8 @@ _AGES = (60, 300, 900, 3600, 6 * 3600, 24 * 3600)
 _BEATS = 10  # messages that may fail to come before a value counts as missing
 _STEADY_REPEATS = 0.2  # share of messages that say nothing new: such a sensor reports by the clock
 _CLOCK = "1min"
+
+COMMENT_AT = 34  # column of the comments, further right only behind a longer line
 
 Learning = Literal["field", "hand", "normal"]
 
@@ -276,3 +285,82 @@ def device_id(name: str) -> str:
     'K-che-Fenster-2'
     """
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-_.")[:63] or "device"
+
+
+# ---- the file ------------------------------------------------------------------------------
+
+
+def document(draft: Draft, mqtt: Mapping[str, Any], source: str) -> str:
+    """The text of the file; `mqtt` is its section of that name, `source` says what it was made from."""
+    lines = [
+        f"# Written by `edged init` from {_plain(source)}.",
+        "# All keys and their meaning: docs/config.md, or `edged config schema`.",
+        "",
+        "device:",
+        _line(
+            2,
+            "id",
+            draft.device,
+            f"part of every topic, such as edged/{draft.device}/predictions",
+        ),
+        "",
+        "mqtt:",
+        *(_line(2, key, value, _WHY_MQTT.get(key, "")) for key, value in mqtt.items()),
+        "",
+        "stream:",
+        *_entries(draft.before_features()),
+        *_features(draft),
+        *_entries(draft.after_features()),
+        "",
+        "storage:",
+        _line(2, "dir", "./state", "samples, labels and models, beside this file"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_WHY_MQTT = {
+    "host": "the broker",
+    "port": "1883 without TLS, usually 8883 with it",
+    "websocket": "MQTT over a WebSocket",
+    "username": "user name at the broker",
+    "password_file": "file with the password in its first line",
+    "tls": "encrypted; the system's CA certificates are trusted",
+    "insecure": "without TLS: others on the network can read and change messages",
+}
+
+
+def _features(draft: Draft) -> list[str]:
+    array = draft.array
+    if array is not None:
+        return [_line(2, "features", array.field.width, "numbers in the field `x`")]
+    items = [_line(4, "-", entry.value, entry.why) for entry in draft.feature_entries()]
+    reasons: dict[str, list[str]] = {}
+    for one in draft.left_out:
+        reasons.setdefault(one.why or "not wanted", []).append(one.name)
+    left_out = [f"    # left out ({why}): {_plain(one_of(names))}" for why, names in reasons.items()]
+    return ["  features:", *items, *left_out]
+
+
+def _entries(entries: Sequence[DraftLine]) -> list[str]:
+    return [_line(2, *entry) for entry in entries]
+
+
+def _line(indent: int, key: str, value: Any, why: str) -> str:
+    colon = "" if key == "-" else ":"
+    text = f"{' ' * indent}{key}{colon} {inline(value)}"
+    return f"{text:<{COMMENT_AT - 2}}  # {_plain(why)}" if why else text
+
+
+def inline(value: Any) -> str:
+    """A value in YAML on one line.
+
+    >>> inline({"fill": "last", "flags": True}), inline(["on", "ok"])
+    ('{fill: last, flags: true}', "['on', ok]")
+    """
+    dumped = yaml.safe_dump(value, default_flow_style=True, width=10**9, sort_keys=False, allow_unicode=True)
+    return dumped.removesuffix("\n").removesuffix("\n...").strip()
+
+
+def _plain(text: str) -> str:
+    """Text that is safe in a comment: one line, printable."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -1,21 +1,19 @@
-"""Messages in a file: a CSV table, JSON lines, or what `mosquitto_sub -v` has printed."""
+"""Messages in a file: a CSV table, JSON lines, or the output of `mosquitto_sub -v`."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain, islice
+from math import isfinite
 from pathlib import Path
-from typing import TextIO
 
 from edged.errors import ConfigError
+from edged.storage.recordings import open_source, readable
+from edged.storage.recordings.sources import open_text
 
 MOST = 20_000
-"""Lines that are read: enough to know what a stream is like."""
+"""Lines that are read: enough to know the contents of a stream."""
 
 
 def messages(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -25,52 +23,32 @@ def messages(path: Path) -> Iterator[tuple[str, bytes]]:
     Raises ConfigError when the file cannot be read or holds something else.
     """
     topic = f"sensors/{path.name.partition('.')[0]}"
-    with _text(path) as file:
-        first = next((line for line in file if line.strip()), "")
-        if "\0" in first or not first:
-            what = "the file is empty" if not first else "the file is not text"
-            raise ConfigError(
-                what, where=str(path), remedy="use CSV, JSON lines or the output of mosquitto_sub -v"
-            )
-        lines = islice(chain([first], file), MOST)
+    with readable(path):
         if path.name.removesuffix(".gz").endswith(".csv"):
-            yield from ((topic, json.dumps(row).encode()) for row in _rows(lines))
-        elif first.lstrip().startswith("{"):
-            yield from (_message(line, topic) for line in lines if line.strip())
-        else:
-            yield from (_printed(line) for line in lines if line.strip())
+            with open_source(path, "csv") as source:
+                for _, cells in islice(source.rows(source.names), MOST):
+                    row = dict(zip(source.names, map(_cell, cells or ()), strict=False))
+                    yield topic, json.dumps(row).encode()
+            return
+        with open_text(path) as file:
+            first = next((line for line in file if line.strip()), "")
+            if "\0" in first or not first:
+                what = "the file is not text" if first else "the file is empty"
+                raise ConfigError(what, remedy="use CSV, JSON lines or the output of mosquitto_sub -v")
+            lines = (line for line in islice(chain([first], file), MOST) if line.strip())
+            if first.lstrip().startswith("{"):
+                yield from (_message(line, topic) for line in lines)
+            else:
+                yield from map(_printed, lines)
 
 
-@contextmanager
-def _text(path: Path) -> Iterator[TextIO]:
+def _cell(text: str) -> float | str | None:
+    """A cell as JSON would have it: null for an empty one and for one that is no number."""
     try:
-        with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as plain:
-            yield io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
-    except UnicodeDecodeError as problem:
-        raise ConfigError(
-            "the file is not UTF-8 text", where=str(path), remedy="save it as UTF-8"
-        ) from problem
-    except (EOFError, gzip.BadGzipFile) as problem:
-        raise ConfigError(f"the file is damaged: {problem}", where=str(path)) from problem
-
-
-def _rows(lines: Iterator[str]) -> Iterator[dict[str, float | str | None]]:
-    for row in csv.DictReader(lines):
-        yield {name: _cell(cell) for name, cell in row.items() if isinstance(name, str)}
-
-
-def _cell(text: str | None) -> float | str | None:
-    """A cell as JSON would have it: an empty one is null."""
-    if text is None or not text.strip():
-        return None
-    try:
-        return (
-            float(text)
-            if text.strip().lower() not in ("nan", "inf", "-inf", "infinity", "-infinity")
-            else None
-        )
+        found = float(text)
     except ValueError:
-        return text
+        return text if text.strip() else None
+    return found if isfinite(found) else None
 
 
 def _message(line: str, topic: str) -> tuple[str, bytes]:

@@ -11,8 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edged.workbench.proposal.document import document, inline
-from edged.workbench.proposal.draft import Draft, Labels, device_id
+from edged.workbench.proposal.draft import Draft, Labels, device_id, document, inline
 from edged.workbench.proposal.machines import joined, machines
 from edged.workbench.proposal.survey import Survey
 from tests.sensor_payloads import HOUSE, LINES, PLUG, PUMP

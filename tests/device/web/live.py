@@ -76,7 +76,7 @@ def schemathesis(path: Path, port: int, *options: str) -> str:
 def test_schemathesis_finds_nothing(device: tuple[Device, Client], tmp_path: Path) -> None:
     path = tmp_path / "edged.json"
     path.write_text(json.dumps(description(MODEL, 2, ["output", "label", "confidence"])))
-    assert "9 selected" in schemathesis(path, device[1].port, "--max-examples", "40")
+    assert "10 selected" in schemathesis(path, device[1].port, "--max-examples", "40")
 
 
 @pytest.mark.timeout(400)

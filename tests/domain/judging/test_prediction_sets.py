@@ -250,13 +250,6 @@ def test_rows_are_forgotten_and_the_account_is_not(schema: Schema) -> None:
     assert sets.promise(output.astype(np.float32)).made.all()
 
 
-def test_the_account_of_1_0_0rc1_is_continued() -> None:
-    sets = PredictionSets(0.9, VALUES)
-    sets.restore({"coverage": 0.9, "misses": [3.0, -4.0], "trust": [40.0, 50.0], "newest": None})
-    found: Mapping[str, Any] = sets.state()
-    assert found["misses"] == [[3.0] + [0.0] * PARTS, [-4.0] + [0.0] * PARTS]
-
-
 def test_another_promise_begins_anew() -> None:
     p, y = stream(500, 2, np.full(500, 3.0))
     sets, other, fresh = (PredictionSets(share, classes(2)) for share in (0.9, 0.8, 0.8))

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -75,33 +75,31 @@ class Case:
 
 @dataclass
 class Bundles:
-    """Bundles by model and optimizer, built when first asked for, and why an engine was left out."""
+    """Bundles by model, optimizer and engine, built when first asked for, and why one could not be."""
 
     folder: Path
-    built: dict[tuple[str, str], Bundle] = field(default_factory=dict)
-    refused: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    built: dict[tuple[str, str, str], Bundle] = field(default_factory=dict)
+    refused: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
-    def get(self, case: Case) -> tuple[Bundle | None, dict[str, str]]:
-        """The bundle, None when no engine can train the model; reasons by engine."""
-        key = (case.model.name, case.optimizer)
-        if key not in self.refused:
-            self._build(key, case.model, case.optimizer)
-        return self.built.get(key), self.refused[key]
+    def get(self, case: Case) -> tuple[dict[str, Bundle], dict[str, str]]:
+        """The bundles, and reasons why there is none, by engine."""
+        keys = {engine: (case.model.name, case.optimizer, engine) for engine in ENGINES}
+        for engine, key in keys.items():
+            if key not in self.built and key not in self.refused:
+                self._build(key, case.model, engine)
+        return (
+            {engine: self.built[key] for engine, key in keys.items() if key in self.built},
+            {engine: self.refused[key] for engine, key in keys.items() if key in self.refused},
+        )
 
-    def _build(self, key: tuple[str, str], model: Model, optimizer: str) -> None:
-        notes: list[str] = []
-        out = self.folder / "-".join(key)
+    def _build(self, key: tuple[str, str, str], model: Model, engine: str) -> None:
         try:
-            bundle = build(
-                model.make(), out, loss="cross_entropy", optimizer=optimizer,
-                standardise=model.statistics, add_note=notes.append,
+            self.built[key] = build(
+                model.make(), self.folder / "-".join(key), loss="cross_entropy", optimizer=key[1],
+                standardise=model.statistics, engine=engine,
             )  # fmt: skip
         except EdgedError as problem:
-            self.refused[key] = dict.fromkeys(ENGINES, problem.line())
-            return
-        reason = notes[0].partition(": ")[2] if notes else "the bundle is not for it"
-        self.built[key] = bundle
-        self.refused[key] = {name: reason for name in ENGINES if name not in bundle.engines}
+            self.refused[key] = problem.line()
 
 
 # ---- loops -----------------------------------------------------------------------------------
@@ -199,44 +197,45 @@ def ratio(times: dict[str, list[float]], upper: str, lower: str) -> float | None
 
 def measure(case: Case, bundles: Bundles, args: argparse.Namespace) -> Row:
     """One row of the table; what cannot be built or run is there with the reason."""
-    bundle, refused = bundles.get(case)
+    built, refused = bundles.get(case)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         batches = Path(folder) / "batches.npz"
         x, y = case.model.batches(case.batch, max(4, min(50, 8192 // case.batch)))
         np.savez(batches, x=x, y=y)
-        loops, problems = engine_loops(case, bundle, list(zip(x, y, strict=True)))
+        loops, problems = engine_loops(case, built, list(zip(x, y, strict=True)))
         if args.torch:
             loops["torch"] = torch_loop = TorchLoop(args.torch, case, batches)
             stack.callback(torch_loop.close)
         times = interleaved(loops, args.repeats, args.seconds) if loops else {}
         loops.clear()
-        memory = peaks(bundle, batches, times) if bundle and case.threads == 1 else {}
+        memory = peaks(built, batches, times) if built and case.threads == 1 else {}
     return row_of(case, times, memory, refused | problems)
 
 
-def engine_loops(case: Case, bundle: Bundle | None, data: Data) -> tuple[dict[str, Loop], dict[str, str]]:
+def engine_loops(
+    case: Case, bundles: Mapping[str, Bundle], data: Data
+) -> tuple[dict[str, Loop], dict[str, str]]:
     """The loops that take a first step, and why the others do not."""
     loops: dict[str, Loop] = {}
     problems: dict[str, str] = {}
-    for name in bundle.engines if bundle is not None else ():
+    for name, bundle in bundles.items():
         try:
-            loop = engine_loop(name, bundle, data, case.threads) if bundle is not None else None
-            if loop is not None:
-                loop(1)
-                loops[name] = loop
+            loop = engine_loop(name, bundle, data, case.threads)
+            loop(1)
+            loops[name] = loop
         except EdgedError as problem:
             problems[name] = problem.line()
-    if bundle is not None and "native" in loops:
-        loops["bare"] = bare_loop(bundle, data, case.threads)
+    if "native" in loops:
+        loops["bare"] = bare_loop(bundles["native"], data, case.threads)
     return loops, problems
 
 
-def peaks(bundle: Bundle, batches: Path, times: dict[str, list[float]]) -> Row:
+def peaks(bundles: Mapping[str, Bundle], batches: Path, times: dict[str, list[float]]) -> Row:
     """Growth of the peak memory and the whole peak, in MB by engine, and their ratios."""
     found: dict[str, list[float]] = {}
     for name in (name for name in ENGINES if name in times):
         done = subprocess.run(
-            [sys.executable, str(HERE / "memory.py"), name, str(bundle.path), str(batches)],
+            [sys.executable, str(HERE / "memory.py"), name, str(bundles[name].path), str(batches)],
             stdout=subprocess.PIPE, check=True, timeout=300,
         )  # fmt: skip
         found[name] = [float(part) for part in done.stdout.split()]

@@ -187,7 +187,7 @@ class Learner:
         if names is None:
             raise ValueError("the bundle has no statistics")
         self._names, self._loop, self._stream, self._path = names, loop, stream, folder / "model.onnx"
-        self._engine = open_engine("auto", bundle)
+        self._engine = open_engine("portable", bundle)
         self._engine.begin(LearningRate(1e-3))
         self._rng = np.random.default_rng(seed)
         self._memory, self._window = Reservoir(MEMORY), np.empty(0, np.int64)

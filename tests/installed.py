@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edged.bundles.build import build
 from edged.engines.native import api
-from edged.engines.portable.engine import PortableEngine
+from edged.errors import BundleError
 
-if TYPE_CHECKING or api.available():
-    from edged.engines.native.engine import NativeEngine as UsualEngine
-else:
-    UsualEngine = PortableEngine
+if TYPE_CHECKING:
+    import onnx
 
-__all__ = ["ENGINES", "KINDS", "USUAL", "UsualEngine", "needs_native"]
+    from edged.storage.models.bundles import Bundle
 
-ENGINES = ("native", "portable") if api.available() else ("portable",)
-# What `engine: auto` comes to where nothing is timed.
-USUAL = ENGINES[0]
-KINDS: tuple[type[UsualEngine | PortableEngine], ...] = tuple(dict.fromkeys((UsualEngine, PortableEngine)))
+__all__ = ["ENGINES", "built_for_each", "needs_native"]
+
+ENGINES = ("portable", "native") if api.available() else ("portable",)
 needs_native = pytest.mark.skipif("native" not in ENGINES, reason="onnxruntime-training is not installed")
+
+
+def built_for_each(model: onnx.ModelProto | Path, folder: Path, **options: Any) -> dict[str, Bundle]:
+    """A bundle in `folder` for each installed engine that can train the model; the portable one must."""
+    bundles = {"portable": build(model, folder / "portable", **options)}
+    if "native" in ENGINES:
+        with suppress(BundleError):
+            bundles["native"] = build(model, folder / "native", engine="native", **options)
+    return bundles

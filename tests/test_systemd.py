@@ -209,7 +209,7 @@ from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 bundle = build(mlp(8, 3), Path(sys.argv[1], "bundle"), loss="cross_entropy")
-engine = open_engine("auto", bundle, 2)
+engine = open_engine("portable", bundle, 2)
 engine.begin(LearningRate(0.01))
 x = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
 y = (x[:, 0] > 0).astype(np.int64)

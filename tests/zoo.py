@@ -64,9 +64,10 @@ class Entry:
     tokens: int = 0
     modes: bool = False
 
-    def bundle(self, out: Path, *, tiny: bool = True, optimizer: str = "adamw") -> Bundle:
-        """The bundle for every engine that supports it, at `out`."""
-        engine = "both" if self.engines == BOTH else self.engines[0]
+    def bundle(
+        self, out: Path, *, tiny: bool = True, optimizer: str = "adamw", engine: str = "portable"
+    ) -> Bundle:
+        """The bundle for an engine, at `out`."""
         return build(
             self.make(tiny), out, loss=self.loss, optimizer=optimizer, freeze=self.freeze, engine=engine
         )

@@ -22,10 +22,8 @@ class BuiltBundle:
     ----------
     path
         Its directory, for `model.bundle`.
-    engines
-        Engines that can train it: `native`, `portable` or both.
-    refused
-        Reasons why an engine cannot train it, by engine.
+    engine
+        Engine that it was built for: `portable` or `native`.
     trainable, frozen
         Number of values in parameters that are trained, and that are not.
     bytes
@@ -37,8 +35,7 @@ class BuiltBundle:
     """
 
     path: Path
-    engines: tuple[str, ...]
-    refused: Mapping[str, str]
+    engine: str
     trainable: int
     frozen: int
     bytes: int
@@ -94,7 +91,7 @@ def build(
     model: PathOrText,
     out: PathOrText,
     *,
-    loss: str | Sequence[str],
+    loss: str,
     optimizer: str = "adamw",
     optimizer_options: Mapping[str, float] | None = None,
     train: Sequence[str] = (),
@@ -103,7 +100,7 @@ def build(
     config: Configuration | None = None,
     stream: str | None = None,
     standardise: bool | None = None,
-    engine: str = "both",
+    engine: str = "portable",
 ) -> BuiltBundle:
     """Build a bundle from an ONNX model, as `edged artifacts build`.
 
@@ -114,7 +111,7 @@ def build(
     out
         New directory.
     loss
-        Such as `cross_entropy` or `mse`, or a file: see [losses](losses.md).
+        Such as `cross_entropy` or `mse`, or a function in a file: see [losses](losses.md).
     optimizer, optimizer_options
         Name, and options such as `{"weight_decay": 0.01}`.
     train, freeze
@@ -127,7 +124,7 @@ def build(
     standardise
         Whether to put a standardisation in front; None: for networks of `new_model` alone.
     engine
-        `native`, `portable` or `both`.
+        `portable`, or `native` where onnxruntime-training is installed.
 
     Raises
     ------
@@ -140,20 +137,19 @@ def build(
     logs.configure_library()
     from edged.bundles.commands import build_from_file
     from edged.bundles.graph.naming import Naming
-    from edged.bundles.graph.optimizers import Optimizer
+    from edged.domain.training.optimizers import Optimizer
 
     path = empty_directory(out)
     shape = None if config is None else config_of(config, stream).stream
     built = build_from_file(
-        Path(model), path, loss=[loss] if isinstance(loss, str) else list(loss),
+        Path(model), path, loss=loss,
         optimizer=Optimizer.of(optimizer, **(optimizer_options or {})), train=train, freeze=freeze,
         data=None if data is None else data_of(data), standardise=standardise, engine=engine,
         naming=Naming() if shape is None else Naming.of(shape.to_schema()), stream=shape,
     )  # fmt: skip
     return BuiltBundle(
         path,
-        built.engines,
-        dict(built.refused),
+        built.engine,
         built.trainable_size,
         built.frozen_size,
         built.bytes,

@@ -28,7 +28,7 @@ def build_standard(order: StandardBundleOrder) -> None:
     # Imported here, so that a wrong order is answered before the heavy packages are loaded.
     from edged.bundles.build import build
     from edged.bundles.graph.naming import Naming
-    from edged.bundles.graph.optimizers import Optimizer
+    from edged.domain.training.optimizers import Optimizer
 
     network = order.network
     build(
@@ -39,14 +39,14 @@ def build_standard(order: StandardBundleOrder) -> None:
         naming=Naming(context=network.context),
         optimizer=Optimizer.of(order.optimizer, **(order.options or {})),
         standardise=_statistics(order),
+        engine=order.engine,
         seed=network.seed,
     )  # fmt: skip
 
 
 def loss_of(network: StandardNetwork, smoothing: float) -> Given:
     """The loss that the network is trained with."""
-    from edged.bundles.losses.cross_entropy import CrossEntropy
-    from edged.bundles.losses.experts_loss import ExpertsCrossEntropy
+    from edged.bundles.losses.named import CrossEntropy, ExpertsCrossEntropy
 
     if network.kind == "experts":
         return ExpertsCrossEntropy(smoothing=smoothing, logits=("expert1", "expert2"))

@@ -18,9 +18,8 @@ from edged.bundles.graph import onnxruntime_generator
 from edged.bundles.graph.edit import opset_of, refuse_taken, shape_of, shortened, value_info
 from edged.bundles.graph.external_data import MOST, is_elsewhere, set_apart, size_of, values_of
 from edged.bundles.graph.naming import Naming, made_with
-from edged.bundles.graph.optimizers import Optimizer
-from edged.bundles.losses.objective import objective, outputs_of
-from edged.bundles.preflight import BOTH, asked_for, engines_left, lacking, obstacles, refusal
+from edged.bundles.losses.objective import keeps_all_outputs, objective
+from edged.bundles.preflight import lacking, obstacles, refusal
 from edged.bundles.source.classifiers import class_names
 from edged.bundles.source.normalise import conform, parameter_names, read_model
 from edged.bundles.source.recognise import warn_about_probabilities
@@ -37,14 +36,15 @@ from edged.bundles.source.trainable import select
 from edged.bundles.source.training_mode import inference_form, running_statistics
 from edged.bundles.source.unchanged import check_outputs
 from edged.bundles.step_graph.builder import build_step_graph
-from edged.bundles.step_graph.portable import MODELS, add_step_graph, raw_parameters
+from edged.bundles.step_graph.portable import add_step_graph, raw_parameters
 from edged.bundles.step_graph.training_graph import TrainingGraph
+from edged.domain.training.optimizers import Optimizer
+from edged.engines import ENGINES
 from edged.engines.native.checkpoint import TrainingCheckpoint, dump
 from edged.errors import BundleError, ConfigError
 from edged.storage.files.atomic import disk_errors, staging_path
 from edged.storage.models.bundles import (
     CUSTOM,
-    DESCRIPTION,
     MEASURING,
     Bundle,
     Standardisation,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.bundles.losses.objective import Given, LossHead, Objective
+    from edged.bundles.losses.objective import Given, Objective
     from edged.engines.portable.description import Description
 
 INFERENCE = "inference_model.onnx"
@@ -68,7 +68,6 @@ NATIVE_FILES = (
     onnxruntime_generator.OPTIMIZER,
     onnxruntime_generator.CHECKPOINT,
 )
-ENGINES = ("native", "portable", "both")
 CHECKPOINTS = ("full", "nominal")
 NAMELESS = Naming()
 
@@ -96,18 +95,16 @@ class _Plan:
             trainable=self.trainable,
             frozen=self.frozen,
             data=self.input,
-            labels=self.objective.labels,
+            label=self.objective.label,
         )
 
     def with_loss(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """A form of the model with the labels as further inputs and the loss as its only output."""
+        """A form of the model with the label as a further input and the loss as its only output."""
         made = onnx.ModelProto()
         made.CopyFrom(model)
-        graph, labels = made.graph, self.objective.labels
-        graph.input.extend(value_info(label) for label in labels)
-        read = {}
-        if self.target is not None:
-            read[labels[0].name] = standard_target(graph, labels[0].name, self.target)
+        graph, label = made.graph, self.objective.label
+        graph.input.append(value_info(label))
+        read = label.name if self.target is None else standard_target(graph, label.name, self.target)
         scalar = self.objective.add_to(graph, read)
         # The inference outputs stay inside as they are: an export takes the graph from there.
         graph.value_info.extend(graph.output)
@@ -120,12 +117,12 @@ def build(
     model: onnx.ModelProto | Path,
     out: Path,
     *,
-    loss: Given | Sequence[LossHead],
+    loss: Given,
     optimizer: str | Optimizer = "adamw",
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
     standardise: Statistics | None = None,
-    engine: str = "both",
+    engine: str = "portable",
     seed: int | None = None,
     ort_format: bool = False,
     checkpoint: str = "full",
@@ -143,14 +140,13 @@ def build(
     Parameters
     ----------
     model
-        One float32 input `(batch, ...)` and one float32 output, or one for each head; logits for the
+        One float32 input `(batch, ...)` and one float32 output, or several for a function; logits for the
         classifying losses.
     out
         The bundle directory; its parent must exist.
     loss
         `cross_entropy`, `mse`, `bce_with_logits` or `l1`, the mean over the batch; a `CrossEntropy` with
-        weights of classes; an ONNX model of a loss, see `CustomLoss`; a `FunctionLoss`; or several heads,
-        the main one first: the sum of their losses is minimised.
+        weights of classes; or a `FunctionLoss`.
     optimizer
         `adamw`, `adamw_pytorch`, `sgd` or `sgd_momentum` with its defaults, or an `Optimizer`.
     train
@@ -161,8 +157,7 @@ def build(
     standardise
         Statistics that become part of the graphs; with None values go in as they are.
     engine
-        Engine the bundle is for: `native`, `portable` or `both`. With `both`, a model that only one
-        of them can train becomes a bundle for that one.
+        Engine the bundle is for: `portable` or `native`.
     seed
         Noted in the bundle: the seed the model was initialised from, and from which the portable engine
         draws the noise of its steps.
@@ -176,7 +171,7 @@ def build(
     external_above
         Bytes of parameters from which on they are written into a file of their own, `checkpoint.data`.
     add_note
-        Receives one line for each change of the model, and for why `both` became one of them.
+        Receives one line for each change of the model.
     library
         An ONNX file with functions for operators of the model that are not ONNX's own.
     rows
@@ -190,26 +185,25 @@ def build(
     UnavailableError
         With engine `native` where onnxruntime-training is not installed.
     BundleError
-        When the model cannot be trained or does not fit, or `out` is something else. With engine
-        `portable` also when a node has no form in standard operators.
+        When the engine cannot train the model or it does not fit, or `out` is something else.
     StorageError
         When it cannot be written.
     """
     rule = Optimizer.of(optimizer) if isinstance(optimizer, str) else optimizer
-    _check_choice(engine, ENGINES, "engine")
+    check_engine(engine)
     _check_choice(checkpoint, CHECKPOINTS, "checkpoint")
     refuse_foreign(out)
     functions = None if library is None else read_model(library)
     given = read_model(model, external_above)
     before, naming = read_model(given), naming.of_model(class_names(given.graph))
-    made = conform(given, outputs_of(loss), library=functions, add_note=add_note)
+    made = conform(given, all_outputs=keeps_all_outputs(loss), library=functions, add_note=add_note)
     if standardise is None and library is None and not any(map(is_elsewhere, before.graph.initializer)):
         check_outputs(before, made, rows, add_note)
     made.producer_name = "edged"
     plan = _plan(made, loss, train, freeze, standardise, add_note)
-    engine, refused = _possible(plan, rule, engine, add_note)
+    _refuse_obstacles(plan, rule, engine)
     with _staging(out) as staged:
-        if engine != "portable":
+        if engine == "native":
             onnxruntime_generator.generate(
                 plan.with_loss(plan.model),
                 trainable=plan.trainable,
@@ -219,34 +213,27 @@ def build(
             )
         raw_parameters(plan.model, (*plan.trainable, *plan.frozen))
         onnx.save(inference_form(plan.model), str(staged / INFERENCE))
-        portable = _portable(plan, rule, staged, engine, seed or 0, refused, add_note)
-        files = [
-            INFERENCE,
-            *(NATIVE_FILES if engine != "portable" else ()),
-            *(portable.models.values() if portable else ()),
-        ]
+        portable = _step_graph(plan, rule, staged, seed or 0) if engine == "portable" else None
+        files = [INFERENCE, *(NATIVE_FILES if portable is None else portable.models.values())]
         described = replace(
             naming.put(_describe(plan, staged, rule.name, seed)),
             portable=None if portable is None else portable.to_json(),
-            engines=_engines(files), refused=refused,
+            engine=engine,
             change_of=() if standardise is None else standardise.change_of,
-        )  # fmt: skip
+        )
         added: list[str] = []
         if ort_format:
             forms, added = add_ort_format(staged, (*plan.trainable, *plan.frozen), files)
             described = replace(described, forms=forms)
         added += _checkpoint(plan, staged, files, checkpoint, external_above, ort_format=ort_format)
         seal(described, [*files, *added])
-        _leave_only(staged, {*files, *added, DESCRIPTION})
         publish(staged, out)
     return Bundle.open(out, verify=False)
 
 
-def _leave_only(staged: Path, names: set[str]) -> None:
-    """Remove what was only made on the way: graphs of an engine that the bundle is not for."""
-    for file in staged.iterdir():
-        if file.name not in names:
-            file.unlink()
+def check_engine(name: str) -> None:
+    """Raise ConfigError when there is no such engine."""
+    _check_choice(name, ENGINES, "engine")
 
 
 def _check_choice(chosen: str, known: Sequence[str], where: str) -> None:
@@ -273,59 +260,23 @@ def _checkpoint(
     return []
 
 
-def _possible(
-    plan: _Plan, optimizer: Optimizer, engine: str, add_note: Callable[[str], None]
-) -> tuple[str, dict[str, str]]:
-    """The engine to build for, and why not for the other one."""
-    own = any(term.name == CUSTOM for term in plan.objective.terms)
-    judged = plan.with_loss(plan.model) if own else plan.model
-    found = [*obstacles(judged, plan.trainable), *lacking(optimizer)]
-    asked, left = asked_for(engine), engines_left(found, engine)
-    if not left:
-        raise refusal([finding for finding in found if not set(asked).isdisjoint(finding.engines)])
-    if left == asked:
-        return engine if len(asked) > 1 else asked[0], {}
-    why = refusal([finding for finding in found if left[0] not in finding.engines]).line()
-    add_note(f"for the {left[0]} engine alone: {why}")
-    return left[0], {name: why for name in BOTH if name != left[0]}
+def _refuse_obstacles(plan: _Plan, optimizer: Optimizer, engine: str) -> None:
+    """Raise BundleError when the engine cannot train the planned model, or not with this optimizer."""
+    judged = plan.with_loss(plan.model) if plan.objective.name == CUSTOM else plan.model
+    if found := [*obstacles(judged, plan.trainable, engine), *lacking(optimizer, engine)]:
+        raise refusal(found)
 
 
-def _engines(files: Sequence[str]) -> tuple[str, ...]:
-    marks = {"native": onnxruntime_generator.TRAINING, "portable": MODELS["step"]}
-    return tuple(engine for engine, file in marks.items() if file in files)
-
-
-def _portable(
-    plan: _Plan,
-    optimizer: Optimizer,
-    staged: Path,
-    engine: str,
-    seed: int,
-    refused: dict[str, str],
-    add_note: Callable[[str], None],
-) -> Description | None:
-    """The description of the step graph, once it is written; None where the bundle has none.
-
-    Where the model is for the native engine alone, `refused` gets the reason.
-    """
-    if engine == "native":
-        return None
-    try:
-        source = plan.training_graph()
-        evaluation = plan.with_loss(inference_form(plan.model))
-        made = build_step_graph(source, evaluation, optimizer)
-        return add_step_graph(staged, made, source, optimizer, base=staged / INFERENCE, seed=seed)
-    except BundleError as problem:
-        if engine == "portable":
-            raise
-        refused["portable"] = problem.line()
-        add_note(f"for the native engine alone: {problem.line()}")
-        return None
+def _step_graph(plan: _Plan, optimizer: Optimizer, staged: Path, seed: int) -> Description:
+    """Write the step graphs; return their description for `bundle.json`."""
+    source = plan.training_graph()
+    made = build_step_graph(source, plan.with_loss(inference_form(plan.model)), optimizer)
+    return add_step_graph(staged, made, source, optimizer, base=staged / INFERENCE, seed=seed)
 
 
 def _plan(
     model: onnx.ModelProto,
-    loss: Given | Sequence[LossHead],
+    loss: Given,
     train: Sequence[str],
     freeze: Sequence[str],
     statistics: Statistics | None,
@@ -350,7 +301,7 @@ def _plan(
         raise ConfigError(
             f"a class cannot be standardised: loss {chosen.name}", where="statistics.target_mean"
         )
-    refuse_taken(model.graph, [label.name for label in chosen.labels])
+    refuse_taken(model.graph, [chosen.label.name])
     return _Plan(model, chosen, _tensor(model.graph.input[0]), target, trainable, frozen)
 
 
@@ -380,10 +331,8 @@ def _describe(plan: _Plan, staged: Path, optimizer: str, seed: int | None) -> Bu
         optimizer=optimizer,
         input=plan.input,
         output=plan.output,
-        label=plan.objective.labels[0],
+        label=plan.objective.label,
         more_outputs=plan.objective.outputs[1:],
-        more_labels=plan.objective.labels[1:],
-        losses=plan.objective.describe(),
         trainable=tuple(plan.trainable),
         frozen=tuple(plan.frozen),
         standardise=INPUT if is_standardised(plan.model.graph) else None,

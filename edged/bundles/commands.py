@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from edged.bundles.build import NAMELESS, build
+from edged.bundles.build import NAMELESS, build, check_engine
 from edged.bundles.export.parameters import get
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.network import UNTRAINED
 from edged.bundles.graph.templates import autoencoder, cnn1d, cnn2d, gru, mlp
 from edged.bundles.inspect import BundleReport, inspect
-from edged.bundles.losses.objective import outputs_of
-from edged.bundles.losses.options import parse
-from edged.bundles.preflight import BOTH, Obstacle, engines_left, lacking, obstacles
+from edged.bundles.losses.objective import keeps_all_outputs, parse
+from edged.bundles.preflight import Obstacle, lacking, obstacles
 from edged.bundles.source.axes import fix_sequence, refuse_open
 from edged.bundles.source.normalise import conform, read_model
 from edged.bundles.source.standardise import Statistics, is_standardised, scaling_in_front
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
     import onnx
 
     from edged.bundles.graph.naming import Naming
-    from edged.bundles.graph.optimizers import Optimizer
-    from edged.bundles.losses.objective import Given, LossHead
+    from edged.bundles.losses.objective import Given
     from edged.config import StreamConfig
     from edged.domain.json_fields import JsonObject
+    from edged.domain.training.optimizers import Optimizer
     from edged.storage.recordings import Frame, Recording
 
 _Shape = TypeVar("_Shape", tuple[int, int], tuple[int, int, int])
@@ -155,7 +154,7 @@ def build_from_file(
     model: Path,
     out: Path,
     *,
-    loss: Sequence[str],
+    loss: str,
     optimizer: Optimizer,
     train: Sequence[str],
     freeze: Sequence[str],
@@ -174,7 +173,7 @@ def build_from_file(
 ) -> BundleReport:
     """Build the bundle `out` from a model file; what `inspect` says of it, and `notes` on the way.
 
-    `loss` and what is for cross_entropy are written as `loss_options` has it. `library` is an ONNX file with
+    `loss` and what is for cross_entropy are written as `parse` has it. `library` is an ONNX file with
     functions for custom operators.
     With `standardise` the graph gets input statistics (and for value losses target statistics):
     those of `data`, or neutral ones that the first training run fits. Inputs of more axes than (batch, n)
@@ -251,13 +250,10 @@ def _recorded(data: Path | Frame, stream: StreamConfig | None, features: Sequenc
     return read_stream(data, features=features, label=None if stream is None else stream.label_path)
 
 
-def _statistics(
-    model: onnx.ModelProto, loss: Given | list[LossHead], recorded: Recording | None, where: str
-) -> Statistics:
+def _statistics(model: onnx.ModelProto, loss: Given, recorded: Recording | None, where: str) -> Statistics:
     refuse_open(model.graph)
     width, outputs = (_row(value) for value in (model.graph.input[0], model.graph.output[0]))
     reconstruct = model.graph.output[0].name == "reconstruction"
-    # Of several outputs, each in a unit of its own, targets are taken as they are.
     values = loss in MEASURING
     if recorded is None:
         return Statistics.identity(
@@ -292,11 +288,11 @@ _LISTED = ("input", "output", "label", "parameters", "trainable_size", "frozen_s
 
 @dataclass(frozen=True)
 class BuildCheck(Message):
-    """Whether a model can be trained, by which engines, what stands in the way, and the bundle made of it."""
+    """Whether an engine can train a model, what stands in the way, and the bundle made of it."""
 
     model: Path
     ok: bool
-    engines: tuple[str, ...]
+    engine: str
     findings: tuple[Obstacle, ...]
     notes: tuple[str, ...]
     bundle: BundleReport | None = None  # None where none could be made
@@ -310,11 +306,11 @@ class BuildCheck(Message):
 def check(
     model: Path,
     *,
-    loss: Sequence[str],
+    loss: str,
     optimizer: Optimizer,
     train: Sequence[str] = (),
     freeze: Sequence[str] = (),
-    engine: str = "both",
+    engine: str = "portable",
     standardise: bool | None = None,
     library: Path | None = None,
     sequence: int | None = None,
@@ -324,56 +320,32 @@ def check(
     First the preflight, node by node; then, for what it lets through, a bundle is built in a temporary
     directory, so that what is said to be trainable was made into training graphs.
 
-    Raises ConfigError when loss, optimizer or engine is unknown, or a glob matches nothing.
+    Raises ConfigError when loss, optimizer or engine is unknown, or a glob matches nothing; UnavailableError
+    for the native engine where onnxruntime-training is not installed.
     """
+    check_engine(engine)
     notes: list[str] = []
-    found = _preflight(model, outputs_of(parse(loss)), train, freeze, optimizer, library, sequence, notes)
-    engines, made = engines_left(found, engine), None
-    if engines:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                made = build_from_file(
-                    model, Path(folder) / "bundle", loss=loss, optimizer=optimizer, train=train,
-                    freeze=freeze, data=None, standardise=standardise, engine=engine, library=library,
-                    sequence=sequence,
-                )  # fmt: skip
-            except BundleError as problem:
-                found.append(_of(problem, engines))
-                engines = ()
-        if made is not None:
-            why = made.refused.values()
-            notes = [note for note in made.notes or () if not any(reason in note for reason in why)]
-            found += [_of(made.refused[name], (name,)) for name in engines if name in made.refused]
-            engines = tuple(made.engines)
-    return BuildCheck(model, bool(engines), engines, tuple(found), tuple(notes), made)
-
-
-def _preflight(
-    model: Path,
-    outputs: Sequence[str] | None,
-    train: Sequence[str],
-    freeze: Sequence[str],
-    optimizer: Optimizer,
-    library: Path | None,
-    sequence: int | None,
-    notes: list[str],
-) -> list[Obstacle]:
     functions = None if library is None else read_model(library)
     try:
         given = _read(model, sequence, notes)
-        conformed = conform(given, outputs, library=functions, add_note=notes.append)
+        every = keeps_all_outputs(parse(loss))
+        conformed = conform(given, all_outputs=every, library=functions, add_note=notes.append)
         trainable, _ = select(conformed.graph, train, freeze)
-        return [*obstacles(conformed, trainable), *lacking(optimizer)]
+        if found := [*obstacles(conformed, trainable, engine), *lacking(optimizer, engine)]:
+            return BuildCheck(model, False, engine, tuple(found), tuple(notes))
+        with tempfile.TemporaryDirectory() as folder:
+            made = build_from_file(
+                model, Path(folder) / "bundle", loss=loss, optimizer=optimizer, train=train,
+                freeze=freeze, data=None, standardise=standardise, engine=engine, library=library,
+                sequence=sequence,
+            )  # fmt: skip
     except BundleError as problem:
-        return [_of(problem, BOTH)]
+        return BuildCheck(model, False, engine, (_of(problem),), tuple(notes))
+    return BuildCheck(model, True, engine, (), made.notes or (), made)
 
 
-def _of(problem: BundleError | str, engines: tuple[str, ...]) -> Obstacle:
-    """What stopped a build, as a finding of these engines."""
-    if isinstance(problem, str):
-        return Obstacle(
-            "", "", engines, problem, "build with --engine " + next(e for e in BOTH if e not in engines)
-        )
+def _of(problem: BundleError) -> Obstacle:
+    """What stopped a build, as a finding."""
     node = problem.where.removeprefix("node ") if problem.where.startswith("node ") else ""
     what = problem.what if node or not problem.where else f"{problem.where}: {problem.what}"
-    return Obstacle(node, "", engines, what, problem.remedy)
+    return Obstacle(node, "", what, problem.remedy)

@@ -1,8 +1,7 @@
 """What cannot be trained, or would be trained wrongly, found before anything is built.
 
-For the portable engine a trial differentiates the network. For the native one every operator that a gradient
-must come through is looked at: upstream's builder has none for some, dies of others, or gets them wrong
-without a word.
+A trial differentiates the network. For the native engine every operator that a gradient must come through is
+looked at besides: upstream's builder has none for some, dies of others, or gets them wrong without a word.
 """
 
 from __future__ import annotations
@@ -22,16 +21,13 @@ from edged.bundles.graph.writer import attributes_of
 from edged.bundles.source.normalise import parameter_names
 from edged.bundles.source.trainable import layers
 from edged.domain.training.message import Message
-from edged.engines.native import api
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
     import onnx
 
-    from edged.bundles.graph.optimizers import Optimizer
+    from edged.domain.training.optimizers import Optimizer
 
-BOTH = ("native", "portable")
-NATIVE = ("native",)
 _PORTABLE = "build with --engine portable"
 _EXPORT = f"{_PORTABLE}, or export the model in evaluation mode, without dropout"
 _WHOLE = f"train both weights, or freeze the layer with all before it, or {_PORTABLE}"
@@ -63,17 +59,14 @@ class Obstacle(Message):
     ----------
     node, operator
         Where, both empty for what is no node.
-    engines
-        The engines that cannot train because of it.
     what
         What is wrong.
     remedy
-        What to do: freeze it, replace it, choose the other engine.
+        What to do: freeze it, replace it, build for the other engine.
     """
 
     node: str
     operator: str
-    engines: tuple[str, ...]
     what: str
     remedy: str
 
@@ -83,25 +76,31 @@ class Obstacle(Message):
         return BundleError(what, where=f"node {self.node}" if self.node else "", remedy=self.remedy)
 
 
-def obstacles(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
-    """What stands in the way of training these parameters of a model that `conform` returned, by node."""
-    found = {finding.node: finding for finding in unsafe(model, trainable)}
-    for node in _way(model, trainable):
-        if not _is_derived(node, model.graph) and node.name not in found:
-            found[node.name] = _native(
-                node, "has no gradient, or a wrong one, in the native engine", _PORTABLE
-            )
+def obstacles(model: onnx.ModelProto, trainable: Sequence[str], engine: str) -> list[Obstacle]:
+    """What keeps an engine from training these parameters of a model that `conform` returned, by node."""
+    found = _native_obstacles(model, trainable) if engine == "native" else {}
     if any(map(is_elsewhere, model.graph.initializer)):
+        if engine == "native":
+            return [*found.values()]
         what = "the parameters are more than a step graph can be made from"
-        return [*found.values(), Obstacle("", "", ("portable",), what, "build with --engine native")]
+        return [Obstacle("", "", what, "build with --engine native")]
     refused = _refused(model, trainable)
     for node in model.graph.node:
         if problem := refused.get(node.name):
             what = problem.what.removeprefix(f"operator {node.op_type} ")
             without = what.endswith("it has no gradient")
             remedy = _way_round(model, node, trainable) if without else problem.remedy
-            found[node.name] = Obstacle(str(node.name), str(node.op_type), BOTH, what, remedy)
+            found[node.name] = _at(node, what, remedy)
     return [found[node.name] for node in model.graph.node if node.name in found]
+
+
+def _native_obstacles(model: onnx.ModelProto, trainable: Sequence[str]) -> dict[str, Obstacle]:
+    """The nodes that the native engine derives wrongly, or not at all, by name."""
+    found = {finding.node: finding for finding in unsafe(model, trainable)}
+    for node in _way(model, trainable):
+        if not _is_derived(node, model.graph) and node.name not in found:
+            found[node.name] = _at(node, "has no gradient, or a wrong one, in the native engine", _PORTABLE)
+    return found
 
 
 def _refused(model: onnx.ModelProto, trainable: Sequence[str]) -> dict[str, BundleError]:
@@ -130,13 +129,12 @@ def _way(model: onnx.ModelProto, trainable: Iterable[str]) -> list[onnx.NodeProt
     return [node for node in nodes if not active.isdisjoint(node.output)]
 
 
-def lacking(optimizer: Optimizer) -> list[Obstacle]:
-    """What the native engine has no form of in this optimizer."""
+def lacking(optimizer: Optimizer, engine: str) -> list[Obstacle]:
+    """What an engine has no form of in this optimizer; the portable one has all."""
     lack = optimizer.native_lack
-    if lack is None:
+    if engine == "portable" or lack is None:
         return []
-    what = f"optimizer: the native engine has no {lack}"
-    return [Obstacle("", "", NATIVE, what, "build with --engine portable")]
+    return [Obstacle("", "", f"optimizer: the native engine has no {lack}", _PORTABLE)]
 
 
 def refusal(found: Sequence[Obstacle]) -> BundleError:
@@ -192,13 +190,13 @@ def unsafe(model: onnx.ModelProto, trainable: Sequence[str]) -> list[Obstacle]:
     reached = set(trainable).union(*(node.output for node in way))
     for node in model.graph.node:
         if node.op_type in STATES and (reason := more_than_plain(node)):
-            found.append(_native(node, f"does not run in training: {reason}", _PORTABLE))
+            found.append(_at(node, f"does not run in training: {reason}", _PORTABLE))
         elif node.op_type == "Dropout":
-            found.append(_native(node, "draws numbers that a resumed run would not draw again", _EXPORT))
+            found.append(_at(node, "draws numbers that a resumed run would not draw again", _EXPORT))
         elif node.name in names and node.op_type in _UNSAFE:
-            found.append(_native(node, _UNSAFE[node.op_type], _PORTABLE))
+            found.append(_at(node, _UNSAFE[node.op_type], _PORTABLE))
         elif node.name in names and (fixed := _fixed_weights(node, reached)):
-            found.append(_native(node, f"has a gradient that ends the process where {fixed}", _WHOLE))
+            found.append(_at(node, f"has a gradient that ends the process where {fixed}", _WHOLE))
     return found
 
 
@@ -215,18 +213,5 @@ def _fixed_weights(node: onnx.NodeProto, reached: Collection[str]) -> str:
     return f"{' and '.join(fixed)} {'are' if len(fixed) > 1 else 'is'} not trained" if fixed else ""
 
 
-def _native(node: onnx.NodeProto, what: str, remedy: str) -> Obstacle:
-    return Obstacle(str(node.name), str(node.op_type), NATIVE, what, remedy)
-
-
-def engines_left(found: Iterable[Obstacle], engine: str) -> tuple[str, ...]:
-    """The engines among those asked for that no finding stops."""
-    stopped = {name for finding in found for name in finding.engines}
-    return tuple(name for name in asked_for(engine) if name not in stopped)
-
-
-def asked_for(engine: str) -> tuple[str, ...]:
-    """The engines that `native`, `portable` or `both` asks for; the native one where it is installed."""
-    if engine != "both":
-        return (engine,)
-    return BOTH if api.available() else ("portable",)
+def _at(node: onnx.NodeProto, what: str, remedy: str) -> Obstacle:
+    return Obstacle(str(node.name), str(node.op_type), what, remedy)

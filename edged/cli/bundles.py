@@ -25,14 +25,7 @@ keys_app = typer.Typer(help="Make and list keys for signed bundles and commands.
 # Options of several commands, and those whose help takes a line of its own.
 ModelPath = Annotated[Path, Argument(metavar="MODEL.onnx")]
 BundlePath = Annotated[Path, Argument()]
-Losses = Annotated[
-    list[str],
-    Option(
-        help="cross_entropy, mse, bce_with_logits, l1, LOSS.onnx, or losses.py:function; for several outputs"
-        " NAME=LOSS:WEIGHT, once per output"
-    ),
-]
-CheckedLosses = Annotated[list[str] | None, Option(help="loss of the training; mse when absent")]
+LossName = Annotated[str, Option(help="cross_entropy, mse, bce_with_logits, l1, or losses.py:function")]
 Standardised = Annotated[
     bool | None, Option(help="standardise inputs in the graph; by default for networks of `edged model new`")
 ]
@@ -40,7 +33,7 @@ OptimizerName = Annotated[str, Option(help="adamw, adamw_pytorch, sgd or sgd_mom
 Decay = Annotated[float | None, Option(help="default 0; 0.01 for adamw_pytorch")]
 ClipNorm = Annotated[float | None, Option(help="maximum gradient norm; default 0: unlimited")]
 Trained = Annotated[list[str] | None, Option(help="parameters to train: globs, or last:2 for two layers")]
-EngineName = Annotated[str, Option(help="native, portable or both")]
+EngineName = Annotated[str, Option(help="portable, or native: onnxruntime-training")]
 OpLibrary = Annotated[
     Path | None,
     Option("--op-library", metavar="FILE.onnx", help="ONNX functions for custom operators"),
@@ -66,7 +59,7 @@ PublicKeys = Annotated[
 def artifacts_build(
     model: ModelPath,
     out: Annotated[Path, Option("-o", help="bundle directory")],
-    loss: Losses,
+    loss: LossName,
     class_weights: Annotated[str | None, Option(help="for cross_entropy, such as 1,2,0.5")] = None,
     ignore_index: Annotated[int | None, Option(help="class that cross_entropy ignores")] = None,
     label_smoothing: Annotated[float, Option(help="for cross_entropy; 0.1 is usual")] = 0.0,
@@ -74,19 +67,13 @@ def artifacts_build(
     weight_decay: Decay = None,
     clip_norm: ClipNorm = None,
     momentum: Annotated[float | None, Option(help="for sgd_momentum; default 0.9")] = None,
-    dampening: Annotated[float | None, Option(help="for sgd_momentum; default 0")] = None,
-    nesterov: Annotated[bool | None, Option(help="for sgd_momentum; default no")] = None,
-    beta1: Annotated[float | None, Option(help="for both forms of adamw; default 0.9")] = None,
-    beta2: Annotated[float | None, Option(help="for both forms of adamw; default 0.999")] = None,
-    epsilon: Annotated[float | None, Option(help="default 1e-6 for adamw, 1e-8 for adamw_pytorch")] = None,
-    bias_correction: Annotated[bool | None, Option(help="for adamw; default yes")] = None,
     train: Trained = None,
     freeze: Annotated[list[str] | None, Option(help="parameters to freeze, the same way")] = None,
     data: Annotated[
         Path | None, Option(help="recorded stream from which the standardisation is computed")
     ] = None,
     standardise: Standardised = None,
-    engine: EngineName = "both",
+    engine: EngineName = "portable",
     library: OpLibrary = None,
     sequence: SequenceLength = None,
     features: Annotated[str | None, Option(help="names of the inputs, in order: temp,vib.x")] = None,
@@ -104,18 +91,15 @@ def artifacts_build(
     bundles.require()
     from edged.bundles.commands import build_from_file
     from edged.bundles.graph.naming import Naming
-    from edged.bundles.graph.optimizers import Optimizer
     from edged.config.loader import load_stream
+    from edged.domain.training.optimizers import Optimizer
     from edged.storage.models.bundles import refuse_foreign
 
     refuse_foreign(out)
     check_directory(out, "*", force=force)
     stream = None if config is None else load_stream(config, of_stream)
     naming = Naming() if stream is None else Naming.of(stream.to_schema())
-    rule = Optimizer.of(
-        optimizer, weight_decay=weight_decay, clip_norm=clip_norm, momentum=momentum, dampening=dampening,
-        nesterov=nesterov, beta1=beta1, beta2=beta2, epsilon=epsilon, bias_correction=bias_correction,
-    )  # fmt: skip
+    rule = Optimizer.of(optimizer, weight_decay=weight_decay, clip_norm=clip_norm, momentum=momentum)
     report = build_from_file(
         model, out, loss=loss, optimizer=rule, train=train or [], freeze=freeze or [], data=data,
         standardise=standardise, engine=engine, ort_format=ort_format,
@@ -130,23 +114,23 @@ def artifacts_build(
 @artifacts_app.command("check")
 def artifacts_check(
     model: ModelPath,
-    loss: CheckedLosses = None,
+    loss: LossName = "mse",
     optimizer: Annotated[str, Option(help="as for build")] = "adamw",
     train: Annotated[list[str] | None, Option(help="parameters to train, as for build")] = None,
     freeze: Annotated[list[str] | None, Option(help="parameters to freeze, as for build")] = None,
-    engine: EngineName = "both",
+    engine: EngineName = "portable",
     standardise: Standardised = None,
     library: OpLibrary = None,
     sequence: SequenceLength = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether a model can be trained, by which engine, and what to change if not. Writes nothing."""
+    """Check whether an engine can train a model, and what to change if not. Writes nothing."""
     bundles.require()
     from edged.bundles.commands import check
-    from edged.bundles.graph.optimizers import Optimizer
+    from edged.domain.training.optimizers import Optimizer
 
     report = check(
-        model, loss=loss or ["mse"], optimizer=Optimizer.of(optimizer), train=train or [],
+        model, loss=loss, optimizer=Optimizer.of(optimizer), train=train or [],
         freeze=freeze or [], engine=engine, standardise=standardise, library=library, sequence=sequence,
     )  # fmt: skip
     print_json(report.to_json()) if as_json else output.show_check(report)

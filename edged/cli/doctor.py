@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +23,7 @@ from edged.domain.messages.requests import READS
 from edged.domain.nearest import one_of
 from edged.domain.stream.refusals import ENOUGH
 from edged.domain.training.message import SparseMessage
-from edged.engines import candidates, open_engine
+from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.native import api
 from edged.errors import ConfigError, EdgedError, UnavailableError
@@ -40,7 +40,6 @@ from edged.storage.models.bundle_archive import as_folder
 from edged.storage.models.signatures import open_bundle
 from edged.storage.models.trust import Trust
 from edged.storage.samples.log import SampleLog
-from edged.trainer.engine_selection import choose
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -59,7 +58,6 @@ class CheckResult(SparseMessage):
     level: Level
     result: str
     remedy: str = ""
-    figures: Mapping[str, float] | None = None
 
 
 def _ok(what: str, result: str) -> CheckResult:
@@ -175,61 +173,40 @@ def _bundle(config: Config) -> Iterator[CheckResult]:
     path = config.model.bundle or config.storage.dir / "bundle"
     if config.model.bundle is None and not (path / "bundle.json").exists():
         yield _ok("bundle", "none configured: edged builds the standard network at the first start")
-        yield _builder()
+        yield _builder(config)
         return
     try:
         with as_folder(path) as folder:
             bundle = open_bundle(folder, config.model.keys)
             bundle.check_schema(config.stream.to_schema())
             InferenceModel(bundle.inference_model, providers=config.serving.provider).warm_up()
-            operators = list(_operators(config, bundle))
             engine = _engine(config, bundle)
     except EdgedError as problem:
         remedy = "" if isinstance(problem, ConfigError) else "build it again with `edged artifacts build`"
         yield _error("bundle", problem.line(), remedy)
         return
     yield _ok("bundle", f"{path}: complete, fits the stream, serves")
-    yield from operators
     yield engine
 
 
-def _builder() -> CheckResult:
-    """Which engine will train the standard network, which is built at the first start."""
-    both = "native and portable are available: the first run times them"
-    return _ok("engine", both if api.available() else "portable trains the standard network")
-
-
-def _operators(config: Config, bundle: Bundle) -> Iterator[CheckResult]:
-    """Whether this onnxruntime has every operator of the graphs: each engine that could train is opened."""
-    training, failed, names = config.training, dict[str, str](), candidates(bundle, config.training.provider)
-    for name in names:
+def _builder(config: Config) -> CheckResult:
+    """Check for the engine that will train the standard network, which is built at the first start."""
+    if config.training.engine == "native":
         try:
-            open_engine(name, bundle, training.threads, providers=training.provider)
-        except EdgedError as problem:
-            failed[name] = problem.line()
-    if names and not failed:
-        yield _ok("operators", f"every operator that {' and '.join(names)} needs is there")
-    if failed:
-        left = [name for name in names if name not in failed]
-        level: Level = "error" if not left or training.engine in failed else "warning"
-        remedy = f"set training.engine: {left[0]}" if left else "build the bundle for this onnxruntime"
-        failures = "; ".join(f"{name}: {why}" for name, why in failed.items())
-        yield CheckResult("operators", level, failures, remedy)
+            api.load("api")
+        except UnavailableError as problem:
+            return _error("engine", problem.what, problem.remedy)
+    return _ok("engine", f"{config.training.engine} trains the standard network")
 
 
 def _engine(config: Config, bundle: Bundle) -> CheckResult:
-    """Which engine trains here and why; where both could, they are timed unless that was done before."""
-    training, warnings = config.training, list[str]()
+    """Open the engine that trains: its package, and every operator of its graphs."""
+    training = config.training
     try:
-        chosen = choose(training, bundle, config.storage.dir, remember=False, warn=warnings.append)
-        open_engine(chosen.engine, bundle, training.threads, providers=training.provider)
+        open_engine(training.engine, bundle, training.threads, providers=training.provider)
     except EdgedError as problem:
-        return _error("engine", problem.line())
-    if chosen.timing is None:
-        untimed = warnings[-1] if warnings else ""
-        return CheckResult("engine", "warning" if untimed else "ok", chosen.line(), untimed)
-    figures = {f"{name}_us": round(us, 1) for name, us in chosen.timing.us.items()}
-    return CheckResult("engine", "ok", chosen.line(), figures=figures | {"batch": chosen.timing.batch})
+        return _error("engine", f"{problem.where}: {problem.what}", problem.remedy)
+    return _ok("engine", f"{training.engine}: every operator that it needs is there")
 
 
 def _state(config: Config) -> Iterator[CheckResult]:

@@ -223,21 +223,15 @@ def show_note(text: str) -> None:
 
 def show_bundle(report: BundleReport) -> None:
     """Print the result of `edged artifacts build` and `inspect`."""
-    terms = [f"{term.weight:g}·{term.loss}({term.output}{_settings(term.options)})" for term in report.losses]
-    single = report.loss + _settings(report.loss_options)
-    say(f"{report.path}: {' + '.join(terms) or single}, {report.optimizer}")
+    loss = report.loss + _settings(report.loss_options)
+    say(f"{report.path}: {loss}, {report.optimizer}, for the {report.engine} engine")
     _show_contents(report, {"fingerprint": report.fingerprint})
-    notes = report.notes or ()
-    _show_notes(notes)
-    for engine, why in report.refused.items():
-        if not any(why in note for note in notes):
-            say(f"not {engine}: {why}")
+    _show_notes(report.notes or ())
 
 
-def _settings(options: LossOptions | None) -> str:
+def _settings(options: LossOptions) -> str:
     """Options of a loss in words, behind a comma each."""
-    known = {} if options is None else options.to_json()
-    return "".join(f", {name.replace('_', ' ')} {_listed(value)}" for name, value in known.items())
+    return "".join(f", {name.replace('_', ' ')} {_listed(v)}" for name, v in options.to_json().items())
 
 
 def _listed(value: Any) -> str:
@@ -246,13 +240,13 @@ def _listed(value: Any) -> str:
 
 def show_check(report: BuildCheck) -> None:
     """Print the findings of `edged artifacts check`."""
-    engines = " and ".join(report.engines)
-    say(f"{report.model}: " + (f"can be trained by {engines}" if engines else "cannot be trained as it is"))
+    can = "can train it" if report.ok else "cannot train it as it is"
+    say(f"{report.model}: the {report.engine} engine {can}")
     for finding in report.findings:
         where = f"node {finding.node}: " if finding.node else ""
         operator = f"operator {finding.operator} " if finding.operator else ""
         remedy = f" → {finding.remedy}" if finding.remedy else ""
-        say(f"not {' nor '.join(finding.engines)}: {where}{operator}{finding.what}{remedy}")
+        say(f"{where}{operator}{finding.what}{remedy}")
     _show_notes(report.notes)
     if report.bundle is not None:
         _show_contents(report.bundle, {})

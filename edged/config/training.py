@@ -31,17 +31,7 @@ class OptimizerConfig(Section):
         " 0.15 for an mlp with classes and AdamW, else the optimizer's default",
     )
     clip_norm: float = Field(0.0, ge=0, description="maximum gradient norm; 0: unlimited")
-    beta1: float | None = Field(None, ge=0, lt=1, description="for both forms of AdamW; 0.9 when absent")
-    beta2: float | None = Field(None, gt=0, lt=1, description="for both forms of AdamW; 0.999 when absent")
-    epsilon: float | None = Field(
-        None, gt=0, description="for both forms of AdamW; 1e-6 (adamw) or 1e-8 (adamw_pytorch) when absent"
-    )
-    bias_correction: bool | None = Field(None, description="for adamw; true when absent")
     momentum: float | None = Field(None, ge=0, lt=1, description="for sgd_momentum; 0.9 when absent")
-    dampening: float | None = Field(None, ge=0, lt=1, description="for sgd_momentum; 0 when absent")
-    nesterov: bool | None = Field(
-        None, description="Nesterov momentum for sgd_momentum, without dampening; false when absent"
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -190,8 +180,8 @@ class GuardsConfig(Section):
 class TrainingConfig(GuardsConfig):
     """When and how edged trains."""
 
-    engine: Literal["auto", "native", "portable"] = Field(
-        "auto", description="engine of training steps; auto: the one that is faster on this machine"
+    engine: Literal["portable", "native"] = Field(
+        "portable", description="engine of training steps; native needs onnxruntime-training"
     )
     provider: Providers = Field(
         ["CPUExecutionProvider"],

@@ -48,7 +48,7 @@ def summary(status: StreamStatus | StoredStatus) -> dict[str, str]:
     if status.training.last is not None:
         lines["last run"] = last_run(status.training.last)
     lines |= {
-        "engine": status.engine or "auto",
+        "engine": status.engine or NONE,
         "samples": f"{status.samples:,} received, {status.evicted:,} evicted",
         "labels": f"{status.labels:,}",
         "quarantined": f"{status.quarantined:,}",

@@ -88,17 +88,6 @@ class LossOptions(SparseMessage):
     label_smoothing: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightedLoss(SparseMessage):
-    """One of the losses that are added up: its output and label by name, and how much it counts."""
-
-    label: str
-    loss: str
-    options: LossOptions | None = None
-    output: str
-    weight: float
-
-
 @dataclass(frozen=True)
 class Slot(Message):
     """Where a float32 parameter of this shape lies in a model file: `offset` is its first byte."""
@@ -138,10 +127,9 @@ class BundleContents(Message):
     target; both None where the graphs take values as they are. Labels are always in raw units.
     `portable` describes the step graph for the portable engine, in the words of the version that built it:
     `Description` reads them. `forms` has the inference model in ORT format. Both are None where there
-    are none. `refused` has, for an engine that was wanted and is not among `engines`, why it
-    cannot train this model. `made_with` has the versions of what built it, by package.
-    A model of several outputs has `more_outputs` behind the main one and `more_labels`, and `losses` are what
-    is added up. `properties` are a user's own.
+    are none. `engine` is the one that it was built for. `made_with` has the versions of what built it, by
+    package.
+    A model of several outputs has `more_outputs` behind the main one. `properties` are a user's own.
     `context` are half-lives of means: its model sees how samples differ from them, see `TemporalContext`.
     `change_of` are columns of the input: the outputs are changes from their values, and `target_standardise`
     has the statistics of those changes.
@@ -160,15 +148,12 @@ class BundleContents(Message):
     standardise: Standardisation | None = None
     target_standardise: Standardisation | None = None
     opset: int = 17
-    engines: tuple[str, ...] = ("native",)
+    engine: str = "portable"
     seed: int | None = None
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     portable: JsonObject | None = None
-    refused: Mapping[str, str] = field(default_factory=dict)
     made_with: Mapping[str, str] = field(default_factory=dict)
     more_outputs: tuple[Tensor, ...] = ()
-    more_labels: tuple[Tensor, ...] = ()
-    losses: tuple[WeightedLoss, ...] = ()
     loss_options: LossOptions = LossOptions()
     forms: Mapping[str, StoredForm] | None = None
     properties: Mapping[str, int | float | str] = field(default_factory=dict)
@@ -220,11 +205,6 @@ class BundleContents(Message):
     def output_names(self) -> tuple[str, ...]:
         """Names of all outputs inside the graphs, the main one first."""
         return tuple(output.name for output in (self.output, *self.more_outputs))
-
-    @property
-    def labels(self) -> tuple[Tensor, ...]:
-        """The labels in the order in which a step takes them."""
-        return (self.label, *self.more_labels)
 
     @property
     def label_loss(self) -> str:

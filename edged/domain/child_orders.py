@@ -105,7 +105,8 @@ class StandardBundleOrder(Order[Done]):
     network: StandardNetwork
     out: Path
     optimizer: str = "adamw"
-    options: Mapping[str, float | bool | None] | None = None
+    options: Mapping[str, float | None] | None = None
+    engine: str = "portable"
     label_smoothing: float = 0.0  # for classes
     statistics: Mapping[str, tuple[float, ...]] | None = None
 

@@ -13,7 +13,6 @@ from edged.host.vitals import written_bytes
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
-from edged.trainer.engine_selection import choose
 from edged.trainer.fleet_rounds import FleetUpdateTrainer, LearnerData, RoundTrainer
 from edged.trainer.foreign_weights import WeightImporter
 from edged.trainer.label_review import LabelReviewer
@@ -46,10 +45,7 @@ class Trainer:
         schema = config.stream.with_context(bundle.context).to_schema()
         bundle.check_schema(schema)
         state, training = config.storage.dir, config.training
-        chosen = choose(training, bundle, state, warn=lambda what: control.report(messages.LogLine(what)))
-        if chosen.new:
-            control.report(messages.EngineChosen(chosen.line()))
-        engines = EngineFactory(chosen.engine, bundle, training.threads, training.provider)
+        engines = EngineFactory(training.engine, bundle, training.threads, training.provider)
         engine = engines.open()
         self._log = samples = SampleLog.open(state / "samples.db", schema, readonly=True)
         task = LearningTask(training, schema, bundle, block_of(config.stream.window_rules))

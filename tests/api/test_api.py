@@ -196,7 +196,7 @@ def test_a_model_is_built_and_goes_on_learning(tmp_path: Path) -> None:
         model, tmp_path / "bundle", loss="cross_entropy", data=columns(), config=CONFIG,
         optimizer_options={"weight_decay": 0.01}, engine="portable",
     )  # fmt: skip
-    assert bundle.engines == ("portable",)
+    assert bundle.engine == "portable"
     assert bundle.trainable == 4 * 8 + 8 + 8 * 2 + 2
     assert len(bundle.fingerprint) == 64
     found = api.feed(CONFIG | {"model": {"bundle": str(bundle.path)}}, columns(), pretrain=0)

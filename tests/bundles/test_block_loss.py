@@ -12,7 +12,7 @@ from edged.bundles.graph.templates import mlp
 from edged.bundles.losses.function import FunctionLoss
 from edged.engines import open_engine
 from edged.errors import BundleError, ConfigError, UnavailableError
-from tests.installed import ENGINES, needs_native
+from tests.installed import ENGINES, built_for_each, needs_native
 
 RNG = np.random.default_rng(11)
 HEAD = "from onnxruntime.training import onnxblock\n"
@@ -38,13 +38,16 @@ def test_without_the_package_it_says_what_to_do_instead(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "name"), [("CrossEntropyLoss", "cross_entropy"), ("MSELoss", "mse")])
 @pytest.mark.parametrize("made", ["", "()"])
 def test_upstreams_own_block_is_the_built_in_loss(tmp_path: Path, kind: str, name: str, made: str) -> None:
-    own = build(mlp(5, 3, (8,)), tmp_path / "a", loss=block(tmp_path, f"Loss = onnxblock.loss.{kind}{made}"))
-    built_in = build(mlp(5, 3, (8,)), tmp_path / "b", loss=name)
-    assert (own.label, own.engines) == (built_in.label, ENGINES)
+    for folder in ("own", "built-in"):
+        (tmp_path / folder).mkdir()
+    loss = block(tmp_path, f"Loss = onnxblock.loss.{kind}{made}")
+    own = built_for_each(mlp(5, 3, (8,)), tmp_path / "own", loss=loss)
+    built_in = built_for_each(mlp(5, 3, (8,)), tmp_path / "built-in", loss=name)
+    assert (own["portable"].label, tuple(own)) == (built_in["portable"].label, ENGINES)
     x = RNG.standard_normal((9, 5)).astype(np.float32)
     y = RNG.integers(0, 3, 9) if name == "cross_entropy" else x[:, :3]
     for engine in ENGINES:
-        engines = [open_engine(engine, bundle) for bundle in (own, built_in)]
+        engines = [open_engine(engine, bundles[engine]) for bundles in (own, built_in)]
         for _ in range(20):
             losses = [each.step(x, y).loss for each in engines]
             assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -55,7 +58,7 @@ def test_upstreams_own_block_is_the_built_in_loss(tmp_path: Path, kind: str, nam
     ("code", "says"),
     [
         ("return b.Abs()(out)", r"must be one float32 number, what it returns is of shape \['batch', 3\]"),
-        ("return b.ReduceMean()(b.Abs()(out))", "takes no label"),
+        ("return b.ReduceMean()(b.Abs()(out))", "takes no labels"),
         ("raise KeyError('layer9')", "cannot be built: KeyError: 'layer9'"),
         ("self.base.graph.node[0].name = 'other'; return onnxblock.loss.MSELoss()(out)",
          "changes the network; it may only add nodes"),

@@ -10,14 +10,14 @@ import pytest
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.inspect import inspect
-from edged.bundles.losses.cross_entropy import SMALL, CrossEntropy
+from edged.bundles.losses.named import SMALL, CrossEntropy
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import ConfigError
 from edged.storage.models.bundles import Bundle, Tensor
 from tests.commands import edged
-from tests.installed import ENGINES
+from tests.installed import ENGINES, built_for_each
 
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((12, 4)).astype(np.float32)
@@ -44,7 +44,9 @@ def formula(
 def test_loss_and_gradient_are_what_the_specification_says(
     tmp_path: Path, loss: CrossEntropy, engine: str
 ) -> None:
-    trained = open_engine(engine, build(mlp(4, 3, ()), tmp_path / "b", loss=loss, optimizer="sgd"))
+    trained = open_engine(
+        engine, build(mlp(4, 3, ()), tmp_path / "b", loss=loss, optimizer="sgd", engine=engine)
+    )
     weight = RNG.standard_normal((3, 4)).astype(np.float32)
     trained.set_parameters({"layer1.weight": weight})
     value, gradient = formula(X.astype(np.float64) @ weight.T, Y, loss)
@@ -83,7 +85,7 @@ def test_rare_classes_are_answered_more_often_the_more_they_weigh(tmp_path: Path
     answered = []
     for weights in ((1.0, 1.0), (1.0, 9.0)):
         out = tmp_path / f"b{weights[1]:g}"
-        engine = open_engine("auto", build(mlp(2, 2, (8,)), out, loss=CrossEntropy(weights)))
+        engine = open_engine("portable", build(mlp(2, 2, (8,)), out, loss=CrossEntropy(weights)))
         engine.begin(LearningRate(0.01))
         for _ in range(200):
             engine.step(x, y)
@@ -124,7 +126,7 @@ def test_the_command_smooths_labels(tmp_path: Path) -> None:
     assert edged("artifacts", "verify", out).code == 0
     assert inspect(out).loss_options.to_json() == {"label_smoothing": 0.2}
     plain = build(model, tmp_path / "plain", loss="cross_entropy")
-    smooth, hard = (open_engine("auto", bundle) for bundle in (Bundle.open(out), plain))
+    smooth, hard = (open_engine("portable", bundle) for bundle in (Bundle.open(out), plain))
     # The same weights come to a larger loss where no label is ever quite sure.
     x, y = X[:3] * 0, np.zeros(3, np.int64)
     for engine in (smooth, hard):
@@ -138,11 +140,11 @@ def test_the_command_smooths_labels(tmp_path: Path) -> None:
 
 def test_many_classes_are_smoothed_too(tmp_path: Path) -> None:
     many = SMALL + 6
-    bundle = build(mlp(4, many, ()), tmp_path / "b", loss=CrossEntropy(smoothing=0.1))
+    bundles = built_for_each(mlp(4, many, ()), tmp_path, loss=CrossEntropy(smoothing=0.1))
     y = np.arange(12) * 6
     x = X.astype(np.float64)
     losses = []
-    for name in bundle.engines:
+    for name, bundle in bundles.items():
         engine = open_engine(name, bundle)
         own = engine.parameters()
         z = x @ own["layer1.weight"].T + own["layer1.bias"]

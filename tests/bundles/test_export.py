@@ -21,10 +21,11 @@ from edged.engines import open_engine
 from edged.engines.native import api
 from edged.engines.onnx.flatbuffer import root
 from edged.engines.onnx.metadata import input_width, with_metadata
+from edged.engines.portable.engine import PortableEngine
 from edged.engines.runtime import ort
 from edged.errors import ConfigError
 from tests.commands import edged
-from tests.installed import UsualEngine, needs_native
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
@@ -174,7 +175,7 @@ def test_what_cannot_be_had_is_said(
 def test_a_stored_model_in_ort_format_becomes_onnx_again_with_its_bundle(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    engine = open_engine("auto", bundle)
+    engine = open_engine("portable", bundle)
     engine.begin(LearningRate(0.01))
     for _ in range(5):
         engine.step(ROWS, np.arange(8, dtype=np.int64) % 4)
@@ -208,7 +209,7 @@ def test_what_upstream_made_and_the_registry_keeps_is_exported_too(bundle: Bundl
     stored = tmp_path / "3"
     stored.mkdir()
     plain = build(mlp(4, 2, (3,)), tmp_path / "plain", loss="cross_entropy")
-    UsualEngine(plain).export(stored / "model.onnx")
+    PortableEngine(plain).export(stored / "model.onnx")
     assert compared(made(stored, tmp_path / "stored.onnx", int8=True))[0] > 0
 
 

@@ -11,8 +11,8 @@ from edged.bundles.build import build
 from edged.bundles.inspect import verify
 from edged.bundles.source.standardise import Statistics
 from edged.engines.inference import InferenceModel
+from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError
-from tests.installed import UsualEngine
 
 EXPORTED = Path(__file__).parent / "exported"
 TRAINABLE = [
@@ -39,7 +39,7 @@ def test_it_becomes_a_bundle_that_predicts_as_before_and_trains(tmp_path: Path, 
 def test_windows_are_trained_from_flat_rows(tmp_path: Path) -> None:
     bundle = build(EXPORTED / "window_classic.onnx", tmp_path / "b", loss="cross_entropy")
     assert bundle.input.width == 32
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     rows, labels = np.zeros((6, 32), np.float32), np.zeros(6, np.int64)
     assert engine.step(rows, labels).applied
     engine.export(tmp_path / "m.onnx")

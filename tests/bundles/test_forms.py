@@ -29,7 +29,7 @@ from edged.storage.files.checksummed_json import read_sealed, seal
 from edged.storage.models.bundles import Bundle
 from tests.bundles.models import chain, model
 from tests.commands import edged
-from tests.installed import ENGINES, USUAL, needs_native
+from tests.installed import ENGINES, needs_native
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
@@ -47,8 +47,8 @@ def rows(width: int, count: int = 32) -> tuple[np.ndarray[Any, Any], np.ndarray[
     return x, (np.arange(count) % 4).astype(np.int64)
 
 
-def trained(bundle: Bundle, engine: str, width: int, steps: int = 30) -> Engine:
-    made = open_engine(engine, bundle)
+def trained(bundle: Bundle, width: int, steps: int = 30) -> Engine:
+    made = open_engine(bundle.engine, bundle)
     made.begin(LearningRate(0.01))
     for _ in range(steps):
         made.step(*rows(width))
@@ -63,25 +63,23 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_both_engines_train_as_without_ort_format_and_export_the_same_model(
-    name: str, tmp_path: Path
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_trains_as_without_ort_format_and_exports_the_same_model(
+    name: str, engine: str, tmp_path: Path
 ) -> None:
     network, width = NETWORKS[name]
-    plain = build(network, tmp_path / "plain", loss="cross_entropy")
-    both = build(network, tmp_path / "both", loss="cross_entropy", ort_format=True)
+    plain = build(network, tmp_path / "plain", loss="cross_entropy", engine=engine)
+    both = build(network, tmp_path / "both", loss="cross_entropy", ort_format=True, engine=engine)
     assert both.inference_model.suffix == ".ort"
-    assert "native" not in ENGINES or both.training_model.suffix == ".ort"
-    for engine in ENGINES:
-        expected, got = (trained(b, engine, width) for b in (plain, both))
-        for key, value in expected.parameters().items():
-            np.testing.assert_array_equal(got.parameters()[key], value)
-        expected.export(tmp_path / "expected.onnx")
-        got.export(tmp_path / "got.ort")
-        x, _ = rows(width)
-        want = InferenceModel(tmp_path / "expected.onnx").predict(x)
-        np.testing.assert_allclose(
-            InferenceModel(tmp_path / "got.ort").predict(x), want, rtol=1e-4, atol=1e-4
-        )
+    assert engine == "portable" or both.training_model.suffix == ".ort"
+    expected, got = (trained(bundle, width) for bundle in (plain, both))
+    for key, value in expected.parameters().items():
+        np.testing.assert_array_equal(got.parameters()[key], value)
+    expected.export(tmp_path / "expected.onnx")
+    got.export(tmp_path / "got.ort")
+    x, _ = rows(width)
+    want = InferenceModel(tmp_path / "expected.onnx").predict(x)
+    np.testing.assert_allclose(InferenceModel(tmp_path / "got.ort").predict(x), want, rtol=1e-4, atol=1e-4)
 
 
 def test_the_same_network_gives_the_same_bytes_but_in_ort_format(bundle: Bundle, tmp_path: Path) -> None:
@@ -98,7 +96,7 @@ def test_the_same_network_gives_the_same_bytes_but_in_ort_format(bundle: Bundle,
 
 
 def test_weights_of_a_stored_model_in_ort_format_are_read_again(bundle: Bundle, tmp_path: Path) -> None:
-    engine = trained(bundle, "auto", 16)
+    engine = trained(bundle, 16)
     engine.export(tmp_path / "model.ort")
 
     def unpack(_: bytes) -> Any:
@@ -117,19 +115,18 @@ def test_a_bundle_for_the_native_engine_alone_knows_where_weights_lie(tmp_path: 
     network, width = NETWORKS["mlp"]
     native = build(network, tmp_path / "b", loss="cross_entropy", engine="native", ort_format=True)
     assert native.portable is None
-    engine = trained(native, "native", width)
+    engine = trained(native, width)
     engine.export(tmp_path / "model.ort")
     found = model_parameters.initial_parameters(native)
     assert found.keys() == engine.parameters().keys()
     assert set(initializers((tmp_path / "model.ort").read_bytes())) >= found.keys()
 
 
-@pytest.mark.parametrize("engine", ["both", "portable"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_inspecting_verifying_and_changing_parameters_know_the_forms(
     bundle: Bundle, tmp_path: Path, engine: str
 ) -> None:
-    step = "training_model.ort" if "native" in ENGINES else "inference_model.ort"
-    assert {"inference_model.ort", step} <= {f.name for f in inspect(bundle.path).files}
+    assert "inference_model.ort" in {f.name for f in inspect(bundle.path).files}
     verify(bundle.path)
     copied = tmp_path / "b"
     build(NETWORKS["mlp"][0], copied, loss="cross_entropy", ort_format=True, engine=engine)
@@ -162,10 +159,10 @@ def test_what_the_runtime_folds_is_left_open_so_that_weights_can_be_replaced(tmp
         model(nodes, list(parameter.values())),
         tmp_path / "b",
         loss="cross_entropy",
-        engine=USUAL,
+        engine="portable",
         ort_format=True,
     )
-    engine = open_engine(USUAL, made)
+    engine = open_engine("portable", made)
     other = {"weight": np.ones((2, 4), np.float32), "gain": np.full((4, 2), 2.0, np.float32)}
     engine.set_parameters(other)
     engine.export(tmp_path / "model.ort")

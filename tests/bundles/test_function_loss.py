@@ -21,7 +21,7 @@ from edged.errors import BundleError, ConfigError
 from edged.storage.models.bundles import Bundle
 from tests.bundles.engines_agree.gradients import assert_equal, gradients, numerical
 from tests.commands import strict_json
-from tests.installed import ENGINES
+from tests.installed import ENGINES, built_for_each
 
 PAGE = Path(__file__).parents[2] / "docs" / "losses.md"
 RNG = np.random.default_rng(11)
@@ -52,29 +52,30 @@ def huber(p: dict[str, np.ndarray], delta: float = 1.0) -> float:
 @pytest.mark.parametrize(("name", "delta"), [("huber", 1.0), ("narrow", 0.1)])
 def test_huber_is_its_formula(examples: Path, name: str, delta: float) -> None:
     loss = FunctionLoss(f"{examples / 'losses.py'}:{name}")
-    bundle = build(mlp(5, 3, (8,)), examples / "b", loss=loss, optimizer="sgd")
-    assert (bundle.loss, bundle.engines, bundle.label.name) == ("custom", ENGINES, "target")
-    start = open_engine("portable", bundle).parameters()
+    bundles = built_for_each(mlp(5, 3, (8,)), examples, loss=loss, optimizer="sgd")
+    assert tuple(bundles) == ENGINES
+    start = open_engine("portable", bundles["portable"]).parameters()
     expected = numerical(lambda p: huber(p, delta), start)
-    for engine in ENGINES:
+    for engine, bundle in bundles.items():
+        assert (bundle.loss, bundle.label.name) == ("custom", "target")
         assert open_engine(engine, bundle).evaluate(X, Y) == pytest.approx(huber(start, delta), rel=1e-5)
-        assert_equal(expected, gradients(bundle, engine, X, Y))
+        assert_equal(expected, gradients(bundle, X, Y))
 
 
 def test_a_penalty_on_weights_is_in_loss_and_gradient(examples: Path) -> None:
     loss = FunctionLoss(f"{examples / 'penalised.py'}:reconstruction")
-    bundle = build(autoencoder(5, (4,), 2), examples / "b", loss=loss, optimizer="sgd")
+    bundles = built_for_each(autoencoder(5, (4,), 2), examples, loss=loss, optimizer="sgd")
     plain = build(autoencoder(5, (4,), 2), examples / "p", loss="mse", optimizer="sgd")
-    start = open_engine("portable", bundle).parameters()
+    start = open_engine("portable", plain).parameters()
     weights = [name for name in start if name.endswith(".weight")]
     assert len(weights) == 4
     more = 5e-4 * sum(float((start[name].astype(np.float64) ** 2).sum()) for name in weights)
-    without = gradients(plain, "portable", X, X)
-    for engine in ENGINES:
-        losses = [open_engine(engine, each).evaluate(X, X) for each in (bundle, plain)]
+    without = gradients(plain, X, X)
+    for bundle in bundles.values():
+        losses = [open_engine(each.engine, each).evaluate(X, X) for each in (bundle, plain)]
         assert losses[0] - losses[1] == pytest.approx(more, rel=1e-3)
         assert more > 1e-3
-        found = gradients(bundle, engine, X, X)
+        found = gradients(bundle, X, X)
         assert_equal({n: g + 1e-3 * start[n] * (n in weights) for n, g in without.items()}, found)
 
 
@@ -99,9 +100,10 @@ def test_the_commands_of_the_page(examples: Path, capsys: pytest.CaptureFixture[
 
 def test_adamw_steps_and_rows_of_weight_0(examples: Path) -> None:
     """The scale of AdamW's moments, and padding know such a loss too."""
-    bundle = build(mlp(5, 3, (8,)), examples / "b", loss=FunctionLoss(f"{examples / 'losses.py'}:huber"))
-    one, other = (open_engine(name, bundle) for name in ("auto", "portable"))
-    padded = PortableEngine(bundle)
+    loss = FunctionLoss(f"{examples / 'losses.py'}:huber")
+    bundles = built_for_each(mlp(5, 3, (8,)), examples, loss=loss)
+    one, other = (open_engine(name, bundles[name]) for name in (ENGINES[-1], "portable"))
+    padded = PortableEngine(bundles["portable"])
     short = (
         np.concatenate([X, np.full((4, 5), 7, np.float32)]),
         np.concatenate([Y, np.zeros((4, 3), np.float32)]),
@@ -118,9 +120,9 @@ def test_adamw_steps_and_rows_of_weight_0(examples: Path) -> None:
 def test_it_judges_standardised_targets_in_the_networks_own_units(examples: Path) -> None:
     loss, spread = FunctionLoss(f"{examples / 'losses.py'}:huber"), np.full(3, 2, np.float32)
     statistics = Statistics(np.zeros(5, np.float32), np.ones(5, np.float32), spread, np.float32(1) / spread)
-    plain = build(mlp(5, 3, (8,)), examples / "p", loss=loss)
-    units = build(mlp(5, 3, (8,)), examples / "u", loss=loss, standardise=statistics)
     for engine in ENGINES:
+        plain = build(mlp(5, 3, (8,)), examples / "p", loss=loss, engine=engine)
+        units = build(mlp(5, 3, (8,)), examples / "u", loss=loss, standardise=statistics, engine=engine)
         judged = open_engine(engine, plain).evaluate(X, Y), open_engine(engine, units).evaluate(X, Y * 2 + 2)
         assert judged[0] == pytest.approx(judged[1], rel=1e-5)
 
@@ -140,7 +142,7 @@ TARGET = "g.label('target', g.row(out))"
     ("code", "says"),
     [
         ("return g.add('Abs', [out])", r"must be one float32 number, .* is of shape \['batch', 3\]"),
-        ("return g.add('ReduceMean', [g.add('Abs', [out])])", "takes no label: give it one with graph.label"),
+        ("return g.add('ReduceMean', [g.add('Abs', [out])])", "takes no labels: give it one, with"),
         (f"return g.add('Sub', [out, {TARGET}]) + 'x'", "one float32 number, .* of unknown shape"),
         (f"{TARGET}; return g.add('ArgMax', [out])", "one float32 number, .* of unknown shape or type"),
         ("raise KeyError('layer9')", "cannot be built: KeyError: 'layer9'"),
@@ -149,6 +151,7 @@ TARGET = "g.label('target', g.row(out))"
         (f"return g.add('Add', [out, {TARGET}.upper()])", "input 'TARGET' of node"),
         ("return g.add('Add', [out, g.label('labels', dtype='int64')])", "inconsistent type"),
         ("return g.add('ReduceMean', [g.label('target', ['n'])], keepdims=0)", "takes 'target': float32 or"),
+        (f"return g.add('ReduceSum', [g.add('Sub', [{TARGET}, g.label('o')])])", "takes 2 labels"),
         (f"{TARGET}; return {TARGET}", "cannot be built: ValidationError"),
     ],
 )  # fmt: skip
@@ -179,19 +182,18 @@ def test_what_is_no_function_is_one_clear_line(tmp_path: Path, source: str, code
     assert "\n" not in caught.value.line()
 
 
-def test_what_upstream_derives_wrongly_or_not_at_all_is_for_the_portable_engine(tmp_path: Path) -> None:
+def test_the_native_engine_refuses_what_upstream_derives_wrongly_or_not_at_all(tmp_path: Path) -> None:
     """As it is in networks: an installed training package does not stand in the way."""
     (tmp_path / "l.py").write_text(
         CODE + f"return g.add('ReduceMean', [g.add('Softplus', [g.add('Sub', [out, {TARGET}])])], keepdims=0)"
     )
-    notes: list[str] = []
     loss = FunctionLoss(f"{tmp_path / 'l.py'}:loss")
-    bundle = build(mlp(5, 3, (8,)), tmp_path / "b", loss=loss, optimizer="sgd", add_note=notes.append)
-    assert bundle.engines == ("portable",)
-    assert ["operator Softplus has no gradient" in note for note in notes] == [True] * (len(ENGINES) - 1)
+    with pytest.raises(BundleError, match=r"operator Softplus has no gradient.*--engine portable"):
+        build(mlp(5, 3, (8,)), tmp_path / "b", loss=loss, engine="native")
+    bundle = build(mlp(5, 3, (8,)), tmp_path / "b", loss=loss, optimizer="sgd")
     start = open_engine("portable", bundle).parameters()
     expected = numerical(lambda p: float(np.logaddexp(0, said(p, X.astype(np.float64)) - Y).mean()), start)
-    assert_equal(expected, gradients(bundle, "portable", X, Y))
+    assert_equal(expected, gradients(bundle, X, Y))
 
 
 def test_a_module_of_the_working_directory(examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.domain.protocols import LearningRate
-from tests.installed import UsualEngine
+from edged.engines.portable.engine import PortableEngine
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((6, 4)).astype(np.float32)
@@ -50,7 +50,7 @@ CASES: list[Any] = [
 
 def learned(path: Path, loss: str, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
     """Loss and gradient of a linear model's weights, by one SGD step of size 1."""
-    engine = UsualEngine(build(mlp(4, 3, ()), path / "b", loss=loss, optimizer="sgd"))
+    engine = PortableEngine(build(mlp(4, 3, ()), path / "b", loss=loss, optimizer="sgd"))
     engine.set_parameters({"layer1.weight": weight})
     engine.begin(LearningRate(1.0))
     step = engine.step(X, y)

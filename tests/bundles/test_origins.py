@@ -18,7 +18,7 @@ from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients
 from tests.bundles.models import chain, model
-from tests.installed import ENGINES, needs_native
+from tests.installed import ENGINES, built_for_each, needs_native
 from tests.zoo import ZOO
 
 X = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
@@ -151,10 +151,10 @@ def test_a_custom_operator_is_refused_by_name_unless_a_function_of_it_is_given(t
     ):
         build(custom(), tmp_path / "b", loss="mse")
     notes: list[str] = []
-    bundle = build(
-        custom(), tmp_path / "b", loss="mse", library=library(tmp_path / "l.onnx"), add_note=notes.append
-    )
-    assert (bundle.engines, notes) == (ENGINES, ["functions written out: my.ops.Twice"])
+    functions = library(tmp_path / "l.onnx")
+    bundle = build(custom(), tmp_path / "b", loss="mse", library=functions, add_note=notes.append)
+    assert notes == ["functions written out: my.ops.Twice"]
+    assert tuple(built_for_each(custom(), tmp_path, loss="mse", library=functions)) == ENGINES
     plain = onnx.load(str(bundle.inference_model))
     weights = [numpy_helper.to_array(tensor) for tensor in chain().graph.initializer]
     np.testing.assert_allclose(run(plain), 2 * (X @ weights[0]) @ weights[1] + weights[2], rtol=1e-5)
@@ -223,7 +223,7 @@ def test_a_loss_of_plain_operators_is_recognised() -> None:
 
 @needs_native
 def test_a_training_graph_is_no_network(tmp_path: Path) -> None:
-    bundle = build(mlp(4, 2), tmp_path / "b", loss="mse")
+    bundle = build(mlp(4, 2), tmp_path / "b", loss="mse", engine="native")
     with pytest.raises(BundleError, match="this is a training graph"):
         build(bundle.training_model, tmp_path / "c", loss="mse")
 

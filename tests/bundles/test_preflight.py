@@ -14,28 +14,26 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edged.bundles.build import build
 from edged.bundles.commands import BuildCheck, check
-from edged.bundles.graph.optimizers import Optimizer
-from edged.bundles.preflight import DERIVED, NATIVE, obstacles
+from edged.bundles.preflight import DERIVED, obstacles
 from edged.bundles.source.normalise import conform
+from edged.domain.training.optimizers import Optimizer
 from edged.engines.native import api
 from edged.engines.runtime.ort import onnxruntime
-from edged.errors import BundleError, ConfigError
+from edged.errors import BundleError, ConfigError, UnavailableError
 from tests.bundles.models import chain, model
-from tests.installed import ENGINES, needs_native
+from tests.installed import ENGINES, built_for_each, needs_native
 from tests.networks import Network
 from tests.zoo import ZOO
-
-BOTH = ("native", "portable")
 
 
 def weight(name: str, *shape: int) -> onnx.TensorProto:
     return numpy_helper.from_array(np.random.default_rng(0).standard_normal(shape).astype(np.float32), name)
 
 
-def findings(given: onnx.ModelProto, *train: str) -> list[tuple[str, str, tuple[str, ...]]]:
+def findings(given: onnx.ModelProto, *train: str, engine: str = "portable") -> list[tuple[str, str]]:
     conformed = conform(given)
     names = list(train) or [tensor.name for tensor in conformed.graph.initializer if tensor.data_type == 1]
-    return [(found.node, found.operator, found.engines) for found in obstacles(conformed, names)]
+    return [(found.node, found.operator) for found in obstacles(conformed, names, engine)]
 
 
 def two_without_a_gradient() -> onnx.ModelProto:
@@ -49,29 +47,28 @@ def two_without_a_gradient() -> onnx.ModelProto:
     return model(nodes, [weight("w", 4, 4), weight("m", 4, 4), weight("v", 4, 2)])
 
 
-def test_every_node_is_told_with_what_to_train_instead(tmp_path: Path) -> None:
-    found = obstacles(conform(two_without_a_gradient()), ["w", "m", "v"])
-    assert [(item.node, item.operator, item.engines) for item in found] == [
-        ("first", "Sinh", BOTH),
-        ("second", "Atan", BOTH),
-    ]
+@pytest.mark.parametrize("engine", ["native", "portable"])
+def test_every_node_is_told_with_what_to_train_instead(tmp_path: Path, engine: str) -> None:
+    found = obstacles(conform(two_without_a_gradient()), ["w", "m", "v"], engine)
+    assert [(item.node, item.operator) for item in found] == [("first", "Sinh"), ("second", "Atan")]
     assert ["--train last:2;" in found[0].remedy, "--train last:1;" in found[1].remedy] == [True, True]
     with pytest.raises(
         BundleError, match=r"node first: operator Sinh .*and 1 more: see `edged artifacts check`"
     ):
-        build(two_without_a_gradient(), tmp_path / "b", loss="mse")
+        build(two_without_a_gradient(), tmp_path / "b", loss="mse", engine=engine)
     assert list(tmp_path.iterdir()) == []
-    assert findings(two_without_a_gradient(), "m", "v") == [("second", "Atan", BOTH)]
-    behind = build(two_without_a_gradient(), tmp_path / "b", loss="mse", train=["last:1"])
+    assert findings(two_without_a_gradient(), "m", "v", engine=engine) == [("second", "Atan")]
+    behind = build(two_without_a_gradient(), tmp_path / "b", loss="mse", train=["last:1"], engine=engine)
     assert behind.trainable == ("v",)
 
 
+@pytest.mark.parametrize("engine", ["native", "portable"])
 @pytest.mark.parametrize("name", ["mlp", "mlp_residual", "cnn2d", "lstm"])
-def test_nothing_is_found_in_what_both_engines_train(name: str) -> None:
+def test_nothing_is_found_in_what_both_engines_train(name: str, engine: str) -> None:
     entry = ZOO[name]
     conformed = conform(entry.make(True))
     names = [t.name for t in conformed.graph.initializer if t.data_type == TensorProto.FLOAT and t.dims]
-    assert obstacles(conformed, [n for n in names if not n.startswith("bn")]) == []
+    assert obstacles(conformed, [n for n in names if not n.startswith("bn")], engine) == []
 
 
 def convolved(operator: str, **attributes: Any) -> onnx.ModelProto:
@@ -104,9 +101,7 @@ def test_what_the_native_engine_dies_of_or_gets_wrong_is_for_the_portable_one(
     freeze = ["*.running_*"] if operator.startswith("Batch") else []
     with pytest.raises(BundleError, match=rf"node \S+: operator {operator} .*--engine portable"):
         build(given, tmp_path / "n", loss="mse", engine="native", freeze=freeze)
-    bundle = build(given, tmp_path / "b", loss="mse", freeze=freeze)
-    assert bundle.engines == ("portable",)
-    assert "native" not in ENGINES or operator in bundle.refused["native"]
+    assert build(given, tmp_path / "b", loss="mse", freeze=freeze).engine == "portable"
 
 
 def test_only_what_a_gradient_comes_through_is_looked_at() -> None:
@@ -120,7 +115,7 @@ def test_only_what_a_gradient_comes_through_is_looked_at() -> None:
     ]
     zero = numpy_helper.from_array(np.float32(0), "zero")
     given = model(nodes, [weight("w", 4, 4), weight("v", 4, 2), zero])
-    assert [operator for _, operator, engines in findings(given, "w", "v") if "portable" in engines] == []
+    assert findings(given, "w", "v") == []
 
 
 def test_an_operator_of_onnxruntimes_own_is_trained_where_both_engines_can(tmp_path: Path) -> None:
@@ -130,12 +125,13 @@ def test_an_operator_of_onnxruntimes_own_is_trained_where_both_engines_can(tmp_p
         made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
         return made
 
-    assert build(contributed("QuickGelu"), tmp_path / "b", loss="mse").engines == ENGINES
+    assert tuple(built_for_each(contributed("QuickGelu"), tmp_path, loss="mse")) == ENGINES
     with pytest.raises(BundleError, match="operator FastGelu cannot be trained through: it has no gradient"):
         build(contributed("FastGelu"), tmp_path / "c", loss="mse")
 
 
-def test_a_node_that_is_refused_for_its_form_is_told_once_with_the_reason() -> None:
+@pytest.mark.parametrize("engine", ["native", "portable"])
+def test_a_node_that_is_refused_for_its_form_is_told_once_with_the_reason(engine: str) -> None:
     nodes = [
         helper.make_node("MatMul", ["input", "w"], ["h"]),
         helper.make_node("Einsum", ["h", "m"], ["product"], name="sum", equation="...i,ij->...j"),
@@ -143,8 +139,8 @@ def test_a_node_that_is_refused_for_its_form_is_told_once_with_the_reason() -> N
         helper.make_node("MatMul", ["s", "v"], ["output"]),
     ]
     given = model(nodes, [weight("w", 4, 4), weight("m", 4, 4), weight("v", 4, 2)])
-    found = obstacles(conform(given), ["w", "m", "v"])
-    assert [(item.node, item.engines) for item in found] == [("sum", BOTH), ("curve", BOTH)]
+    found = obstacles(conform(given), ["w", "m", "v"], engine)
+    assert [item.node for item in found] == ["sum", "curve"]
     assert "its equation has" in found[0].what
 
 
@@ -237,13 +233,13 @@ def test_the_builder_derives_what_the_table_says_for_pairs(operator: str) -> Non
 
 def checked(folder: Path, given: onnx.ModelProto, **options: Any) -> BuildCheck:
     onnx.save(given, str(folder / "m.onnx"))
-    usual = {"loss": ["mse"], "optimizer": Optimizer.of("adamw")}
+    usual = {"loss": "mse", "optimizer": Optimizer.of("adamw")}
     return check(folder / "m.onnx", **{**usual, **options})
 
 
 def test_a_check_tells_what_a_build_would_make(tmp_path: Path) -> None:
     told = checked(tmp_path, chain(opset=11, ir_version=6, batch=1))
-    assert (told.ok, told.engines, told.findings) == (True, ENGINES, ())
+    assert (told.ok, told.engine, told.findings) == (True, "portable", ())
     assert "brought from opset 11 and IR version 6 to opset 17 and IR version 8" in told.notes
     assert "the batch was fixed at 1: it may be of any size now" in told.notes
     assert told.bundle is not None
@@ -257,41 +253,37 @@ def test_a_check_tells_what_a_build_would_make(tmp_path: Path) -> None:
 
 
 def test_a_check_of_a_model_for_one_engine(tmp_path: Path) -> None:
-    told = checked(tmp_path, ZOO["cnn_average"].make(True))
-    assert (told.ok, told.engines) == (True, ("portable",))
-    assert [(f.node, f.engines) for f in told.findings] == [
-        ("averagepool.2", NATIVE), ("averagepool.5", NATIVE)
-    ]  # fmt: skip
-    assert not [note for note in told.notes if "engine alone" in note], "it is among the findings"
-    assert not checked(tmp_path, ZOO["cnn_average"].make(True), engine="native").ok
+    assert checked(tmp_path, ZOO["cnn_average"].make(True)).ok
+    told = checked(tmp_path, ZOO["cnn_average"].make(True), engine="native")
+    assert (told.ok, told.engine) == (False, "native")
+    assert [finding.node for finding in told.findings] == ["averagepool.2", "averagepool.5"]
 
 
 def test_a_form_that_the_portable_engine_does_not_have_is_found_by_trying(tmp_path: Path) -> None:
     given = convolved("Resize", mode="cubic")
     told = checked(tmp_path, given, engine="portable")
-    assert (told.ok, told.engines) == (False, ())
+    assert not told.ok
     assert "its mode is cubic" in told.findings[-1].what
     assert told.findings[-1].node.startswith("resize")
 
 
 def test_without_the_training_build_of_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "available", lambda: False)
-    told = checked(tmp_path, chain())
-    assert (told.ok, told.engines) == (True, ("portable",))
-    assert not [note for note in told.notes if "engine" in note]
-    assert told.bundle is not None
-    assert not checked(tmp_path, chain("Sinh")).ok
+    assert checked(tmp_path, chain()).ok
+    with pytest.raises(UnavailableError, match="pip install onnxruntime-training-cpu"):
+        checked(tmp_path, chain(), engine="native")
+    assert not checked(tmp_path, chain("Sinh"), engine="native").ok
 
 
 def test_a_check_of_what_is_no_network_for_training(tmp_path: Path) -> None:
     told = checked(tmp_path, chain(batch="n", opset=5))
-    assert (told.ok, told.findings[0].engines) == (False, BOTH)
+    assert not told.ok
     assert "opset 5" in told.findings[0].what
     with pytest.raises(ConfigError, match="matches no parameter"):
         checked(tmp_path, chain(), train=["head.*"])
 
 
 def test_an_optimizer_that_the_native_engine_has_not(tmp_path: Path) -> None:
-    told = checked(tmp_path, chain(), optimizer=Optimizer.of("sgd_momentum"))
-    assert told.engines == ("portable",)
+    told = checked(tmp_path, chain(), optimizer=Optimizer.of("sgd_momentum"), engine="native")
+    assert not told.ok
     assert told.findings[0].what.startswith("optimizer: the native engine has no ")

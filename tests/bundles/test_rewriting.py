@@ -19,6 +19,7 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from tests.bundles.engines_agree.gradients import assert_equal, both_gradients, gradients, numerical
 from tests.bundles.models import model
+from tests.installed import built_for_each
 
 RNG = np.random.default_rng(5)
 
@@ -74,18 +75,18 @@ def shifted(operator: str, opset: int = 17, **attributes: Any) -> onnx.ModelProt
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activation_without_a_gradient(tmp_path: Path, name: str) -> None:
     operator, attributes, function, _, opset = ACTIVATIONS[name]
-    bundle = build(shifted(operator, opset, **attributes), tmp_path / "b", loss="mse", optimizer="sgd")
+    bundles = built_for_each(shifted(operator, opset, **attributes), tmp_path, loss="mse", optimizer="sgd")
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((7, n)).astype(np.float32) for n in (4, 2))
-    start = open_engine("portable", bundle).parameters()
+    start = open_engine("portable", bundles["portable"]).parameters()
     np.testing.assert_allclose(
-        InferenceModel(bundle.inference_model).predict(x),
+        InferenceModel(bundles["portable"].inference_model).predict(x),
         function(3 * x + start["c"]) @ start["v"],
         atol=1e-5,
     )
     expected = numerical(lambda at: ((function(3 * x + at["c"]) @ at["v"] - y) ** 2).mean(), start)
-    for engine in bundle.engines:
-        assert_equal(expected, gradients(bundle, engine, x, y))
+    for each in bundles.values():
+        assert_equal(expected, gradients(each, x, y))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -93,13 +94,13 @@ def test_the_slope_at_zero_is_the_usual_one(tmp_path: Path, name: str) -> None:
     operator, attributes, function, slope, opset = ACTIVATIONS[name]
     plain = shifted(operator, opset, **attributes)
     plain.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros(4, np.float32), "c"))
-    bundle = build(plain, tmp_path / "b", loss="mse", optimizer="sgd")
+    bundles = built_for_each(plain, tmp_path, loss="mse", optimizer="sgd")
     x, y = np.zeros((1, 4), np.float32), np.ones((1, 2), np.float32)
-    for engine in bundle.engines:
+    for engine, bundle in bundles.items():
         v = open_engine(engine, bundle).parameters()["v"]
         error = function(np.zeros((1, 4))) @ v - y
         np.testing.assert_allclose(
-            gradients(bundle, engine, x, y)["c"], slope * (error @ v.T)[0], rtol=1e-4, atol=1e-6
+            gradients(bundle, x, y)["c"], slope * (error @ v.T)[0], rtol=1e-4, atol=1e-6
         )
 
 
@@ -111,9 +112,9 @@ def test_a_learned_slope(tmp_path: Path, shape: tuple[int, ...]) -> None:
         helper.make_node("MatMul", ["a", "v"], ["output"]),
     ]
     slope = numpy_helper.from_array(np.full(shape, 0.25, np.float32), "slope")
-    bundle = build(
+    bundles = built_for_each(
         model(nodes, [weight("w", 4, 4), slope, weight("v", 4, 2)]),
-        tmp_path / "b",
+        tmp_path,
         loss="mse",
         optimizer="sgd",
     )
@@ -124,17 +125,17 @@ def test_a_learned_slope(tmp_path: Path, shape: tuple[int, ...]) -> None:
         h = x @ at["w"]
         return float(((np.where(h > 0, h, at["slope"] * h) @ at["v"] - y) ** 2).mean())
 
-    expected = numerical(loss, open_engine("portable", bundle).parameters())
-    for engine in bundle.engines:
-        assert_equal(expected, gradients(bundle, engine, x, y))
+    expected = numerical(loss, open_engine("portable", bundles["portable"]).parameters())
+    for each in bundles.values():
+        assert_equal(expected, gradients(each, x, y))
 
 
 @pytest.mark.parametrize("value", [80.0, -80.0, 1e4, -1e4])
 @pytest.mark.parametrize("operator", ["Elu", "Selu", "Celu", "Softplus", "Mish"])
 def test_no_activation_overflows(tmp_path: Path, operator: str, value: float) -> None:
-    bundle = build(shifted(operator, 18), tmp_path / "b", loss="l1")
+    bundles = built_for_each(shifted(operator, 18), tmp_path, loss="l1")
     x, y = np.full((3, 4), value, np.float32), np.zeros((3, 2), np.float32)
-    for engine in bundle.engines:
+    for engine, bundle in bundles.items():
         assert open_engine(engine, bundle).step(x, y, careful=True).applied
 
 
@@ -179,19 +180,19 @@ def test_normalisation_of_channels(tmp_path: Path, name: str) -> None:
     attributes: dict[str, Any] = {"num_groups": groups} if operator == "GroupNormalization" else {}
     node = helper.make_node(operator, ["shaped", "g", "b"], ["normal"], name="n", epsilon=1e-3, **attributes)
     given = normalised(node, weight("g", width), weight("b", width), opset=opset)
-    bundle = build(given, tmp_path / "b", loss="mse", optimizer="sgd")
-    assert set(bundle.trainable) == {"w", "v", "g", "b"}
+    bundles = built_for_each(given, tmp_path, loss="mse", optimizer="sgd")
+    assert set(bundles["portable"].trainable) == {"w", "v", "g", "b"}
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((5, n)).astype(np.float32) for n in (4, 2))
-    start = open_engine("portable", bundle).parameters()
+    start = open_engine("portable", bundles["portable"]).parameters()
 
     def loss(at: Any) -> float:
         return reference(at, x, y, groups, at["g"], at["b"], by_group=groups == width)
 
-    assert open_engine("portable", bundle).evaluate(x, y) == pytest.approx(loss(start), rel=1e-5)
+    assert open_engine("portable", bundles["portable"]).evaluate(x, y) == pytest.approx(loss(start), rel=1e-5)
     expected = numerical(loss, start)
-    for engine in bundle.engines:
-        assert_equal(expected, gradients(bundle, engine, x, y))
+    for each in bundles.values():
+        assert_equal(expected, gradients(each, x, y))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_normalisation_of_layers(tmp_path: Path, parameters: tuple[int, ...], ax
     given = normalised(node, *(weight(name, *parameters) for name in form))
     if parameters == (1,):
         given.graph.initializer[2].CopyFrom(sizes("to", 0, 12, 1))
-    bundle = build(given, tmp_path / "b", loss="mse", optimizer="sgd")
+    bundles = built_for_each(given, tmp_path, loss="mse", optimizer="sgd")
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((5, n)).astype(np.float32) for n in (4, 2))
 
@@ -215,9 +216,9 @@ def test_normalisation_of_layers(tmp_path: Path, parameters: tuple[int, ...], ax
         h = np.tanh(h * at["g"] + at.get("b", 0)).reshape(5, -1)
         return float(((h @ at["v"] - y) ** 2).mean())
 
-    expected = numerical(loss, open_engine("portable", bundle).parameters())
-    for engine in bundle.engines:
-        assert_equal(expected, gradients(bundle, engine, x, y))
+    expected = numerical(loss, open_engine("portable", bundles["portable"]).parameters())
+    for each in bundles.values():
+        assert_equal(expected, gradients(each, x, y))
 
 
 def test_large_values_are_normalised_exactly(tmp_path: Path) -> None:
@@ -229,12 +230,12 @@ def test_large_values_are_normalised_exactly(tmp_path: Path) -> None:
         helper.make_node("MatMul", ["flat", "v"], ["output"]),
     ]
     given = model(nodes, [sizes("to", 0, 1, 4), weight("g", 1), weight("b", 1), weight("v", 4, 2)])
-    bundle = build(given, tmp_path / "b", loss="mse")
+    bundles = built_for_each(given, tmp_path, loss="mse")
     rng = np.random.default_rng(0)
     x = (3000 + rng.standard_normal((6, 4))).astype(np.float32)
     y = np.zeros((6, 2), np.float32)
-    expected = float((InferenceModel(bundle.inference_model).predict(x) ** 2).mean())
-    for engine in bundle.engines:
+    expected = float((InferenceModel(bundles["portable"].inference_model).predict(x) ** 2).mean())
+    for engine, bundle in bundles.items():
         assert open_engine(engine, bundle).evaluate(x, y) == pytest.approx(expected, rel=1e-3)
 
 
@@ -245,7 +246,7 @@ def test_normalising_single_numbers_leaves_the_bias_alone(tmp_path: Path) -> Non
     bundle = build(given, tmp_path / "b", loss="mse", optimizer="sgd")
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((5, n)).astype(np.float32) for n in (4, 2))
-    found = gradients(bundle, "portable", x, y)
+    found = gradients(bundle, x, y)
     bias = open_engine("portable", bundle).parameters()
 
     def loss(at: Any) -> float:
@@ -289,9 +290,9 @@ def test_a_part_that_nobody_reads(tmp_path: Path, lengths: tuple[int, ...] | Non
         helper.make_node("MatMul", ["a", "v"], ["output"]),
     ]
     extra = [sizes("lengths", *lengths)] if lengths else []
-    bundle = build(
+    bundles = built_for_each(
         model(nodes, [weight("w", 4, 4), weight("v", 1, 2), *extra]),
-        tmp_path / "b",
+        tmp_path,
         loss="mse",
         optimizer="sgd",
     )
@@ -303,9 +304,9 @@ def test_a_part_that_nobody_reads(tmp_path: Path, lengths: tuple[int, ...] | Non
         h = x @ at["w"]
         return float(((h[:, :1] * h[:, last : last + 1] @ at["v"] - y) ** 2).mean())
 
-    expected = numerical(loss, open_engine("portable", bundle).parameters())
-    for engine in bundle.engines:
-        assert_equal(expected, gradients(bundle, engine, x, y))
+    expected = numerical(loss, open_engine("portable", bundles["portable"]).parameters())
+    for each in bundles.values():
+        assert_equal(expected, gradients(each, x, y))
 
 
 def test_a_split_that_is_used_up_stays(tmp_path: Path) -> None:

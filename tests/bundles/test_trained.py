@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bundles.trained import CASES, OPTIMIZERS, Case, compare
-from tests.installed import ENGINES
+from edged.errors import BundleError
+from tests.bundles.trained import CASES, OPTIMIZERS, PORTABLE, Case, compare
+from tests.installed import needs_native
 
 EXPORTED = Path(__file__).parent / "exported"
 
@@ -21,6 +22,11 @@ EXPORTED = Path(__file__).parent / "exported"
 def test_the_weights_are_pytorchs_after_1_and_10_steps(
     tmp_path: Path, case: Case, name: str, optimizer: str
 ) -> None:
-    bundle = case.bundle(EXPORTED, optimizer, tmp_path / "b")
-    assert set(bundle.engines) == {*case.engines} & {*ENGINES}
-    compare(case, EXPORTED, name, optimizer, bundle)
+    compare(case, EXPORTED, optimizer, case.bundle(EXPORTED, optimizer, tmp_path / "b", name))
+
+
+@needs_native
+@pytest.mark.parametrize("case", [case for case in CASES if case.engines == PORTABLE], ids=lambda c: c.name)
+def test_the_native_engine_refuses_what_it_cannot_train(tmp_path: Path, case: Case) -> None:
+    with pytest.raises(BundleError):
+        case.bundle(EXPORTED, "sgd", tmp_path / "b", "native")

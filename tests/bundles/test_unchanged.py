@@ -12,10 +12,10 @@ from onnx import numpy_helper
 
 from edged.bundles.build import build
 from edged.bundles.commands import build_from_file
-from edged.bundles.graph.optimizers import Optimizer
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.unchanged import check_outputs
 from edged.domain.protocols import LearningRate
+from edged.domain.training.optimizers import Optimizer
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
@@ -46,7 +46,7 @@ def built(folder: Path, model: onnx.ModelProto, **options: Any) -> BundleReport:
     onnx.save(model, str(folder / "m.onnx"))
     np.savez(folder / "d.npz", X=X, y=np.zeros(len(X), np.int64))
     return build_from_file(
-        folder / "m.onnx", folder / "b", loss=["cross_entropy"], optimizer=Optimizer.of("adamw"),
+        folder / "m.onnx", folder / "b", loss="cross_entropy", optimizer=Optimizer.of("adamw"),
         freeze=[], data=folder / "d.npz", engine="portable", **{"standardise": None, "train": [], **options},
     )  # fmt: skip
 

@@ -34,10 +34,10 @@ class Case:
     loss: str = "cross_entropy"
     stable: int = 200
 
-    def bundle(self, folder: Path, optimizer: str, out: Path) -> Bundle:
+    def bundle(self, folder: Path, optimizer: str, out: Path, engine: str) -> Bundle:
         """The bundle `out` of the model in `folder`."""
         model, named = folder / f"trained_{self.name}.onnx", OPTIMIZERS[optimizer][0]
-        return build(model, out, loss=self.loss, optimizer=named, freeze=self.freeze)
+        return build(model, out, loss=self.loss, optimizer=named, freeze=self.freeze, engine=engine)
 
 
 CASES = [
@@ -59,11 +59,11 @@ CASES = [
 ]
 
 
-def compare(case: Case, folder: Path, engine: str, optimizer: str, bundle: Bundle) -> None:
-    """Fail unless the engine's weights are those that PyTorch came to, after all steps that it has kept."""
+def compare(case: Case, folder: Path, optimizer: str, bundle: Bundle) -> None:
+    """Fail unless its engine's weights are those that PyTorch came to, after all steps that it has kept."""
     with np.load(folder / f"trained_{case.name}.npz") as file:
         known = dict(file)
-    opened = open_engine(engine, bundle)
+    opened = open_engine(bundle.engine, bundle)
     opened.begin(LearningRate(OPTIMIZERS[optimizer][1] * float(known.pop("slower", 1.0))))
     done = 0
     for steps in sorted({int(key.partition(".")[2].partition("/")[0]) for key in known if "/" in key}):

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from edged import __version__
-from edged.bundles.build import build
 from edged.bundles.graph.templates import cnn2d, mlp
 from edged.cli import main
 from edged.domain.judging.outputs import probabilities
@@ -23,7 +22,7 @@ from edged.engines.inference import InferenceModel
 from edged.storage.models.bundles import Bundle
 from tests.bundles.models import chain
 from tests.commands import COMMAND, edged, strict_json, two_classes, write_config
-from tests.installed import ENGINES, needs_native
+from tests.installed import needs_native
 from tests.running_device import Device, running
 from tests.zoo import ZOO
 
@@ -166,16 +165,10 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_bundle_tells_what_is_in_it(offline: Path) -> None:
     told = edged("artifacts", "inspect", offline / "bundle", "--json").json
-    assert (told["loss"], told["optimizer"], told["engines"]) == (
-        "cross_entropy",
-        "adamw",
-        [*ENGINES],
-    )
+    assert (told["loss"], told["optimizer"], told["engine"]) == ("cross_entropy", "adamw", "portable")
     assert {p["name"] for p in told["parameters"] if p["trainable"]} == {"layer2.weight", "layer2.bias"}
     assert told["trainable_size"] == 8 * 2 + 2
-    native = {"training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint"}
-    assert native.isdisjoint(f["name"] for f in told["files"]) == ("native" not in ENGINES)
-    assert {f["name"] for f in told["files"]} >= (native if "native" in ENGINES else {"step_model.onnx"})
+    assert {f["name"] for f in told["files"]} >= {"step_model.onnx", "inference_model.onnx"}
     table = edged("artifacts", "inspect", offline / "bundle")
     assert (table.code, "layer1.weight" in table.out) == (0, True)
 
@@ -184,7 +177,7 @@ def test_a_whole_bundle_is_verified_and_a_damaged_one_refused(offline: Path, tmp
     whole = edged("artifacts", "verify", offline / "bundle", "--json")
     assert (whole.code, whole.json["ok"]) == (0, True)
     damaged = shutil.copytree(offline / "bundle", tmp_path / "damaged")
-    name = "checkpoint" if "native" in ENGINES else "step_model.onnx"
+    name = "step_model.onnx"
     content = bytearray((damaged / name).read_bytes())
     content[100] ^= 1
     (damaged / name).write_bytes(content)
@@ -206,15 +199,15 @@ def test_what_a_build_could_not_do_as_usual_is_noted_for_a_person_too(tmp_path: 
 
 def test_a_model_is_checked_before_anything_is_built(offline: Path, tmp_path: Path) -> None:
     shown = edged("artifacts", "check", offline / "model.onnx")
-    assert (shown.code, f"can be trained by {' and '.join(ENGINES)}" in shown.out) == (0, True)
+    assert (shown.code, "the portable engine can train it" in shown.out) == (0, True)
     assert "layer1.weight" in shown.out
     onnx.save(chain("Sinh"), str(tmp_path / "sinh.onnx"))
     refused = edged("artifacts", "check", tmp_path / "sinh.onnx", "--loss", "mse")
     assert refused.code == 1
-    assert "not native nor portable: node Sinh_1: operator Sinh cannot be trained through" in refused.out
+    assert "node Sinh_1: operator Sinh cannot be trained through" in refused.out
     assert "--train last:1" in refused.out
     told = edged("artifacts", "check", tmp_path / "sinh.onnx", "--train", "last:1", "--json")
-    assert (told.code, told.json["ok"], told.json["engines"]) == (0, True, [*ENGINES])
+    assert (told.code, told.json["ok"], told.json["engine"]) == (0, True, "portable")
 
 
 @pytest.mark.slow
@@ -233,16 +226,13 @@ def test_a_build_takes_seconds(network: onnx.ModelProto, seconds: float, tmp_pat
 
 
 @needs_native
-def test_why_a_bundle_is_for_one_engine_is_shown_later_too(tmp_path: Path) -> None:
-    bundle = ZOO["cnn_average"].bundle(tmp_path / "b")
-    assert bundle.refused == {}, "the other engine was not asked for"
-    both = build(ZOO["cnn_average"].make(True), tmp_path / "both", loss="mse")
-    assert "AveragePool" in both.refused["native"]
-    told = edged("artifacts", "inspect", tmp_path / "both")
-    assert (
-        "not native: node averagepool.2: operator AveragePool has a gradient that ends the process"
-        in told.out
-    )
+def test_what_keeps_the_native_engine_from_training_is_told(tmp_path: Path) -> None:
+    onnx.save(ZOO["cnn_average"].make(True), str(tmp_path / "m.onnx"))
+    told = edged("artifacts", "check", tmp_path / "m.onnx", "--engine", "native")
+    assert told.code == 1
+    assert "the native engine cannot train it as it is" in told.out
+    assert "node averagepool.2: operator AveragePool has a gradient that ends the process" in told.out
+    assert "build with --engine portable" in told.out
 
 
 BAD_BUILDS: dict[str, tuple[list[str], int, str]] = {
@@ -251,7 +241,7 @@ BAD_BUILDS: dict[str, tuple[list[str], int, str]] = {
     "optimizer option": (["--loss", "mse", "--momentum", "0.9"], 2, "adamw has no momentum"),
     "glob": (["--loss", "mse", "--train", "head.*"], 2, "layer1.weight"),
     "data": (["--loss", "mse", "--data", "none.npz"], 2, "none.npz: no such file"),
-    "engine": (["--loss", "mse", "--engine", "gpu"], 2, "native, portable, both"),
+    "engine": (["--loss", "mse", "--engine", "gpu"], 2, "one of portable, native"),
     "length": (["--loss", "mse", "--sequence", "9"], 2, "--sequence: the model has no axis of open length"),
     "no loss": ([], 2, "--loss"),
 }

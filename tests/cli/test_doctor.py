@@ -20,6 +20,7 @@ from edged.cli.doctor import CheckResult, examine
 from edged.config import loader
 from edged.device.startup.bootstrap import with_bundle
 from edged.domain.stream.sample import Batch, Reading
+from edged.engines.native import api
 from edged.lazy_imports import hidden
 from edged.signing import new_pair
 from edged.storage.files.atomic import DirectoryLock
@@ -28,8 +29,7 @@ from edged.storage.models.trust import Trust
 from edged.storage.samples.log import SampleLog
 from edged.workbench.demo.broker import free_port
 from tests.commands import edged, write_config
-from tests.installed import ENGINES, needs_native
-from tests.zoo import ZOO
+from tests.installed import needs_native
 
 if TYPE_CHECKING:
     from tests.conftest import MakeBroker
@@ -66,7 +66,7 @@ def test_a_device_in_good_order_has_nothing_but_ok(broker: Broker, bundle: Path,
     findings = examine(path, 0.5)
     assert {f.level for f in findings} == {"ok"}
     assert [f.what for f in findings] == [
-        "configuration", "onnxruntime", "bundle", "operators", "engine", "state directory", "disk", "clock",
+        "configuration", "onnxruntime", "bundle", "engine", "state directory", "disk", "clock",
         "processors", "broker", "messages", "samples",
     ]  # fmt: skip
     assert not [f for f in findings if f.remedy]
@@ -132,59 +132,43 @@ def test_an_engine_that_the_bundle_is_not_for(tmp_path: Path) -> None:
 
 def test_an_operator_that_this_runtime_does_not_have_is_named(bundle: Path, tmp_path: Path) -> None:
     foreign = shutil.copytree(bundle, tmp_path / "foreign")
-    for name in ("step_model.onnx", "training_model.onnx")[: len(ENGINES)]:
-        graph = onnx.load(str(foreign / name))
-        graph.graph.node[0].op_type = "Unheard"
-        onnx.save(graph, str(foreign / name))
-        opened = Bundle.open(foreign, verify=False)
-        seal(opened, opened.files)
-        found = finding(configured(tmp_path, model={"bundle": "foreign"}), "operators")
-        level = "warning" if "native" in ENGINES and "step" in name else "error"
-        assert (found.level, "Unheard" in found.result) == (level, True)
-        assert found.remedy
+    graph = onnx.load(str(foreign / "step_model.onnx"))
+    graph.graph.node[0].op_type = "Unheard"
+    onnx.save(graph, str(foreign / "step_model.onnx"))
+    opened = Bundle.open(foreign, verify=False)
+    seal(opened, opened.files)
+    found = finding(configured(tmp_path, model={"bundle": "foreign"}), "engine")
+    assert (found.level, "Unheard" in found.result) == ("error", True)
+    assert found.remedy
 
 
-@needs_native
-def test_why_an_engine_was_left_out_is_told(tmp_path: Path) -> None:
-    pooled = build(ZOO["cnn_average"].make(True), tmp_path / "b", loss="cross_entropy").path
-    path = write_config(tmp_path, {"features": 24, "classes": 4}, model={"bundle": str(pooled)})
-    told = finding(path, "engine")
-    assert told.level == "ok"
-    assert told.result.startswith(
-        "portable (the bundle is for it alone: node averagepool.2: operator AveragePool"
-    )
-    assert finding(path, "operators").result == "every operator that portable needs is there"
+def test_the_engine_that_trains_is_told(bundle: Path, tmp_path: Path) -> None:
+    found = finding(configured(tmp_path, model={"bundle": str(bundle)}), "engine")
+    assert (found.level, found.result) == ("ok", "portable: every operator that it needs is there")
 
 
-@needs_native
-def test_the_engine_is_told_with_the_times_that_decided(bundle: Path, tmp_path: Path) -> None:
-    path = configured(tmp_path, model={"bundle": str(bundle)}, training={"batch": 16})
-    answer = edged("doctor", path, "--json")
-    found = next(f for f in answer.json if f["what"] == "engine")
-    times = {name: found["figures"][f"{name}_us"] for name in ("native", "portable")}
-    # Both can round to the same microsecond: either of them may then have been the faster one.
-    fastest = found["result"].split(" ")[0]
-    assert times[fastest] == min(times.values())
-    assert found["level"] == "ok"
-    assert found["result"].startswith(f"{fastest} (measured faster: native ")
-    assert found["result"].endswith(" a step of 16 rows)")
-    assert found["figures"]["batch"] == 16
-    assert [f["what"] for f in answer.json if "figures" in f] == ["engine"]
-
-
-@needs_native
 def test_the_standard_network_that_was_built_is_looked_at_like_one_that_is_named(tmp_path: Path) -> None:
     path = configured(tmp_path)
-    assert "the first run times them" in finding(path, "engine").result
+    assert finding(path, "engine").result == "portable trains the standard network"
     with_bundle(loader.load(path))
     assert finding(path, "bundle").level == "ok"
-    assert "µs a step of 64 rows" in finding(path, "engine").result
+    assert finding(path, "engine").result == "portable: every operator that it needs is there"
 
 
-def test_a_named_engine_is_not_timed(bundle: Path, tmp_path: Path) -> None:
-    path = configured(tmp_path, model={"bundle": str(bundle)}, training={"engine": "portable"})
-    found = finding(path, "engine")
-    assert (found.result, found.figures) == ("portable (training.engine is portable)", None)
+@needs_native
+def test_a_standard_network_is_built_for_the_native_engine_where_that_is_configured(tmp_path: Path) -> None:
+    path = configured(tmp_path, training={"engine": "native"})
+    with_bundle(loader.load(path))
+    assert finding(path, "engine").result == "native: every operator that it needs is there"
+
+
+def test_a_native_engine_that_is_not_installed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "available", lambda: False)
+    found = finding(configured(tmp_path, training={"engine": "native"}), "engine")
+    assert (found.level, found.result) == ("error", "onnxruntime-training is not installed")
+    assert "pip install onnxruntime-training-cpu" in found.remedy
 
 
 @pytest.mark.parametrize(("section", "what"), [("training", "engine"), ("serving", "bundle")])
@@ -194,7 +178,7 @@ def test_a_provider_that_is_not_there(bundle: Path, tmp_path: Path, section: str
     found = finding(configured(tmp_path, **sections), what)
     assert found.level == "error"
     assert f"{section}.provider: this onnxruntime has no CUDAExecutionProvider" in found.result
-    assert re.search("it has .*CPUExecutionProvider", found.result)
+    assert re.search("it has .*CPUExecutionProvider", f"{found.result} {found.remedy}")
 
 
 @pytest.mark.parametrize(("codec", "package"), [("msgpack", "msgpack"), ("json", "google.protobuf")])

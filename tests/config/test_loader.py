@@ -184,7 +184,7 @@ REFUSALS = {
     ),
     "optimizer as a number": ("model: {optimizer: 1}", 3, "model.optimizer", "expected a section"),
     "niceness": ("training: {nice: 20}", 3, "training.nice", "19"),
-    "engine": ("training: {engine: cuda}", 3, "training.engine", "'auto', 'native' or 'portable'"),
+    "engine": ("training: {engine: cuda}", 3, "training.engine", "'portable' or 'native'"),
     "provider": ("training: {provider: cuda}", 3, "training.provider", "ExecutionProvider"),
     "no provider": ("serving: {provider: []}", 3, "serving.provider", "at least 1"),
     "learning rate": ("training: {learning_rate: 0}", 3, "training.learning_rate", "greater than 0"),
@@ -230,7 +230,7 @@ gate: 7
         f"{file}:2: mqtt.pasword: unknown key (did you mean password_file?)",
         f"{file}:2: mqtt.port: input should be less than or equal to 65535, not 99999 {hint}",
         f"{file}:5: stream.clases: unknown key (did you mean classes?)",
-        f"{file}:6: training.engine: input should be 'auto', 'native' or 'portable', not 'gpu' {hint}",
+        f"{file}:6: training.engine: input should be 'portable' or 'native', not 'gpu' {hint}",
         f"{file}:6: training.every: expected a duration such as 6h, 15m or 30s, got 'soon' {hint}",
         f"{file}:7: gate: expected a section: keys with values, not 7 {hint}",
     ]

@@ -25,7 +25,7 @@ def make_bundle(folder: Path) -> None:
     write(folder / "inference_model.onnx", GOOD)
     described = Bundle(
         folder, "0", "cross_entropy", "adamw", Tensor("x", ("n", WIDTH)), Tensor("y", ("n", 2)),
-        Tensor("label", ("n",), "int64"), (), (), engines=(),
+        Tensor("label", ("n",), "int64"), (), (),
     )  # fmt: skip
     seal(described, ["inference_model.onnx"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +11,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A classifier of 5 features and 3 classes with neutral input statistics."""
-    from edged.bundles.build import build
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    """A classifier of 5 features and 3 classes with neutral input statistics, for each engine."""
     from edged.bundles.graph.templates import mlp
     from edged.bundles.source.standardise import Statistics
+    from tests.installed import built_for_each
 
-    path: Path = tmp_path_factory.mktemp("bundles") / "classifier"
-    return build(mlp(5, 3, (16,)), path, loss="cross_entropy", standardise=Statistics.identity(5))
+    folder = tmp_path_factory.mktemp("bundles")
+    return built_for_each(mlp(5, 3, (16,)), folder, loss="cross_entropy", standardise=Statistics.identity(5))
+
+
+@pytest.fixture(scope="session")
+def bundle(bundles: dict[str, Bundle]) -> Bundle:
+    """The classifier for the portable engine."""
+    return bundles["portable"]

@@ -14,6 +14,7 @@ from edged.domain.stream.sample import Batch, LabelUpdate
 from edged.domain.stream.schema import Schema
 from edged.domain.training.trainer_messages import RunRequest
 from edged.domain.training.training_run import RunOptions
+from edged.engines.portable.engine import PortableEngine
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.samples.log import SampleLog
 from edged.trainer.fleet_rounds import LearnerData
@@ -23,7 +24,6 @@ from edged.trainer.local_models import CandidateExporter, LocalModels
 from edged.trainer.run import TrainingRun
 from edged.trainer.steps import BatchSampler
 from edged.trainer.task import LearningTask
-from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine, StepResult
@@ -59,16 +59,16 @@ def rows(x: Floats) -> set[bytes]:
     return {row.tobytes() for row in x}
 
 
-class RecordingEngine(UsualEngine):
+class RecordingEngine(PortableEngine):
     """The usual engine, keeping every row that it was given to train on."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
         self.seen: list[Floats] = []
 
-    def step(self, x: Floats, y: Any, *, apply: bool = True, careful: bool = False) -> StepResult:
+    def step(self, x: Floats, y: Any, **more: Any) -> StepResult:
         self.seen.append(x.copy())
-        return super().step(x, y, apply=apply, careful=careful)
+        return super().step(x, y, **more)
 
     def trained_on(self) -> set[bytes]:
         """The distinct rows so far; then forgets them."""
@@ -157,7 +157,7 @@ class Workshop:
         base: Base = "checkpoint",
     ) -> TrainingRun:
         """A learner that takes up what the checkpoints hold."""
-        engine = engine or UsualEngine(self.bundle)
+        engine = engine or PortableEngine(self.bundle)
         task, control, models = self.task, Control(self.reports, stopping, wanted), ChosenChampion(self)
         exporter = CandidateExporter(self.folder / "candidates", self.bundle, device=device)
         self.importer = WeightImporter(task, engine, self.log, models, exporter, LIMIT)

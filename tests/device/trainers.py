@@ -18,7 +18,6 @@ from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
 from tests.device.learning_rig import CLASSIFY, batch, task
 from tests.device.partners import Recorder
-from tests.installed import USUAL
 
 if TYPE_CHECKING:
     from edged.device.learning.conditions import ConditionsReader
@@ -39,7 +38,7 @@ class Plant:
                 "model": {"bundle": bundle.path},
                 "storage": {"dir": folder},
                 "training": {
-                    "engine": USUAL,
+                    "engine": "portable",
                     "learning_rate": 0.01,
                     "nice": 0,
                     "resident": 20,

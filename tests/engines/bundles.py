@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
 
 
-def classifier(path: Path, *, optimizer: str = "adamw", standardise: bool = True) -> Bundle:
+def classifier(
+    path: Path, *, optimizer: str = "adamw", standardise: bool = True, engine: str = "portable"
+) -> Bundle:
     """5 features, 3 classes, neutral input statistics."""
-    statistics = Statistics.identity(5) if standardise else None
-    return build(mlp(5, 3, (16,)), path, loss="cross_entropy", optimizer=optimizer, standardise=statistics)
+    return build(
+        mlp(5, 3, (16,)), path, loss="cross_entropy", optimizer=optimizer, engine=engine,
+        standardise=Statistics.identity(5) if standardise else None,
+    )  # fmt: skip
 
 
 def batches(n: int, rows: int = 32, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
     from tests.zoo import Entry
 
-    ZooBundle = Callable[[Entry, str], Bundle]
+    ZooBundle = Callable[[Entry, str, str], Bundle]
 
 
 @pytest.fixture(scope="session")
 def zoo_bundle(tmp_path_factory: pytest.TempPathFactory) -> ZooBundle:
-    """The tiny bundle of an entry with an optimizer. Engines only read it."""
+    """The tiny bundle of an entry with an optimizer, for an engine, which only reads it."""
 
     @cache
-    def made(entry: Entry, optimizer: str) -> Bundle:
-        return entry.bundle(tmp_path_factory.mktemp(entry.name) / "b", optimizer=optimizer)
+    def made(entry: Entry, optimizer: str, engine: str) -> Bundle:
+        out = tmp_path_factory.mktemp(entry.name) / "b"
+        return entry.bundle(out, optimizer=optimizer, engine=engine)
 
     return made
 

@@ -27,8 +27,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=["adamw", "sgd"])
-def bundle(request: pytest.FixtureRequest, tmp_path: Path) -> Bundle:
-    return classifier(tmp_path / "b", optimizer=request.param)
+def bundle(request: pytest.FixtureRequest, name: str, tmp_path: Path) -> Bundle:
+    return classifier(tmp_path / "b", optimizer=request.param, engine=name)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def engine(name: str, bundle: Bundle) -> Engine:
 def test_a_loss_that_is_not_finite_changes_nothing(
     name: str, tmp_path: Path, value: float, apply: bool
 ) -> None:
-    engine = open_engine(name, classifier(tmp_path / "b", standardise=False))
+    engine = open_engine(name, classifier(tmp_path / "b", standardise=False, engine=name))
     good, bad = batches(2)
     bad[0][3, 1] = value
     engine.step(*good)
@@ -59,7 +59,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(
 
 
 def test_careful_steps_look_at_the_gradients(name: str, tmp_path: Path) -> None:
-    engine = open_engine(name, classifier(tmp_path / "b", standardise=False))
+    engine = open_engine(name, classifier(tmp_path / "b", standardise=False, engine=name))
     x, y = overflowing(engine)
     before = state(engine)
     step = engine.step(x, y, careful=True)
@@ -141,7 +141,7 @@ def test_rows_that_are_views_of_other_arrays(engine: Engine) -> None:
 
 def test_the_rate_follows_the_schedule(name: str, tmp_path: Path) -> None:
     """With plain gradient descent and the same batch, a step is as long as its rate."""
-    bundle, (x, y) = classifier(tmp_path / "b", optimizer="sgd"), batches(1)[0]
+    bundle, (x, y) = classifier(tmp_path / "b", optimizer="sgd", engine=name), batches(1)[0]
 
     def length(rate: LearningRate, at_step: int) -> float:
         engine = open_engine(name, bundle)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from edged.domain.protocols import LearningRate
+from edged.engines.portable.engine import PortableEngine
 from tests.engines.bundles import batches, classifier, halfway
-from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
@@ -22,11 +22,11 @@ RATE = LearningRate(0.02, warmup=7, total=25)
 CONTINUE = """
 import sys
 from pathlib import Path
-from tests.installed import UsualEngine
 from edged.storage.models.bundles import Bundle
 from tests.engines.bundles import batches
+from edged.engines.portable.engine import PortableEngine
 bundle, saved, out = map(Path, sys.argv[1:])
-engine = UsualEngine(Bundle.open(bundle))
+engine = PortableEngine(Bundle.open(bundle))
 engine.restore(saved)
 for batch in batches(20)[10:]:
     engine.step(*batch)
@@ -42,10 +42,10 @@ def weights(engine: Engine) -> dict[str, bytes]:
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_another_process_ends_with_the_same_bits(tmp_path: Path, optimizer: str) -> None:
     bundle = classifier(tmp_path / "b", optimizer=optimizer)
-    straight = halfway(UsualEngine(bundle), RATE, tmp_path / "saved")
+    straight = halfway(PortableEngine(bundle), RATE, tmp_path / "saved")
     arguments = [str(tmp_path / name) for name in ("b", "saved", "out")]
     subprocess.run([sys.executable, "-c", CONTINUE, *arguments], check=True, timeout=60)
-    resumed = UsualEngine(bundle)
+    resumed = PortableEngine(bundle)
     resumed.restore(tmp_path / "out")
     assert weights(resumed) == weights(straight)
     # The moments and the rate are the same too: one more step still agrees.
@@ -55,8 +55,8 @@ def test_another_process_ends_with_the_same_bits(tmp_path: Path, optimizer: str)
 
 
 def test_saving_changes_nothing(tmp_path: Path) -> None:
-    straight = halfway(UsualEngine(classifier(tmp_path / "b")), RATE, tmp_path / "saved")
-    other = UsualEngine(classifier(tmp_path / "b"))
+    straight = halfway(PortableEngine(classifier(tmp_path / "b")), RATE, tmp_path / "saved")
+    other = PortableEngine(classifier(tmp_path / "b"))
     other.begin(RATE)
     other.set_parameters({"input.mean": np.full(5, 0.1, np.float32)})
     for batch in batches(20):

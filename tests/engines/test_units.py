@@ -13,7 +13,7 @@ from edged.bundles.graph.templates import autoencoder, mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.protocols import LearningRate
 from edged.engines.inference import InferenceModel
-from tests.installed import UsualEngine
+from edged.engines.portable.engine import PortableEngine
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
@@ -31,7 +31,7 @@ def moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.mean(0), 1 / values.std(0)
 
 
-def trained(engine: UsualEngine, y: np.ndarray, path: Path, steps: int = 600) -> np.ndarray:
+def trained(engine: PortableEngine, y: np.ndarray, path: Path, steps: int = 600) -> np.ndarray:
     engine.begin(LearningRate(0.01, total=steps))
     for i in range(steps):
         rows = np.arange(i * 64, i * 64 + 64) % len(X)
@@ -48,7 +48,7 @@ def test_a_regression_in_raw_units(tmp_path: Path, loss: str, fitted_later: bool
     given = Statistics(mean, scale, target_mean, target_scale)
     statistics = Statistics.identity(3, 1) if fitted_later else given
     bundle = build(mlp(3, 1, (32,), output="y"), tmp_path / "b", loss=loss, standardise=statistics)
-    engine = fitted(bundle, given, tmp_path / "later") if fitted_later else UsualEngine(bundle)
+    engine = fitted(bundle, given, tmp_path / "later") if fitted_later else PortableEngine(bundle)
     predicted = trained(engine, Y, tmp_path / "m.onnx")
     assert np.abs(predicted - Y).mean() < 0.03 * Y.std()
     difference = (predicted - Y) * target_scale
@@ -56,9 +56,9 @@ def test_a_regression_in_raw_units(tmp_path: Path, loss: str, fitted_later: bool
     assert engine.evaluate(X, Y) == pytest.approx(float(judged), abs=1e-5)
 
 
-def fitted(bundle: Bundle, statistics: Statistics, path: Path) -> UsualEngine:
+def fitted(bundle: Bundle, statistics: Statistics, path: Path) -> PortableEngine:
     """An engine that goes on from statistics that another one was given, as after a first training run."""
-    engine, resumed = UsualEngine(bundle), UsualEngine(bundle)
+    engine, resumed = PortableEngine(bundle), PortableEngine(bundle)
     names = ("input.mean", "input.scale", "target.mean", "target.scale")
     values = (statistics.mean, statistics.scale, statistics.target_mean, statistics.target_scale)
     engine.set_parameters({n: np.asarray(v, np.float32) for n, v in zip(names, values, strict=True)})
@@ -71,7 +71,9 @@ def fitted(bundle: Bundle, statistics: Statistics, path: Path) -> UsualEngine:
 def test_a_reconstruction_weighs_all_units_alike(tmp_path: Path) -> None:
     mean, scale = moments(X)
     statistics = Statistics(mean, scale, reconstruct=True)
-    engine = UsualEngine(build(autoencoder(3, (16,), 2), tmp_path / "b", loss="mse", standardise=statistics))
+    engine = PortableEngine(
+        build(autoencoder(3, (16,), 2), tmp_path / "b", loss="mse", standardise=statistics)
+    )
     rebuilt = trained(engine, X, tmp_path / "m.onnx", 1000)
     errors = np.abs(rebuilt - X).mean(0) * scale
     assert errors.max() < 0.15, "two latent values explain all three readings"
@@ -81,7 +83,9 @@ def test_a_reconstruction_weighs_all_units_alike(tmp_path: Path) -> None:
 
 def test_an_absurd_reading_does_not_fill_the_loss_of_a_reconstruction(tmp_path: Path) -> None:
     statistics = Statistics(*moments(X), reconstruct=True)
-    engine = UsualEngine(build(autoencoder(3, (16,), 2), tmp_path / "b", loss="mse", standardise=statistics))
+    engine = PortableEngine(
+        build(autoencoder(3, (16,), 2), tmp_path / "b", loss="mse", standardise=statistics)
+    )
     absurd = X[:8].copy()
     absurd[0, 0] = 1e12
     assert engine.evaluate(absurd, absurd) < 100

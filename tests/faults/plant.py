@@ -20,7 +20,6 @@ from edged.domain.stream.schema import Schema
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.registry import Registry
 from edged.storage.samples.log import SampleLog
-from tests.installed import USUAL
 from tests.running_device import Device, Listener, wait_until
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ CLASSES = ("0", "1")
 STREAM: dict[str, Any] = {"features": WIDTH, "classes": 2, "label": "y", "id": "id"}
 TRAINING: dict[str, Any] = {
     "every": None, "new_labels": 60, "min_new_samples": 20, "steps": 400, "steps_per": 60,
-    "checkpoint_every": 50, "engine": USUAL, "max_failures": 0, "retry_after": "50ms",
+    "checkpoint_every": 50, "engine": "portable", "max_failures": 0, "retry_after": "50ms",
 }  # fmt: skip
 
 

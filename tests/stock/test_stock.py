@@ -55,7 +55,7 @@ from edged.engines.inference import InferenceModel
 from edged.storage.models.bundles import Bundle
 
 bundle = Bundle.open(Path(sys.argv[1]))
-engine = open_engine("auto", bundle)
+engine = open_engine("portable", bundle)
 engine.begin(LearningRate(0.01))
 x = np.random.default_rng(0).standard_normal((32, 8)).astype(np.float32)
 for _ in range(50):
@@ -178,7 +178,7 @@ def test_a_first_start_without_a_bundle_builds_trains_and_swaps(
     after = [p for p in predictions if int(p["id"]) >= 600]
     assert {p["model"] for p in after} == {listener.events("model_promoted")[0]["version"]}
     assert np.mean([p["label"] == str(y[int(p["id"])]) for p in after]) > 0.9
-    assert Bundle.open(device.state / "bundle").engines == ("portable",)
+    assert Bundle.open(device.state / "bundle").engine == "portable"
 
     told = {int(path.stem): json.loads(path.read_text()) for path in processes.iterdir()}
     assert "edged.device.pipeline" in told[daemon]["modules"], "the check looks at the right process"
@@ -193,7 +193,7 @@ def test_a_first_start_without_a_bundle_builds_trains_and_swaps(
 def test_a_recorded_stream_is_evaluated(stock: Environment, bundle: Path, tmp_path: Path) -> None:
     x, y = generated(4000)
     np.savez(tmp_path / "stream.npz", X=x, y=y)
-    config = write_config(tmp_path, STREAM, model={"bundle": str(bundle)}, training={"engine": "auto"})
+    config = write_config(tmp_path, STREAM, model={"bundle": str(bundle)}, training={"engine": "portable"})
     answer = stock.run("edged", "evaluate", config, "--data", "stream.npz", "--json", folder=tmp_path)
     assert answer.code == 0, answer.err
     report = answer.json
@@ -227,7 +227,7 @@ def test_a_bundle_is_made_looked_at_and_exported(stock: Environment, tmp_path: P
         assert answer.code == 0, f"{words}: {answer.err}"
     verified = stock.run("edged", "artifacts", "verify", "b", "--json", folder=tmp_path)
     assert verified.code == 0, verified.err
-    assert Bundle.open(tmp_path / "b").engines == ("portable",)
+    assert Bundle.open(tmp_path / "b").engine == "portable"
     config = write_config(tmp_path, STREAM, model={"bundle": str(tmp_path / "b")})
     report = stock.run("edged", "evaluate", config, "--data", "stream.npz", "--json", folder=tmp_path).json
     assert report["engine"] == "portable"

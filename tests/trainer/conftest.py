@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.device.conftest import bundle
+from tests.device.conftest import bundle, bundles
 
-__all__ = ["bundle"]
+__all__ = ["bundle", "bundles"]

@@ -26,10 +26,10 @@ class LabelledEngine(RecordingEngine):
         super().__init__(bundle)
         self.labels: dict[bytes, set[float]] = {}
 
-    def step(self, x: Floats, y: Any, *, apply: bool = True, careful: bool = False) -> StepResult:
+    def step(self, x: Floats, y: Any, **more: Any) -> StepResult:
         for row, label in zip(x, np.asarray(y).reshape(len(x), -1)[:, 0].tolist(), strict=True):
             self.labels.setdefault(row.tobytes(), set()).add(float(label))
-        return super().step(x, y, apply=apply, careful=careful)
+        return super().step(x, y, **more)
 
 
 def test_no_run_learns_from_a_label_of_before(tmp_path: Path, bundle: Bundle) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,10 @@ from edged.fleet.simulation.devices import Unthrottled
 from edged.trainer.fleet_rounds import RoundContribution, RoundTrainer, norm
 from edged.trainer.task import EngineFactory, in_place, quality
 from tests.device.learning_rig import Workshop, task
-from tests.installed import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edged.domain.protocols import Engine
     from edged.storage.models.bundles import Bundle
 
     Weights = Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -32,12 +30,12 @@ FREE = RoundSettings(epochs=None, steps=60, learning_rate=0.01, clip_norm=100.0)
 
 
 class Bench:
-    """One device's data, and its part in rounds with engines of one kind."""
+    """One device's data, and its part in rounds."""
 
-    def __init__(self, folder: Path, bundle: Bundle, kind: Callable[[Bundle], Engine]) -> None:
+    def __init__(self, folder: Path, bundle: Bundle) -> None:
         self.shop, self.bundle = Workshop(folder, bundle), bundle
         self.shop.feed(*task(600))
-        self.engine = kind(bundle)
+        self.engine = PortableEngine(bundle)
         self.base = self.engine.parameters()
         self.shop.trainee(self.engine)
         engines = EngineFactory(self.engine.name, bundle)
@@ -47,9 +45,9 @@ class Bench:
         return self.part.train_round(self.base, config, residual or {}, rng=np.random.default_rng(0), **more)
 
 
-@pytest.fixture(params=KINDS)
-def bench(tmp_path: Path, bundle: Bundle, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made = Bench(tmp_path / "state", bundle, request.param)
+@pytest.fixture
+def bench(tmp_path: Path, bundle: Bundle) -> Iterator[Bench]:
+    made = Bench(tmp_path / "state", bundle)
     yield made
     made.shop.log.close()
 

@@ -14,6 +14,7 @@ from edged.clock import VirtualClock
 from edged.domain.training.trainer_messages import AdoptWeights, LogLine
 from edged.domain.training.weight_deltas import Coding, changes, fingerprint
 from edged.domain.training.weight_mixing import SHARES
+from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
 from edged.errors import CorruptError, RefusedError
@@ -23,7 +24,6 @@ from edged.storage.journal.transfers import TransferPurpose, announced
 from edged.storage.models.registry import Registry
 from tests.device.learning_rig import LIMIT, Workshop, task
 from tests.device.learning_rig import weights as bits
-from tests.installed import UsualEngine
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
@@ -83,9 +83,9 @@ class Bench:
 
 
 @pytest.fixture(params=["native", "portable"])
-def bench(tmp_path: Path, bundle: Bundle, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    engine: Engine = UsualEngine(bundle) if request.param == "native" else PortableEngine(bundle)
-    made = Bench(tmp_path / "state", bundle, engine)
+def bench(tmp_path: Path, bundles: dict[str, Bundle], request: pytest.FixtureRequest) -> Iterator[Bench]:
+    bundle = bundles[request.param]
+    made = Bench(tmp_path / "state", bundle, open_engine(bundle.engine, bundle))
     yield made
     made.registry.close()
     made.shop.log.close()
@@ -214,7 +214,7 @@ def test_quality_does_not_fall_back_after_an_update_was_applied(bench: Bench, tm
     turned = [2.0 - label for label in labels if isinstance(label, float)]
     teacher = Workshop(tmp_path / "teacher", bench.bundle, steps=400, max_steps=400)
     teacher.feed(x, [*turned])
-    engine = UsualEngine(bench.bundle)
+    engine = PortableEngine(bench.bundle)
     teacher.trainee(engine).run(teacher.request())
     teacher.log.close()
     bench.crowned(bench.applied(engine.parameters(), mix=False).folder, "weights")

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from edged.domain.training.trainer_messages import CheckpointWritten
+from edged.engines import open_engine
 from edged.engines.onnx.exported import parameters_in
+from edged.engines.portable.engine import PortableEngine
 from edged.errors import ModelError
 from tests.device.learning_rig import Workshop, losses, model_bytes, task, weights
-from tests.installed import KINDS, UsualEngine
+from tests.installed import ENGINES
 
 if TYPE_CHECKING:
-    from edged.engines.portable.engine import PortableEngine
     from edged.storage.models.bundles import Bundle
 
 
@@ -38,7 +39,7 @@ def test_a_run_from_the_bundle_begins_with_its_weights_and_keeps_the_position(
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(200))
     first = shop.trainee().run(shop.request())
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     fresh = weights(engine)
     shop.trainee(engine, base="bundle")
     assert weights(engine) == fresh
@@ -48,17 +49,18 @@ def test_a_run_from_the_bundle_begins_with_its_weights_and_keeps_the_position(
     assert losses(again)[0] > 2 * losses(first)[1], "what was learned is not in its weights"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ENGINES)
 def test_the_champions_weights_are_those_of_its_file(
-    tmp_path: Path, bundle: Bundle, kind: type[UsualEngine | PortableEngine]
+    tmp_path: Path, bundles: dict[str, Bundle], name: str
 ) -> None:
+    bundle = bundles[name]
     shop = Workshop(tmp_path, bundle, average=0.0)
     shop.feed(*task(200))
-    engine = kind(bundle)
+    engine = open_engine(name, bundle)
     result = shop.trainee(engine).run(shop.request())
     found = parameters_in(Path(result.candidate) / "model.onnx", (*bundle.trainable, *bundle.frozen))
     assert {name: value.tobytes() for name, value in found.items()} == weights(engine)
-    other = kind(bundle)
+    other = open_engine(name, bundle)
     shop.champion = result.candidate
     shop.trainee(other, base="champion")
     assert weights(other) == weights(engine)

@@ -12,10 +12,10 @@ from edged.bundles.build import build
 from edged.bundles.graph.templates import mlp
 from edged.bundles.source.standardise import Statistics
 from edged.domain.training.trainer_messages import DamagedCheckpoint, LogLine
+from edged.engines.portable.engine import PortableEngine
 from edged.errors import NonFiniteError
 from edged.trainer.steps import InterruptedRunError
 from tests.device.learning_rig import Workshop, after, model_bytes, task, weights
-from tests.installed import USUAL, UsualEngine
 
 if TYPE_CHECKING:
     from edged.domain.protocols import StepResult
@@ -43,7 +43,7 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_bits(
                     shop.trainee(stopping=after(steps)).run(shop.request())
                 assert caught.value.exit_code == 130
                 shop.feed(*task(20, 99))  # what comes in between belongs to the next run
-            engine = UsualEngine(bundle)
+            engine = PortableEngine(bundle)
             result = shop.trainee(engine).run(shop.request())
         ends.append((weights(engine), result.memory, result.consumed, model_bytes(result)))
     assert ends[0] == ends[1]
@@ -57,7 +57,7 @@ def test_a_checkpoint_of_an_earlier_version_with_options_that_are_gone_is_taken_
     for name in ("plain", "earlier"):
         shop = Workshop(tmp_path / name, bundle)
         shop.feed(*task(150))
-        engine = UsualEngine(bundle)
+        engine = PortableEngine(bundle)
         with pytest.raises(InterruptedRunError):
             shop.trainee(engine, stopping=after(20)).run(shop.request())
         kept = shop.checkpoints.latest()
@@ -72,7 +72,7 @@ def test_a_checkpoint_of_an_earlier_version_with_options_that_are_gone_is_taken_
             staging = shop.checkpoints.stage()
             engine.save(staging)
             shop.checkpoints.publish(staging, kept.state | {"learner": learner}, kept.arrays | more)
-        engine = UsualEngine(bundle)
+        engine = PortableEngine(bundle)
         result = shop.trainee(engine).run(shop.request())
         ends.append((weights(engine), result.memory, result.steps, model_bytes(result)))
     assert ends[0] == ends[1]
@@ -88,7 +88,7 @@ def test_a_resumed_run_is_known_by_its_new_number(tmp_path: Path, bundle: Bundle
     assert result.candidate.name == "2"
 
 
-class OnceNotFinite(UsualEngine):
+class OnceNotFinite(PortableEngine):
     """Its first look at the weights finds them destroyed."""
 
     def __init__(self, bundle: Bundle) -> None:
@@ -102,9 +102,9 @@ class OnceNotFinite(UsualEngine):
             raise NonFiniteError("weights are no longer finite: layer1.weight")
         super().check()
 
-    def step(self, x: Any, y: Any, *, apply: bool = True, careful: bool = False) -> StepResult:
+    def step(self, x: Any, y: Any, *, careful: bool = False, **more: Any) -> StepResult:
         self.careful.append(careful)
-        return super().step(x, y, apply=apply, careful=careful)
+        return super().step(x, y, careful=careful, **more)
 
 
 def test_destroyed_weights_send_the_run_back_to_its_checkpoint(tmp_path: Path, bundle: Bundle) -> None:
@@ -134,12 +134,11 @@ def test_a_damaged_checkpoint_is_passed_over_and_reported(tmp_path: Path, bundle
     shop.feed(*task(150))
     straight = shop.trainee().run(shop.request())
     newest, before = shop.checkpoints.numbers()[:-3:-1]
-    name = "checkpoint" if USUAL == "native" else "state.safetensors"
-    file = tmp_path / "checkpoints" / str(newest) / name
+    file = tmp_path / "checkpoints" / str(newest) / "state.safetensors"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 4
     file.write_bytes(content)
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     trainee = shop.trainee(engine)
     assert shop.reported(DamagedCheckpoint) == [DamagedCheckpoint(newest)]
     assert shop.learner.state.consumed == 0, "the one before was made within the run"
@@ -156,9 +155,9 @@ def test_checkpoints_of_another_bundle_are_left_alone(tmp_path: Path, bundle: Bu
     other = build(mlp(5, 3, (16,), seed=5), tmp_path / "other", loss="cross_entropy",
                   standardise=Statistics.identity(5))  # fmt: skip
     shop.bundle = other
-    engine = UsualEngine(other)
+    engine = PortableEngine(other)
     trainee = shop.trainee(engine)
-    assert weights(engine) == weights(UsualEngine(other))
+    assert weights(engine) == weights(PortableEngine(other))
     assert "another bundle" in shop.reported(LogLine)[0].what
     assert shop.learner.state.consumed == 0
     result = trainee.run(shop.request())
@@ -168,12 +167,12 @@ def test_checkpoints_of_another_bundle_are_left_alone(tmp_path: Path, bundle: Bu
 def test_a_new_trainee_goes_on_where_the_last_run_ended(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle)
     shop.feed(*task(150))
-    first = UsualEngine(bundle)
+    first = PortableEngine(bundle)
     end = shop.trainee(first).run(shop.request())
-    second = UsualEngine(bundle)
+    second = PortableEngine(bundle)
     shop.trainee(second)
     assert weights(second) == weights(first)
     assert shop.learner.state.consumed == end.consumed
     assert not np.array_equal(
-        second.parameters()["layer1.weight"], UsualEngine(bundle).parameters()["layer1.weight"]
+        second.parameters()["layer1.weight"], PortableEngine(bundle).parameters()["layer1.weight"]
     )

@@ -18,11 +18,13 @@ from edged.domain.stream.schema import Schema
 from edged.domain.training.batch_pool import LabelForm
 from edged.domain.training.learner_state import SHORT_AFTER_DRIFT
 from edged.domain.training.trainer_messages import BadSamples, RunProgress
+from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
+from edged.engines.portable.engine import PortableEngine
 from edged.errors import NoDataError
 from edged.mqtt import weight_encoding as wire
 from tests.device.learning_rig import CLASSIFY, RecordingEngine, Workshop, losses, rows, task
-from tests.installed import KINDS, USUAL, UsualEngine
+from tests.installed import ENGINES
 
 if TYPE_CHECKING:
     from edged.domain.stream.sample import LabelValue
@@ -52,7 +54,7 @@ def test_a_run_learns_and_hands_over_a_model(tmp_path: Path, bundle: Bundle) -> 
     before, after = losses(result)
     assert after < 0.5 * before
     assert accuracy(candidate(result), CLASSIFY, *task(500, seed=9)) > 0.85
-    assert (result.steps, result.skipped, result.engine) == (300, 0, USUAL)
+    assert (result.steps, result.skipped, result.engine) == (300, 0, "portable")
     assert result.samples == shop.log.labelled_since(0)
     assert result.consumed == shop.log.last_seq()
 
@@ -148,7 +150,7 @@ def test_the_probe_holds_what_the_trainer_itself_got(tmp_path: Path, bundle: Bun
 def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle, average=0.0)
     shop.feed(*task(100))
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     trainee = shop.trainee(engine, device="d")
     result = trainee.run(shop.request())
     tensors, note = wire.unpack((Path(result.candidate) / wire.FILE).read_bytes())
@@ -160,7 +162,7 @@ def test_packed_weights_lie_beside_the_model(tmp_path: Path, bundle: Bundle) -> 
 def test_an_average_of_the_last_steps_is_served_not_where_the_last_one_went(
     tmp_path: Path, bundle: Bundle
 ) -> None:
-    shop, engine = Workshop(tmp_path, bundle), UsualEngine(bundle)
+    shop, engine = Workshop(tmp_path, bundle), PortableEngine(bundle)
     shop.feed(*task(100))
     trainee = shop.trainee(engine, device="d")
     for _ in range(2):
@@ -202,18 +204,19 @@ def test_regression_targets_in_their_own_units(tmp_path: Path, loss: str) -> Non
     assert error[1] < 0.03
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_change_is_learned_in_its_own_units(tmp_path: Path, kind: type[UsualEngine]) -> None:
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_change_is_learned_in_its_own_units(tmp_path: Path, name: str) -> None:
     """A large level that hardly moves: without a step the answer is the level, with some the level moves."""
     statistics = replace(Statistics.identity(5, 1), change_of=(2,))
-    bundle = build(mlp(5, 1, (16,), output="y"), tmp_path / "b", loss="l1", standardise=statistics)
+    network = mlp(5, 1, (16,), output="y")
+    bundle = build(network, tmp_path / "b", loss="l1", standardise=statistics, engine=name)
     schema = Schema((), 5, "forecast", targets=1, forecast=(2,))
     shop = Workshop(tmp_path / "s", bundle, schema, max_steps=400, steps=400)
     x, _ = task(500)
     x[:, 2] = 3000 + 500 * x[:, 2]
     y = x[:, 2] + 0.02 * x[:, 0]
     shop.feed(x, [float(value) for value in y])
-    result = shop.trainee(kind(shop.bundle)).run(shop.request())
+    result = shop.trainee(open_engine(name, bundle)).run(shop.request())
     error = np.abs(candidate(result).predict(x)[:, 0] - y).mean()
     assert error < 0.3 * np.abs(y - x[:, 2]).mean()
 
@@ -392,7 +395,7 @@ def test_samples_with_an_infinite_loss_are_excluded(tmp_path: Path) -> None:
     offsets = shop.feed(x, y)
     bad = [o for o in offsets[[50, 60]].tolist() if not is_holdout(np.array([o]), 0.1)[0]]
     assert bad
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     result = shop.trainee(engine).run(shop.request())
     assert 1 <= result.skipped <= len(bad)
     assert sorted(o for m in shop.reported(BadSamples) for o in m.offsets) == bad
@@ -427,7 +430,7 @@ def test_a_window_of_bad_samples_only_is_passed_over(
 
 def test_the_standardisation_follows_a_shifted_input(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle, half_life=100)
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     trainee = shop.trainee(engine)
     shop.feed(*task(300))
     trainee.run(shop.request())
@@ -440,7 +443,7 @@ def test_the_standardisation_follows_a_shifted_input(tmp_path: Path, bundle: Bun
 
 def test_without_restandardise_the_first_fit_stays(tmp_path: Path, bundle: Bundle) -> None:
     shop = Workshop(tmp_path, bundle, half_life=100, restandardise=False)
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     trainee = shop.trainee(engine)
     shop.feed(*task(300, shift=4))
     trainee.run(shop.request())
@@ -455,7 +458,7 @@ def test_statistics_of_the_bundle_are_where_it_begins(tmp_path: Path) -> None:
     statistics = Statistics(np.full(5, 8, np.float32), np.full(5, 0.5, np.float32))
     bundle = build(mlp(5, 3, (8,)), tmp_path / "b", loss="cross_entropy", standardise=statistics)
     shop = Workshop(tmp_path / "s", bundle, half_life=100_000)
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     shop.feed(*task(300))
     shop.trainee(engine).run(shop.request())
     np.testing.assert_allclose(engine.parameters()["input.mean"], 8, atol=0.1)

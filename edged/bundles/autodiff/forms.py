@@ -15,7 +15,7 @@ from onnx import helper
 from edged.bundles.autodiff.rules.recurrent import STATES, further_input
 from edged.bundles.autodiff.shapes import constants
 from edged.bundles.graph.edit import CONTRIB_DOMAIN, all_names
-from edged.bundles.graph.writer import Writer, attributes_of
+from edged.bundles.graph.writer import NodeWriter, attributes_of
 
 # Activations that never fall, so that the largest input has the largest output.
 _RISING = ("Relu", "LeakyRelu", "Sigmoid", "Tanh")
@@ -31,7 +31,7 @@ def plain_forms(model: onnx.ModelProto) -> onnx.ModelProto:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
-    to = Writer(all_names(graph))
+    to = NodeWriter(all_names(graph))
     for node in _pooled_first(_with_gelu(list(graph.node), graph)):
         if node.op_type in STATES and node.domain in ("", "ai.onnx"):
             _plain_layers(node, to)
@@ -49,7 +49,7 @@ def plain_forms(model: onnx.ModelProto) -> onnx.ModelProto:
 # ---- recurrent layers -------------------------------------------------------------------------
 
 
-def _plain_layers(node: onnx.NodeProto, to: Writer) -> None:
+def _plain_layers(node: onnx.NodeProto, to: NodeWriter) -> None:
     """A layer for each direction, the batch behind the time; one that goes back reads the sequence turned."""
     given = attributes_of(node)
     turns = _TURNS[given.get("direction", "forward")]
@@ -73,7 +73,7 @@ def _plain_layers(node: onnx.NodeProto, to: Writer) -> None:
             _joined(list(values), axis, name, bool(given.get("layout", 0)), to)
 
 
-def _joined(values: list[str], axis: int, output: str, batch_first: bool, to: Writer) -> None:
+def _joined(values: list[str], axis: int, output: str, batch_first: bool, to: NodeWriter) -> None:
     name = values[0]
     if len(values) > 1:
         name = to.add("Concat", values, "" if batch_first else output, axis=axis)
@@ -85,7 +85,7 @@ def _joined(values: list[str], axis: int, output: str, batch_first: bool, to: Wr
     to.nodes[-1].name = f"{output}.joined"
 
 
-def _by_direction(inputs: list[str], directions: int, to: Writer) -> list[list[str]]:
+def _by_direction(inputs: list[str], directions: int, to: NodeWriter) -> list[list[str]]:
     """The inputs behind x, a list for each direction; empty names for those that are left out."""
     if directions == 1:
         return [inputs[1:]]
@@ -98,7 +98,9 @@ def _by_direction(inputs: list[str], directions: int, to: Writer) -> list[list[s
     return [list(each) for each in zip(*parts, strict=True)]
 
 
-def _layer(node: onnx.NodeProto, inputs: list[str], number: int, to: Writer, *, turned: bool) -> list[str]:
+def _layer(
+    node: onnx.NodeProto, inputs: list[str], number: int, to: NodeWriter, *, turned: bool
+) -> list[str]:
     """One direction; the names of all its outputs."""
     outputs = [to.name("layer") for _ in range(1 + STATES[node.op_type])]
     given = attributes_of(node)
@@ -115,7 +117,7 @@ def _layer(node: onnx.NodeProto, inputs: list[str], number: int, to: Writer, *, 
     return [_turned(outputs[0], to) if turned else outputs[0], *outputs[1:]]
 
 
-def _turned(sequence: str, to: Writer) -> str:
+def _turned(sequence: str, to: NodeWriter) -> str:
     bounds = [to.sizes(number) for number in (_BACK, _LAST, _FIRST, _BACK)]
     return to.add("Slice", [sequence, *bounds])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from edged.bundles.graph.writer import Writer, untrainable
+from edged.bundles.graph.writer import NodeWriter, untrainable
 
 __all__ = [
     "BATCH",
@@ -71,7 +71,7 @@ class Adjoint:
     dims: Dims
 
 
-class Tape(Writer):
+class Tape(NodeWriter):
     """Writes the nodes of one training step.
 
     Parameters

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from edged.bundles.graph.edit import DecodeError, opset_of, subgraphs
 from edged.bundles.graph.ort_format import SUFFIX, write_optimised
 from edged.bundles.graph.templates import IR_VERSION, OPSET
+from edged.engines import ENGINES
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError, ConfigError, UnavailableError
@@ -96,9 +97,9 @@ def _graphs(path: Path, purpose: str) -> list[Path]:
             f"there is no purpose {purpose!r}", where="--for", remedy=f"one of {', '.join(PURPOSES)}"
         )
     bundle = Bundle.open(path)
-    if purpose in ("native", "portable") and purpose not in bundle.engines:
-        what = f"the bundle is for {' and '.join(bundle.engines)}"
-        raise ConfigError(what, where=f"--for {purpose}", remedy="build it with --engine both")
+    if purpose in ENGINES and purpose != bundle.engine:
+        what = f"the bundle is for the {bundle.engine} engine"
+        raise ConfigError(what, where=f"--for {purpose}", remedy=f"build it with --engine {purpose}")
     graphs = [name for name in sorted(bundle.files) if name.endswith((".onnx", SUFFIX))]
     return [bundle.path / name for name in graphs if name.startswith(PURPOSES[purpose])]
 

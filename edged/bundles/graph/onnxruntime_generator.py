@@ -21,13 +21,14 @@ from onnx import helper, numpy_helper
 from edged.bundles.autodiff.rules.recurrent import STATES
 from edged.bundles.graph import edit
 from edged.bundles.graph.edit import opset_of
+from edged.domain.training.optimizers import EPSILON
 from edged.engines.native import api
 from edged.engines.runtime import ort
 from edged.engines.runtime.ort import onnxruntime
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from edged.bundles.graph.optimizers import Optimizer
+    from edged.domain.training.optimizers import Optimizer
 
 MAX_IR_VERSION = 10
 TRAINING, EVALUATION, OPTIMIZER = "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx"
@@ -143,9 +144,8 @@ def _block(optimizer: Optimizer) -> Any:
     if not optimizer.adaptive:
         return made.SGD(clip_grad=clip)
     return made.AdamW(
-        bias_correction=optimizer.bias_correction,
-        betas=(optimizer.beta1, optimizer.beta2),
-        eps=optimizer.epsilon,
+        betas=(0.9, 0.999),
+        eps=EPSILON[optimizer.name],
         weight_decay=optimizer.weight_decay,
         clip_grad=clip,
     )

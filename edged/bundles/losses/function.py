@@ -10,34 +10,31 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
 
-from edged.bundles.graph.edit import DTYPES, all_names, node, shape_of, subgraphs, value_info
-from edged.bundles.graph.writer import Writer
-from edged.bundles.losses import block
-from edged.bundles.losses.builtin import OUTPUT, copied
+from edged.bundles.graph import onnxruntime_generator
+from edged.bundles.graph.edit import DTYPES, all_names, shape_of, subgraphs, value_info
+from edged.bundles.graph.writer import NodeWriter
+from edged.bundles.losses.named import OUTPUT
 from edged.bundles.source.normalise import parameter_names
 from edged.engines.native import api
 from edged.engines.runtime import ort
 from edged.errors import BundleError, ConfigError, UnavailableError
 from edged.storage.models.bundles import CUSTOM, Tensor
 
-if TYPE_CHECKING:
-    from edged.bundles.losses.builtin import Nodes
-
 _KINDS = {code: name for name, code in DTYPES.items()}
 _REMEDY = "see docs/losses.md, Functions"
 
 
-class LossGraph(Writer):
+class LossGraph(NodeWriter):
     """Graph that the nodes of a loss are added to.
 
     `add(operator, inputs, **attributes)` writes a standard operator of opset 17 and returns the name of its
@@ -48,7 +45,7 @@ class LossGraph(Writer):
     parameters
         Names of the model's parameters, which may be read.
     labels
-        The labels, in the order in which a step takes them.
+        The label that the loss has taken.
     """
 
     def __init__(self, base: onnx.ModelProto) -> None:
@@ -62,7 +59,7 @@ class LossGraph(Writer):
         return self._outputs[output][1:]
 
     def label(self, name: str, row: Sequence[int | str] = (), dtype: str = "float32") -> str:
-        """Take a label `(batch, *row)`, values (`float32`) or classes (`int64`); its name."""
+        """Take the label `(batch, *row)`, values (`float32`) or classes (`int64`); its name."""
         batch = next(iter(self._outputs.values()))[0]
         self.labels.append(Tensor(name, (batch, *row), dtype))
         return name
@@ -80,7 +77,7 @@ class FunctionLoss:
     def __init__(self, source: str) -> None:
         self.source = source
         self._given: Any = getattr(_module(source), source.rpartition(":")[2], None)
-        self._append = block.appended if block.is_block(self._given) else _written
+        self._append = _appended if _is_block(self._given) else _written
         if self._append is _written and (isinstance(self._given, type) or not callable(self._given)):
             raise ConfigError("is no function that writes a loss", where=source, remedy=_REMEDY)
 
@@ -116,9 +113,9 @@ class FunctionLoss:
             raise self._refusal(
                 f"must be one float32 number, what it returns is {returned}: reduce it by its mean"
             )
-        if not given:
-            raise self._refusal("takes no label: give it one with graph.label")
-        return BuiltLoss(tuple(map(self._label, given)), tuple(nodes), tuple(constants), loss, not shape)
+        if len(given) != 1:
+            raise self._refusal(f"takes {len(given) or 'no'} labels: give it one, with graph.label")
+        return BuiltLoss(self._label(given[0]), tuple(nodes), tuple(constants), loss, not shape)
 
     def _label(self, value: onnx.ValueInfoProto) -> Tensor:
         shape, kind = shape_of(value), value.type.tensor_type.elem_type
@@ -134,22 +131,46 @@ class FunctionLoss:
 
 @dataclass(frozen=True)
 class BuiltLoss:
-    """The nodes of a loss, and the labels that they take; `flat` is whether the loss has no axes."""
+    """The nodes of a loss, and the label that they take; `flat` is whether the loss has no axes."""
 
-    labels: tuple[Tensor, ...]
+    label: Tensor
     added: tuple[onnx.NodeProto, ...]
     constants: tuple[onnx.TensorProto, ...]
     loss: str
     flat: bool
 
-    def nodes(self, read: Mapping[str, str]) -> Nodes:
-        """The nodes with names of their own; labels are read under the names in `read`."""
-        made, names = copied(self.added, self.constants, read)
+    def nodes(self, read: str) -> list[onnx.NodeProto]:
+        """The nodes with names that begin with `loss.`; the label is read under the name `read`."""
+        to, names = NodeWriter(), {self.label.name: read, "": ""}
+        for tensor in self.constants:
+            names[tensor.name] = to.add("Constant", [], f"{OUTPUT}.{tensor.name}", value=tensor)
+        names |= {name: f"{OUTPUT}.{name}" for item in self.added for name in item.output if name}
+        for i, item in enumerate(self.added):
+            inputs, outputs = ([names.get(name, name) for name in side] for side in (item.input, item.output))
+            copy = helper.make_node(item.op_type, inputs, outputs, f"{OUTPUT}.node{i}", domain=item.domain)
+            copy.attribute.extend(item.attribute)
+            to.nodes.append(copy)
         whole = [names.get(self.loss, self.loss)]
-        without_axes = (
-            node("Identity", whole, OUTPUT) if self.flat else node("ReduceSum", whole, OUTPUT, keepdims=0)
-        )
-        return [*made, without_axes]
+        to.add("Identity", whole, OUTPUT) if self.flat else to.add("ReduceSum", whole, OUTPUT, keepdims=0)
+        return to.nodes
+
+
+def _is_block(given: Any) -> bool:
+    """Whether it is a block of onnxruntime-training's onnxblock for a loss, or the class of one."""
+    if not api.available():
+        return False
+    kind, blocks = given if isinstance(given, type) else type(given), api.load("onnxblock")
+    return issubclass(kind, blocks.Block) and not issubclass(kind, blocks.TrainingBlock)
+
+
+def _appended(given: Any, base: onnx.ModelProto, compared: Sequence[str]) -> tuple[onnx.ModelProto, Any]:
+    """The model with what the block adds, called as `generate_artifacts` calls it, and what it returns."""
+    onnxruntime_generator.prepare_blocks()
+    made = onnx.ModelProto()
+    with api.load("onnxblock").base(base) as handle:
+        name = (given() if isinstance(given, type) else given)(*compared)
+        made.CopyFrom(handle.model)
+    return made, name if isinstance(name, str) else next(iter(name or ()), None)
 
 
 def _written(

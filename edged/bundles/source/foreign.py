@@ -56,7 +56,7 @@ def describe(path: Path) -> Bundle:
     )
     held = _checkpoint(path / onnxruntime_generator.CHECKPOINT)
     nodes = [node for node in evaluation.graph.node if _ADDED.match(node.output[0])]
-    data, labels = _inputs(evaluation.graph, nodes, {*held.trainable, *held.frozen}, path)
+    data, label = _inputs(evaluation.graph, nodes, {*held.trainable, *held.frozen}, path)
     outputs = _outputs(evaluation, nodes, path)
     return Bundle(
         path=path,
@@ -65,13 +65,13 @@ def describe(path: Path) -> Bundle:
         optimizer=_optimizer(path),
         input=data,
         output=outputs[0],
-        label=labels[0],
+        label=label,
         trainable=tuple(held.trainable),
         frozen=tuple(held.frozen),
         opset=opset_of(evaluation),
+        engine="native",
         files={name: FileEntry.of(path / name) for name in _files(path)},
         more_outputs=tuple(outputs[1:]),
-        more_labels=tuple(labels[1:]),
         properties=held.properties,
     )
 
@@ -111,23 +111,23 @@ def _checkpoint(path: Path) -> TrainingCheckpoint:
 
 def _inputs(
     graph: onnx.GraphProto, nodes: list[onnx.NodeProto], parameters: set[str], path: Path
-) -> tuple[Tensor, list[Tensor]]:
-    """The model's input, and the labels: what only the loss reads."""
+) -> tuple[Tensor, Tensor]:
+    """The model's input, and the label: what only the loss reads."""
     by_loss = {name for node in nodes for name in node.input}
     by_network = {name for node in graph.node if node not in nodes for name in node.input}
     given = [value for value in graph.input if value.name not in parameters]
     labels = [value for value in given if value.name in by_loss - by_network]
-    if not labels:
+    if len(labels) != 1:
         raise BundleError(
-            "cannot tell which input is the label",
+            "several inputs are labels" if labels else "cannot tell which input is the label",
             where=str(path / onnxruntime_generator.EVALUATION),
             remedy="build the bundle with `edged artifacts build`",
         )
-    if len(given) != len(labels) + 1 or given[0] in labels:
+    if len(given) != 2 or given[0] in labels:
         raise BundleError(
             "the model must have exactly one input", where=str(path / onnxruntime_generator.EVALUATION)
         )
-    return _tensor(given[0]), [_tensor(value) for value in labels]
+    return _tensor(given[0]), _tensor(labels[0])
 
 
 def _outputs(model: onnx.ModelProto, nodes: list[onnx.NodeProto], path: Path) -> list[Tensor]:

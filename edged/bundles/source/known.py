@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edged.bundles.autodiff.shapes import MOST, ROWS, constants, kinds_of
 from edged.bundles.graph.edit import opset_of, shape_of, subgraphs
-from edged.bundles.graph.writer import Writer, attributes_of
+from edged.bundles.graph.writer import NodeWriter, attributes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +30,7 @@ _GROWING = ("ConstantOfShape", "Expand", "Range", "Tile")
 _ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, NotImplementedError)
 
 
-class Informed(Writer):
+class Informed(NodeWriter):
     """A writer that knows values, sizes and element types of the tensors of a model."""
 
     def __init__(self, model: onnx.ModelProto) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,16 +71,15 @@ def read_model(source: onnx.ModelProto | Path, most: int = MOST) -> onnx.ModelPr
 
 def conform(
     model: onnx.ModelProto,
-    outputs: Sequence[str] | None = None,
     *,
+    all_outputs: bool = False,
     library: onnx.ModelProto | None = None,
     add_note: AddNote = lambda _: None,
 ) -> onnx.ModelProto:
     """The model with opset 17, IR version 8, a dynamic batch axis, one float32 input and its outputs.
 
-    `outputs` are the float32 outputs that it keeps, in their order, with all that they depend on; all of
-    them when empty. With None it must have exactly one, or be a classifier that also gives labels, which is
-    cut at its logits.
+    With `all_outputs` it keeps its float32 outputs. Else it must have exactly one, or be a classifier that
+    also gives labels, which is cut at its logits.
 
     Input and outputs keep their names. Nodes without a name get one, so that errors can name them. Only
     dropout is left as a training export has it; `inference_form` is without.
@@ -95,12 +94,10 @@ def conform(
     _weights_are_no_inputs(model.graph)
     _name_nodes(model.graph)
     refuse_finished(model.graph)
-    if outputs is None and (logits := classifiers.cut_before_loss(model.graph, add_note)):
-        outputs = (logits,)
-    if outputs is None:
-        _check_one(model.graph.output, "output", "name it with --loss NAME=LOSS, or export one output only")
-    elif outputs:
-        _keep_outputs(model.graph, outputs)
+    if not all_outputs:
+        if logits := classifiers.cut_before_loss(model.graph, add_note):
+            _keep_output(model.graph, logits)
+        _check_one(model.graph.output, "output", "export one output only, or use a function as the loss")
     classifiers.write_out_scalers(model)
     refuse_unknown(model)
     inputs.in_single_precision(model, add_note)
@@ -151,18 +148,12 @@ def _check_one(values: Iterable[onnx.ValueInfoProto], what: str, remedy: str) ->
         raise BundleError(f"the model must have exactly one {what}, it has: {found}", remedy=remedy)
 
 
-def _keep_outputs(graph: onnx.GraphProto, wanted: Sequence[str]) -> None:
-    """Leave these outputs, and only what they depend on."""
-    there = {value.name: value for value in graph.output}
-    missing = [name for name in wanted if name not in there]
-    if missing:
-        raise BundleError(
-            "the model has no such output", where=missing[0], remedy=f"outputs: {', '.join(there)}"
-        )
-    kept = [there[name] for name in wanted]
+def _keep_output(graph: onnx.GraphProto, name: str) -> None:
+    """Leave this output, and only what it depends on."""
+    kept = [value for value in graph.output if value.name == name]
     del graph.output[:]
     graph.output.extend(kept)
-    leave_only(graph, wanted)
+    leave_only(graph, [name])
 
 
 def _check_value(value: onnx.ValueInfoProto, what: str) -> None:

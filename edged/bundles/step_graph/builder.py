@@ -23,14 +23,14 @@ from edged.bundles.autodiff.rules.losses import ROW_MEAN
 from edged.bundles.autodiff.tape import NOISE, WEIGHTS, Adjoint, Tape
 from edged.bundles.graph.edit import needed_nodes, reads, rename_inputs, value_info
 from edged.bundles.graph.templates import IR_VERSION, OPSET
-from edged.bundles.losses.builtin import OUTPUT
+from edged.bundles.losses.named import OUTPUT
 from edged.bundles.step_graph import optimizer_updates
 from edged.bundles.step_graph.training_graph import LOSS, TrainingGraph
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.graph.parameter_groups import ParameterGroup, Part
+    from edged.domain.training.optimizers import Optimizer
 
 SQUARES = "step.squares"
 PULL = "step.pull"  # λ of the penalty
@@ -244,7 +244,7 @@ def finish(
     frozen = [_float(name, shape) for name, shape in source.frozen.items()]
     tensors = [tensor for tensor in (*initializers, *to.constants) if tensor.name in read]
     outputs = [_float(name, shape) for name, shape in wanted.items()]
-    all_inputs = [value_info(source.data), *map(value_info, source.labels), *inputs, *frozen]
+    all_inputs = [value_info(source.data), value_info(source.label), *inputs, *frozen]
     return as_model(helper.make_graph(nodes, "step", all_inputs, outputs, tensors))
 
 

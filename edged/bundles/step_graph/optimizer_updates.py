@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edged.domain.training.optimizers import BETA1, BETA2
+
 if TYPE_CHECKING:
     from edged.bundles.autodiff.tape import Tape
-    from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.graph.parameter_groups import Part
+    from edged.domain.training.optimizers import Optimizer
 
 # Inputs of the step graph, float32 scalars that the engine computes for every update.
 SIZE, KEEP = "step.size", "step.keep"
 ROOT_SLOPE, ROOT_OFFSET = "step.root_slope", "step.root_offset"
 CEILING, SPARE = "step.ceiling", "step.spare"
-FRESH = "step.fresh"
 
 
 def scalars(optimizer: Optimizer) -> dict[str, str]:
@@ -32,8 +33,6 @@ def scalars(optimizer: Optimizer) -> dict[str, str]:
         found = {"size": SIZE}
     if optimizer.clip_norm:
         found |= {"ceiling": CEILING, "spare": SPARE}
-    if optimizer.dampening:
-        found["fresh"] = FRESH
     return found
 
 
@@ -63,19 +62,16 @@ def decayed(moment: str, by: float, gradient: str, to: Tape, name: str = "") -> 
 
 
 def sgd(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> None:
-    """θ − η·b, where b is the gradient or, with momentum, μb + (1 − τ)g; a weight decay w adds wθ to g.
+    """θ − η·b, where b is the gradient or, with momentum, μb + g; a weight decay w adds wθ to g.
 
-    The dampening τ does not touch the first gradient. In Nesterov's form the move is g + μb.
     The form of `torch.optim.SGD`; without momentum and decay also onnxruntime's SGDOptimizerV2.
     """
     value = part.tensor("value")
     if optimizer.weight_decay:
         gradient = to.add("Add", [gradient, to.add("Mul", [value, to.number(optimizer.weight_decay)])])
     if "momentum" in optimizer.kinds:
-        fresh = to.add("Mul", [gradient, FRESH]) if optimizer.dampening else gradient
         new = part.tensor("new_momentum")
-        moving = decayed(part.tensor("momentum"), optimizer.momentum, fresh, to, new)
-        gradient = decayed(moving, optimizer.momentum, gradient, to) if optimizer.nesterov else moving
+        gradient = decayed(part.tensor("momentum"), optimizer.momentum, gradient, to, new)
     to.add("Sub", [value, to.add("Mul", [gradient, SIZE])], part.tensor("new_value"))
 
 
@@ -97,7 +93,7 @@ def adamw(part: Part, gradient: str, optimizer: Optimizer, to: Tape) -> None:
     value, first, second = (part.tensor(kind) for kind in optimizer.kinds)
     new_value, new_first, new_second = (part.tensor(f"new_{kind}") for kind in optimizer.kinds)
     to.add("Add", [second, to.add("Mul", [gradient, gradient])], new_second)
-    decayed(first, optimizer.alpha / optimizer.beta**0.5, gradient, to, new_first)
+    decayed(first, BETA1 / BETA2**0.5, gradient, to, new_first)
     zero, one = (to.constant(np.full(1, value, np.float32)) for value in (0, 1))
     affine = [to.add("Sqrt", [new_second]), ROOT_SLOPE, ROOT_OFFSET, zero, one]
     move = to.add("Div", [new_first, to.add("BatchNormalization", affine, epsilon=0.0)])

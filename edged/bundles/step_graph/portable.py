@@ -13,18 +13,18 @@ from onnx import numpy_helper
 from edged.bundles.autodiff.tape import NOISE, WEIGHTS
 from edged.bundles.graph.edit import shape_of
 from edged.bundles.graph.external_data import is_elsewhere
-from edged.bundles.losses.builtin import OUTPUT
+from edged.bundles.losses.named import OUTPUT
 from edged.bundles.step_graph import optimizer_updates
 from edged.bundles.step_graph.builder import PULL, SQUARES
 from edged.engines.onnx.fields import raw_offsets
-from edged.engines.portable.description import FORMATS, Description, NamedShape, Noise, StateGroup
+from edged.engines.portable.description import Description, NamedShape, Noise, StateGroup
 from edged.engines.runtime import ort
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
-    from edged.bundles.graph.optimizers import Optimizer
     from edged.bundles.step_graph.builder import StepGraph
     from edged.bundles.step_graph.training_graph import TrainingGraph
+    from edged.domain.training.optimizers import Optimizer
 
     Shapes = Mapping[str, Sequence[int | str]]
 
@@ -48,7 +48,6 @@ def add_step_graph(
     for key, model in made.models.items():
         _check(model, key)
         onnx.save(model, str(staged / MODELS[key]))
-    labels = tuple(label.name for label in source.labels)
     groups = tuple(
         StateGroup(
             group.name,
@@ -60,16 +59,14 @@ def add_step_graph(
     )
     names = [*(parameter.name for group in groups for parameter in group.parameters), *source.frozen]
     return Description(
-        format=FORMATS[-1],
         models={key: MODELS[key] for key in made.models},
         data=source.data.name,
-        label=labels[0],
-        labels=labels if len(labels) > 1 else (),
+        label=source.label.name,
         loss=OUTPUT,
         squares=SQUARES,
         weights=WEIGHTS,
         scalars=optimizer_updates.scalars(optimizer),
-        optimizer=optimizer.describe(),
+        optimizer=optimizer,
         groups=groups,
         frozen=tuple(NamedShape(name, shape) for name, shape in source.frozen.items()),
         offsets=_chosen(base.read_bytes(), names),

@@ -12,7 +12,7 @@ from edged.bundles.autodiff.shapes import examine
 from edged.bundles.autodiff.tape import BATCH
 from edged.bundles.graph.edit import all_names, rename_reads, rename_writes
 from edged.bundles.graph.parameter_groups import grouped
-from edged.bundles.losses.builtin import OUTPUT
+from edged.bundles.losses.named import OUTPUT
 from edged.errors import BundleError
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ class TrainingGraph:
     Parameters
     ----------
     model
-        The network with labels as further inputs and the mean loss as its only output, named `loss`; with
+        The network with the label as a further input and the mean loss as its only output, named `loss`; with
         the values of its parameters. It is not changed.
     trainable, frozen
         Names of parameters.
-    data, labels
+    data, label
         The inputs for the rows of a batch.
 
     Raises
@@ -50,9 +50,9 @@ class TrainingGraph:
         trainable: Sequence[str],
         frozen: Sequence[str],
         data: Tensor,
-        labels: tuple[Tensor, ...],
+        label: Tensor,
     ) -> None:
-        self.data, self.labels = data, labels
+        self.data, self.label = data, label
         made = plain_forms(model)
         rename_reads(made.graph, OUTPUT, LOSS)
         rename_writes(made.graph, OUTPUT, LOSS)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Everything that a stream leaves in a state directory; other files in it are not touched.
 ERASED = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged*", "checkpoints", "candidates", "models",
-    "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles",
+    "exports", "updates", "rounds", "fleet", "incoming", "bundles",
     last_status.FILE, ".restor*", ".replaced",
 )  # fmt: skip
 

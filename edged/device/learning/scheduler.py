@@ -25,7 +25,6 @@ from edged.domain.training.trainer_messages import (
     BadSamples,
     CheckpointWritten,
     DamagedCheckpoint,
-    EngineChosen,
     LogLine,
     RunProgress,
     RunRequest,
@@ -393,8 +392,6 @@ class TrainingScheduler:
             case CheckpointWritten():
                 if self._observer is not None:
                     self._observer.checkpointed(message)
-            case EngineChosen():
-                log.info("engine_chosen", engine=message.choice)
             case LogLine():
                 log.warning("note", what=message.what)
             case _:

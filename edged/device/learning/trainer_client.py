@@ -278,8 +278,6 @@ class TrainerClient:
     def _setup(self, bundle: Path | None) -> Setup:
         """Return the first order of a process."""
         settings = self._config.model_dump(mode="json", exclude_unset=True)
-        if self._special.engine:
-            settings.setdefault("training", {})["engine"] = self._special.engine
         if bundle is not None:
             settings["model"] = {**settings.get("model", {}), "bundle": str(bundle)}
         return Setup(json.dumps(settings), self._special.base or "checkpoint", self._durable)

@@ -217,6 +217,7 @@ def build(config: Config, out: Path, statistics: dict[str, list[float]] | None) 
         out,
         config.model.optimizer.name,
         config.model.optimizer.options | {"weight_decay": weight_decay(config)},
+        config.training.engine,
         label_smoothing(config),
         None if statistics is None else {name: tuple(values) for name, values in statistics.items()},
     )

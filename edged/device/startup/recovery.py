@@ -42,7 +42,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """What a start opens, and what is set aside where it fails, one more with each start."""
 FILES = (*DATABASES, "outbox.db", "boot.json", "status.json", "config.set.json", "bundle.hidden.json",
-         "engine-choice.json", "trust.json", "trust.copy.json", "audit.head", "models/champion",
+         "trust.json", "trust.copy.json", "audit.head", "models/champion",
          "web-access.json", "web-access.lock", "web-certificate.pem")  # fmt: skip
 FOLDERS = ("models", "checkpoints", "candidates", "incoming", "updates", "rounds", "fleet", "bundles",
            "exports", "unpacked", "bundle")  # fmt: skip

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SIGNER = "signed_by"  # field of a request that the dispatcher sets
 
 SHOWN: dict[str, tuple[str, ...]] = {
-    "train": ("steps", "epochs", "learning_rate", "from", "engine", "dry_run"),
+    "train": ("steps", "epochs", "learning_rate", "from", "dry_run"),
     "rollback": ("version",),
     "promote": ("version",),
     "pin": ("version",),

@@ -49,7 +49,6 @@ REQUESTS: dict[str, Schema] = {
                 "type": "number", "exclusiveMinimum": 0, "maximum": 1000,
             }),
             learning_rate={"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
-            engine=about("engine of this run", one_of("auto", "native", "portable")),
             dry_run=about("train and evaluate, but change nothing", FLAG),
             from_=about("initial weights", one_of("checkpoint", "champion", "bundle")),
         ),

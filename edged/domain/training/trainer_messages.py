@@ -179,13 +179,6 @@ class BadSamples(Message):
 
 
 @dataclass(frozen=True)
-class EngineChosen(Message):
-    """The engines were timed: `choice` says in one line which one trains, and why."""
-
-    choice: str
-
-
-@dataclass(frozen=True)
 class DamagedCheckpoint(Message):
     """A damaged generation was passed over."""
 
@@ -205,6 +198,6 @@ ORDERS = (
 )  # fmt: skip
 REPORTS = (
     OrderFailed,
-    Ready, EngineChosen, RunProgress, CheckpointWritten, RunPaused, BadSamples, DamagedCheckpoint,
+    Ready, RunProgress, CheckpointWritten, RunPaused, BadSamples, DamagedCheckpoint,
     LogLine,
 )  # fmt: skip

@@ -32,7 +32,6 @@ class RunOptions(Message):
     epochs: float | None = None  # passes over the new samples, instead of `steps`
     learning_rate: float | None = None
     new_share: float | None = None
-    engine: str | None = None
     base: Base | None = None
     dry_run: bool = False  # leave a candidate and nothing else: the learner does not continue from it
 
@@ -52,7 +51,7 @@ class RunOptions(Message):
     @property
     def of_process(self) -> bool:
         """True if the run needs a trainer process of its own."""
-        return bool(self.engine or self.base or self.dry_run)
+        return bool(self.base or self.dry_run)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,10 @@ from edged.errors import UnavailableError
 from edged.lazy_imports import hidden
 
 _PACKAGE = "onnxruntime.training"
-_REMEDY = "use the portable engine: training.engine: portable, or --engine portable"
+_REMEDY = (
+    "pip install onnxruntime-training-cpu==1.19.2 (x86-64, Python up to 3.12), or use the portable engine:"
+    " training.engine: portable, or --engine portable"
+)
 
 
 def load(part: str) -> Any:

@@ -96,26 +96,12 @@ class StateBuffers:
     def evaluation_sides(self) -> list[tuple[Arrays, Arrays]]:
         """Inputs and outputs of the evaluation graph on each side."""
         outputs = {self._description.loss: self.judged}
-        return [
-            ({**self._frozen(side), **self._parameters(side), **self._values(side)}, outputs)
-            for side in range(2)
-        ]
-
-    def _values(self, side: int) -> Arrays:
-        """State tensors that the evaluation reads: those that are not read parameter by parameter."""
-        named = self._named({"value": self.states[side]["value"]})
-        groups = self._description.groups
-        joined = {f"{one.name}.value" for i in self._description.joined for one in groups[i].tensors}
-        return {name: value for name, value in named.items() if name not in joined}
+        return [({**self._frozen(side), **self._parameters(side)}, outputs) for side in range(2)]
 
     def _parameters(self, side: int) -> Arrays:
-        """Joined parameters one by one, in the memory of the flat tensors."""
+        """Trainable parameters one by one, in the memory of the flat tensors."""
         values = self.states[side]["value"]
-        return {
-            name: place.of(values)
-            for name, place in self._description.places.items()
-            if place.group in self._description.joined
-        }
+        return {name: place.of(values) for name, place in self._description.places.items()}
 
     def _new(self, side: int) -> Arrays:
         """What a step on this side writes to the other one."""
@@ -192,7 +178,7 @@ class StateBuffers:
 def _in_parts(group: StateGroup, array: Floats) -> Iterator[tuple[str, Floats]]:
     """A group's tensor as the parts that the graphs know, in the same memory."""
     flat, start = array.reshape(-1), 0
-    for part in group.tensors:
+    for part in group.parts:
         stop = start + math.prod(part.shape)
         yield part.name, flat[start:stop].reshape(part.shape)
         start = stop

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from edged.domain.bundle_contents import CHECKPOINT_DATA, PARAMETERS, REBUILD, Slot
 from edged.domain.model_files import FLOAT32
 from edged.domain.training.message import Message
+from edged.domain.training.optimizers import OPTIMIZERS, Optimizer
 from edged.engines.onnx.base_model import BaseModel
-from edged.engines.portable.optimizer import OptimizerInputs
-from edged.errors import BundleError, CorruptError, TrainingError, UnavailableError
+from edged.errors import CorruptError, TrainingError, UnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from edged.domain.bundle_contents import BundleContents
     from edged.domain.json_fields import JsonObject
 
-# In the first one scalars had no axis, and a large parameter had no other tensor than the state's. In the
-# second all state tensors had the shape of their part.
-FORMATS = (1, 2, 3)
 # Multiply-adds for one row from which threads share an operator.
 SHARED_FROM = 1 << 16
 LARGEST = 1 << 31  # elements of a tensor; a file of protobuf holds fewer
@@ -46,16 +43,11 @@ class NamedShape(Message):
 class StateGroup(NamedShape):
     """A tensor of the state, and the parameters that lie in it one behind the other.
 
-    `parts` are the tensors of the graphs that it consists of; empty where it is one of them itself.
+    `parts` are the tensors of the graphs that it consists of.
     """
 
     parameters: tuple[NamedShape, ...]
-    parts: tuple[NamedShape, ...] = ()
-
-    @property
-    def tensors(self) -> tuple[NamedShape, ...]:
-        """The tensors of the graphs that it consists of."""
-        return self.parts or (self,)
+    parts: tuple[NamedShape, ...]
 
 
 @dataclass(frozen=True)
@@ -90,60 +82,49 @@ class Description(Message):
 
     `models` are the files of the graphs: `step`, `carry`, `evaluation`, and `guided`, whose scalar input
     `pull` is the strength of an anchor.
-    `data` is the input for the rows, `label` the one for the label, `labels` those for all labels of a model
-    that has several.
+    `data` is the input for the rows, `label` the one for the label.
     `scalars` are the inputs for what changes from update to update, `remembered` frozen parameters which
     a step gives new values and the outputs that hold them.
     `offsets` are the first bytes of the parameters in the inference model.
-    `direct` is for format 1 alone: whether joined parameters are inputs of their own besides the state that
-    holds them. In later formats all parameters are.
     `largest_product` are the multiply-adds of the largest operator for one row; None where nobody counted.
     """
 
-    format: int
     models: Mapping[str, str]
     data: str
     label: str
-    labels: tuple[str, ...] = ()
     loss: str
     squares: str
     weights: str
     scalars: Mapping[str, str]
-    optimizer: OptimizerInputs
+    optimizer: Optimizer
     groups: tuple[StateGroup, ...]
     frozen: tuple[NamedShape, ...]
     offsets: Mapping[str, int]
     noise: Noise = Noise("", 0)
     remembered: Mapping[str, str] = field(default_factory=dict)
-    direct: bool = False
     pull: str = ""
     largest_product: int | None = None
 
     def to_json(self) -> JsonObject:
-        """Return what `bundle.json` says, in the newest format."""
-        return self.without("places", "direct", *(() if self.labels else ("labels",)))
+        """Return what `bundle.json` says."""
+        return self.without("places")
 
     @classmethod
     def of(cls, bundle: BundleContents) -> Description:
         """Read it from the bundle.
 
-        Raises UnavailableError when the bundle has no step graph; BundleError when it has one of another
-        format; CorruptError when the description is not whole.
+        Raises UnavailableError when the bundle has no step graph; CorruptError when the description is not
+        whole.
         """
         where, data = str(bundle.path), bundle.portable
         if data is None:
             raise UnavailableError(
                 "this bundle has no step graph for the portable engine",
                 where=where,
-                remedy="build it with `edged artifacts build --engine both`",
+                remedy="build it with `edged artifacts build --engine portable`",
             )
-        if data.get("format") not in FORMATS:
-            what = f"its step graph has format {data.get('format')!r}, this version reads 1 to {FORMATS[-1]}"
-            raise BundleError(what, where=where, remedy=REBUILD)
         try:
-            # Descriptions written when the step size was the only scalar name it alone.
-            named = {} if "scalars" in data else {"scalars": {"size": data["step_size"]}}
-            description = cls.from_json({**data, **named})
+            description = cls.from_json(data)
             _fits_itself(description)
         except (KeyError, ValueError, ArithmeticError, TrainingError) as problem:
             raise CorruptError(
@@ -176,14 +157,6 @@ class Description(Message):
         return self.largest_product is not None and self.largest_product < SHARED_FROM
 
     @property
-    def joined(self) -> set[int]:
-        """Groups whose parameters are inputs of their own."""
-        if self.format > 1:
-            return set(range(len(self.groups)))
-        groups = enumerate(self.groups if self.direct else ())
-        return {i for i, group in groups if len(group.parameters) > 1 or len(group.tensors) > 1}
-
-    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all parameters, trainable and frozen."""
         trained = {name: place.shape for name, place in self.places.items()}
@@ -198,11 +171,11 @@ def _fits_itself(description: Description) -> None:
     missing |= description.remembered.keys() - {parameter.name for parameter in description.frozen}
     if missing:
         raise KeyError(min(missing))
-    if rule.kinds[:1] != ("value",) or len(rule.kinds) != 1 + len(rule.factors(1)):
-        raise ValueError(f"{rule.kinds} are not the tensors of {rule.name}")
+    if rule.name not in OPTIMIZERS:
+        raise ValueError(f"there is no optimizer {rule.name!r}")
     sizes = [_size(group.shape) for group in description.groups]
     ends = [(place.group, place.start + _size(place.shape)) for place in description.places.values()]
-    ends += [(i, sum(_size(t.shape) for t in group.tensors)) for i, group in enumerate(description.groups)]
+    ends += [(i, sum(_size(t.shape) for t in group.parts)) for i, group in enumerate(description.groups)]
     if any(end > sizes[group] for group, end in ends):
         raise ValueError("a parameter does not lie in its group")
     for parameter in description.frozen:

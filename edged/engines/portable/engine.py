@@ -15,7 +15,7 @@ from edged.engines.portable import state
 from edged.engines.portable.buffers import StateBuffers, noise_of
 from edged.engines.portable.description import Description, base_model
 from edged.engines.portable.graphs import RUN_ERRORS, Graphs
-from edged.engines.portable.optimizer import Prefetch
+from edged.engines.portable.prefetch import Prefetch
 from edged.engines.portable.state import SavedState
 from edged.engines.runtime import ort
 from edged.engines.runtime.lr_schedule import Schedule
@@ -229,9 +229,7 @@ class PortableEngine:
     def save(self, directory: Path) -> None:
         """Write weights, optimizer state and learning-rate position into `directory`.
 
-        Where the bundle is for the native engine too, a checkpoint in its format is written besides, so
-        that it can go on from here. Call it between updates: gradients that were only accumulated are
-        not saved.
+        Call it between updates: gradients that were only accumulated are not saved.
         """
         moments = self._description.optimizer.kinds[1:]
         saved = SavedState(
@@ -240,26 +238,22 @@ class PortableEngine:
                 kind: {name: self._memory.view(name, kind).copy() for name in self._description.places}
                 for kind in moments
             },
-            self._updates,
-            dict(self._bundle.properties),
         )
         try:
-            state.write(directory, saved, self._description, native="native" in self._bundle.engines)
+            state.write(directory, saved)
             self._schedule.save(directory, updates=self._updates)
         except OSError as problem:
             raise TrainingError(f"cannot save: {problem.strerror}", where=str(directory)) from problem
 
     def restore(self, directory: Path) -> None:
-        """Read back what `save` wrote, here or in the native engine; the next step continues.
-
-        What this engine saved continues bit-exactly.
+        """Read back what `save` wrote; the next step continues bit-exactly.
 
         Raises CorruptError when a file is missing or cannot be read; the engine then is as it was.
         """
         schedule, updates = Schedule.restore(directory)
-        saved = state.read(directory, self._description, updates)
+        saved = state.read(directory, self._description)
         # Only now is anything changed.
-        self._schedule, self._updates = schedule, saved.updates
+        self._schedule, self._updates = schedule, updates
         self._tended = self._description.optimizer.tended_after(self._updates)
         self._ahead.forget()
         self._forget_gradients()

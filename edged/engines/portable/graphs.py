@@ -42,7 +42,7 @@ class Graphs:
         self._folder, self._description, self._memory = bundle.path, description, memory
         self._threads = description.threads(threads)
         self._providers = providers
-        self._rows = (description.data, *(description.labels or (description.label,)))
+        self._rows = (description.data, description.label)
         self._inputs = [*self._rows, *([description.noise.name] if description.noise.width else [])]
         self.step = self._program("step", memory.step_sides(), self._inputs, description.weights)
 

@@ -1,4 +1,4 @@
-"""Learning rate by step, from the position in the run, which is saved with it; the end of a row of steps."""
+"""Learning rate by step, from the position in the run, which is saved with it."""
 
 from __future__ import annotations
 

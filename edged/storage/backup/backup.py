@@ -44,7 +44,7 @@ FORMAT = 1
 HEADER = b"edged-backup-1\n"
 SAMPLES = "samples.db"
 FOLDERS = (MODELS, "checkpoints", "updates", "bundles", "bundle")
-FILES = ("engine-choice.json", "config.set.json", "bundle.hidden.json")
+FILES = ("config.set.json", "bundle.hidden.json")
 DATABASES = {REGISTRY: journal.FORMAT, queue.DATABASE: tables.FORMAT, SAMPLES: SAMPLES_FORMAT}
 """The databases of a state, the samples last, with their formats."""
 BOOTS_AHEAD = 1000

@@ -20,7 +20,7 @@ _MARK = ".old-is-gone"
 
 STATE = (
     "samples.db*", "state.db*", "outbox.db*", "*.damaged-*", "checkpoints", "candidates", "models",
-    "engine-choice.json", "exports", "updates", "rounds", "fleet", "incoming", "bundles", "bundle",
+    "exports", "updates", "rounds", "fleet", "incoming", "bundles", "bundle",
     "bundle.hidden.json", "config.set.json", "boot.json", last_status.FILE,
 )  # fmt: skip
 """What belongs to a state; other files in its directory are nobody's business."""

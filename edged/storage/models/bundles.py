@@ -21,7 +21,6 @@ from edged.domain.bundle_contents import (
     Standardisation,
     StoredForm,
     Tensor,
-    WeightedLoss,
 )
 from edged.errors import BundleError, CorruptError, StorageError, TrainingError
 from edged.storage.files import checksummed_json
@@ -138,9 +137,6 @@ class Bundle(BundleContents):
         if self.input.width != width:
             beside = f" with context {list(self.context)}" if self.context else ""
             raise self._misfit(f"takes {self.input.width} features, the stream has {width}{beside}")
-        if self.more_labels:
-            names = ", ".join(label.name for label in self.labels)
-            raise self._misfit(f"takes several labels ({names}), a stream has one")
         losses = CLASSIFYING if schema.task == "classify" else MEASURING
         if self.loss not in (*losses, CUSTOM):
             raise self._misfit(
@@ -180,10 +176,9 @@ class Bundle(BundleContents):
 
     def to_json(self) -> JsonObject:
         """Return what `bundle.json` says, without its hash."""
-        several = bool(self.more_outputs or self.more_labels)
         written = {
             "path": False,
-            **dict.fromkeys(("more_outputs", "more_labels", "losses"), several),
+            "more_outputs": bool(self.more_outputs),
             "loss_options": self.loss_options != LossOptions(),
             "properties": bool(self.properties),
             "context": bool(self.context),
@@ -290,15 +285,12 @@ def _parse(fields: JsonFields, path: Path) -> Bundle:
         standardise=fields.optional("standardise", standardisation),
         target_standardise=fields.optional("target_standardise", standardisation),
         opset=fields.get("opset", int),
-        engines=fields.texts("engines"),
+        engine=fields.get("engine", str),
         seed=fields.optional("seed", lambda key: fields.get(key, int)),
         files=read_files(fields, path / DESCRIPTION),
         portable=fields.optional("portable", values),
-        refused=fields.optional("refused", texts, {}),
         made_with=fields.optional("made_with", texts, {}),
         more_outputs=fields.optional("more_outputs", tensors, ()),
-        more_labels=fields.optional("more_labels", tensors, ()),
-        losses=tuple(read(WeightedLoss, item.values) for item in fields.optional("losses", fields.each, ())),
         loss_options=fields.optional(
             "loss_options", lambda key: read(LossOptions, values(key)), LossOptions()
         ),

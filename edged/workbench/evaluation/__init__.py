@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 WRITTEN = (
     "report.*", "*.db*", "bundle", "bundle.*", "unpacked", "checkpoints", "candidates", "models", "updates",
-    "engine-choice.json", "edged.lock",
+    "edged.lock",
 )  # fmt: skip
 """Patterns of the names in the directory that an evaluation leaves."""
 

@@ -1,4 +1,4 @@
-"""What a replay begins with: rows of pre-training, their statistics, an engine that is named."""
+"""The beginning of a replay: rows of pre-training, and their statistics."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import numpy as np
 
 from edged.domain.stream.running_statistics import RunningMoments
 from edged.domain.stream.temporal_context import TemporalContext
-from edged.engines import usual_engine
 from edged.errors import ConfigError
-from edged.storage.models.bundles import Bundle
 
 if TYPE_CHECKING:
     from edged.config import Config
@@ -53,17 +51,6 @@ def with_columns(stream: Stream, schema: Schema) -> Stream:
     """The stream with what the model sees its samples beside."""
     context = TemporalContext.of(schema)
     return stream if context is None else replace(stream, x=context.extend(stream.keys, stream.x))
-
-
-def with_engine(config: Config) -> Config:
-    """The configuration with an engine named where it says `auto`: one that was not timed.
-
-    Engines differ by rounding, so a result that depended on a race between them could not be repeated.
-    """
-    if config.training.engine != "auto" or config.model.bundle is None:
-        return config
-    name, _ = usual_engine(Bundle.open(config.model.bundle, verify=False), config.training.provider)
-    return config.model_copy(update={"training": config.training.model_copy(update={"engine": name})})
 
 
 def statistics(config: Config, stream: Stream, rows: int) -> dict[str, list[float]]:

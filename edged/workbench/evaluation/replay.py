@@ -37,7 +37,6 @@ from edged.workbench.evaluation.pretraining import (
     rows_of_pretraining,
     statistics,
     with_columns,
-    with_engine,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Replay(Listener):
         self.schema = config.stream.to_schema()
         self.stream = stream = with_columns(stream, self.schema)
         found = statistics(config, stream, pretrain) if config.model.bundle is None else None
-        self.config = config = with_engine(with_bundle(config, found))
+        self.config = config = with_bundle(config, found)
         self._clock = VirtualClock(float(stream.t[0]))
         self.events: list[RecordedEvent] = []
         self._position = 0

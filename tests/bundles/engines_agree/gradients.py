@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from edged.bundles.build import build
 from edged.bundles.source.normalise import conform
 from edged.domain.protocols import LearningRate
 from edged.engines import open_engine
 from edged.engines.runtime import ort
 from tests.bundles.autodiff.oracle import directions, forward_of
+from tests.installed import built_for_each
 
 if TYPE_CHECKING:
     from edged.storage.models.bundles import Bundle
@@ -42,11 +42,11 @@ def both_gradients(
     """
     given = onnx.ModelProto()
     given.CopyFrom(model)
-    bundle = build(model, folder / "bundle", loss=loss, optimizer="sgd", train=train, freeze=freeze)
-    x, y = batch(bundle, rows, seed)
-    found = gradients(bundle, "portable", x, y)
-    if "native" in bundle.engines:
-        return [gradients(bundle, "native", x, y), found]
+    bundles = built_for_each(model, folder, loss=loss, optimizer="sgd", train=train, freeze=freeze)
+    x, y = batch(bundles["portable"], rows, seed)
+    found = gradients(bundles["portable"], x, y)
+    if "native" in bundles:
+        return [gradients(bundles["native"], x, y), found]
     return _along_directions(given, found, loss, x, y)
 
 
@@ -99,9 +99,9 @@ def batch(bundle: Bundle, rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
     return x, (y > 0).astype(np.float32) if bundle.loss == "bce_with_logits" else y
 
 
-def gradients(bundle: Bundle, engine: str, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+def gradients(bundle: Bundle, x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     """What one step took off every trainable parameter."""
-    opened = open_engine(engine, bundle)
+    opened = open_engine(bundle.engine, bundle)
     opened.begin(LearningRate(1.0))
     before = opened.parameters()
     assert opened.step(x, y).applied

@@ -17,7 +17,7 @@ from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.errors import BundleError
 from tests.bundles.models import model
-from tests.installed import ENGINES
+from tests.installed import ENGINES, built_for_each
 
 if TYPE_CHECKING:
     from edged.domain.protocols import Engine
@@ -157,11 +157,11 @@ def test_the_bundle_passes_its_own_check(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("training", [None, False])
 def test_exported_for_inference_it_is_nothing(tmp_path: Path, training: bool | None) -> None:
-    bundle = build(network(training=training), tmp_path / "b", loss="mse")
-    assert bundle.engines == ENGINES
+    bundles = built_for_each(network(training=training), tmp_path, loss="mse")
+    assert tuple(bundles) == ENGINES
     x, y = batch()
-    for name in bundle.engines:
-        assert open_engine(name, bundle).step(x, y).loss == pytest.approx(mean_square(x @ W), rel=1e-5)
+    for name, each in bundles.items():
+        assert open_engine(name, each).step(x, y).loss == pytest.approx(mean_square(x @ W), rel=1e-5)
 
 
 def test_the_native_engine_is_refused_because_a_resumed_run_would_differ(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from edged.errors import BundleError
 from edged.storage.models.bundles import Bundle
 from tests.bundles.engines_agree.gradients import assert_equal, batch, both_gradients, gradients
 from tests.bundles.engines_agree.stacks import Stack
-from tests.installed import needs_native
+from tests.installed import ENGINES, built_for_each, needs_native
 
 # Input shape and attributes of the pooling.
 Pool = tuple[tuple[int, ...], dict[str, Any]]
@@ -71,10 +71,10 @@ def test_the_mean_of_everything(tmp_path: Path) -> None:
 @needs_native
 def test_of_equal_values_one_alone_has_the_gradient(tmp_path: Path) -> None:
     stack = pooled("MaxPool", ((2, 4, 4), {"kernel_shape": [2, 2], "strides": [2, 2]}))
-    bundle = build(stack.model(), tmp_path / "b", loss="mse", optimizer="sgd")
-    _, y = batch(bundle, 4)
-    x = np.ones((4, bundle.input.width), np.float32)
-    assert_equal(*(gradients(bundle, engine, x, y) for engine in bundle.engines))
+    bundles = built_for_each(stack.model(), tmp_path, loss="mse", optimizer="sgd")
+    _, y = batch(bundles["native"], 4)
+    x = np.ones((4, bundles["native"].input.width), np.float32)
+    assert_equal(*(gradients(bundle, x, y) for bundle in bundles.values()))
 
 
 def test_positions_in_column_order_are_refused_by_node(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_an_activation_that_is_read_elsewhere_stays_where_it_is(tmp_path: Path) 
     stack.current = activated
     stack.add("GlobalAveragePool").add("Add", pool)
     assert_equal(*both_gradients(stack.model(), tmp_path, rows=5))
-    found = step_operators(Bundle.open(tmp_path / "bundle"))
+    found = step_operators(Bundle.open(tmp_path / "portable"))
     assert found.index("Tanh") < found.index("MaxPool")
 
 
@@ -163,13 +163,14 @@ def averages(ones: np.ndarray, given: dict[str, Any]) -> np.ndarray:
 
 @pytest.mark.parametrize("pool", AVERAGES.values(), ids=AVERAGES.keys())
 def test_the_average_which_only_the_portable_engine_trains(tmp_path: Path, pool: Pool) -> None:
-    bundle = build(pooled("AveragePool", pool).model(), tmp_path / "b", loss="mse", optimizer="sgd")
-    assert bundle.engines == ("portable",)
+    bundles = built_for_each(pooled("AveragePool", pool).model(), tmp_path, loss="mse", optimizer="sgd")
+    (bundle,) = bundles.values()
     equal = build(
-        as_convolution(pool).model(), tmp_path / "c", loss="mse", optimizer="sgd", freeze=["frozen.*"]
-    )
+        as_convolution(pool).model(), tmp_path / "c", loss="mse", optimizer="sgd", freeze=["frozen.*"],
+        engine=ENGINES[-1],
+    )  # fmt: skip
     x, y = batch(bundle, 5)
-    assert_equal(gradients(equal, "auto", x, y), gradients(bundle, "portable", x, y))
+    assert_equal(gradients(equal, x, y), gradients(bundle, x, y))
 
 
 def test_an_average_that_is_rounded_up(tmp_path: Path) -> None:
@@ -211,11 +212,10 @@ def test_nearest_by_whole_factors(
 ) -> None:
     stack = resized(shape, list(factors), coordinate_transformation_mode=grid, nearest_mode=rounding)
     given: dict[str, Any] = {"loss": "mse", "optimizer": "sgd"}
-    bundle = build(stack.model(), tmp_path / "b", **given)
-    assert bundle.engines == ("portable",)
-    equal = build(repeated(shape, factors).model(), tmp_path / "c", **given)
+    (bundle,) = built_for_each(stack.model(), tmp_path, **given).values()
+    equal = build(repeated(shape, factors).model(), tmp_path / "c", engine=ENGINES[-1], **given)
     x, y = batch(bundle, 5)
-    assert_equal(gradients(equal, "auto", x, y), gradients(bundle, "portable", x, y))
+    assert_equal(gradients(equal, x, y), gradients(bundle, x, y))
 
 
 @pytest.mark.parametrize(

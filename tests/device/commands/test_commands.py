@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from edged.device.learning.scheduler import HELD_RUN
-from tests.installed import USUAL
 from tests.running_device import Device, running, wait_until
 from tests.steered import answers, ask, conform, data
 
@@ -72,8 +71,8 @@ def trains(listener: Listener) -> None:
     assert (first["state"], second["state"]) == ("accepted", "successful")
     assert any(told["state"] == "executing" for told in listener.messages["progress/real"])
     for base in ("champion", "bundle"):
-        again = data(listener, "train", **{"from": base}, steps=20, engine=USUAL)
-        assert (again["engine"], again["steps"]) == (USUAL, 20)
+        again = data(listener, "train", **{"from": base}, steps=20)
+        assert (again["engine"], again["steps"]) == ("portable", 20)
     assert "1.5 is no integer" in ask(listener, "train", steps=1.5)["error"]
     listener.publish("edged/rig/request/train", json.dumps({"transaction": "long", "steps": 1_000_000}))
     listener.wait(lambda: any("step" in told for told in listener.messages["progress/long"]), 60)

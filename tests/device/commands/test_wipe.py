@@ -22,7 +22,6 @@ from edged.storage.files.atomic import DirectoryLock
 from edged.storage.models.bundles import Bundle
 from edged.storage.models.registry import Registry
 from tests.commands import edged, two_classes, write_config
-from tests.installed import USUAL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +40,7 @@ class Rig:
     refused: bytes
 
     def __init__(self, folder: Path, copy: Rig | None = None) -> None:
-        self.path = write_config(folder, STREAM, training={"engine": USUAL})
+        self.path = write_config(folder, STREAM, training={"engine": "portable"})
         self.config: Config = loader.load(self.path, {})
         self.state = self.config.storage.dir
         if copy is not None:

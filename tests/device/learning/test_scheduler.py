@@ -31,7 +31,7 @@ from edged.storage.journal import journal
 from tests.device.learning_rig import losses, model_bytes
 from tests.device.partners import Observer
 from tests.device.trainers import Desk, Ear, Plant, signalled
-from tests.installed import USUAL, needs_native
+from tests.installed import needs_native
 from tests.running_device import wait_until
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def test_the_learner_trains_when_enough_is_new_and_keeps_its_position(tmp_path: 
             1,
             0,
         )
-        assert (scheduler.engine, scheduler.progress) == (USUAL, None)
+        assert (scheduler.engine, scheduler.progress) == ("portable", None)
         assert scheduler.step() is None
     assert desk.outcomes() == ["done"]
     assert [name for name, _ in desk.told] == ["training_started", "training_finished"]

@@ -18,11 +18,11 @@ from edged.config.training import OptimizerConfig
 from edged.device.startup.bootstrap import open_samples, with_bundle
 from edged.domain.protocols import LearningRate
 from edged.domain.stream.sample import Batch, LabelReading, Reading
+from edged.engines.portable.engine import PortableEngine
 from edged.errors import BundleError, EdgedError
 from edged.storage.models.bundles import Bundle
 from tests.commands import write_config
 from tests.faults.tracing import require_strace
-from tests.installed import UsualEngine
 
 
 def config(folder: Path, **stream: Any) -> Config:
@@ -76,7 +76,7 @@ def test_it_fits_the_stream_and_can_be_trained(tmp_path: Path, stream: dict[str,
     bundle, schema = opened(made), made.stream.to_schema()
     x = np.zeros((2, schema.width), np.float32)
     y = np.zeros(2, np.int64) if schema.task == "classify" else np.zeros((2, schema.targets), np.float32)
-    assert np.isfinite(UsualEngine(bundle).evaluate(x, y))
+    assert np.isfinite(PortableEngine(bundle).evaluate(x, y))
 
 
 @pytest.mark.parametrize("network", [None, "mlp", "gru"])
@@ -84,7 +84,7 @@ def test_a_stream_of_windows_gets_the_network_that_is_wanted(tmp_path: Path, net
     plain = config(tmp_path, features=2, classes=3, window={"size": 16})
     model = plain.model.model_copy(update={"network": network, "hidden": None})
     bundle = opened(with_bundle(plain.model_copy(update={"model": model})))
-    shapes = {name: value.shape for name, value in UsualEngine(bundle).parameters().items()}
+    shapes = {name: value.shape for name, value in PortableEngine(bundle).parameters().items()}
     first = {None: (32, 2, 5), "mlp": (256, 32), "gru": (1, 192, 2)}[network]
     assert first in (shapes.get("layer1.weight"), shapes.get("layer1.weight_ih"))
 
@@ -94,7 +94,7 @@ def decayed(folder: Path, decay: float | None, **stream: Any) -> dict[str, np.nd
     plain = config(folder, **stream)
     model = plain.model.model_copy(update={"optimizer": OptimizerConfig(weight_decay=decay)})
     bundle = opened(with_bundle(plain.model_copy(update={"model": model})))
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     engine.begin(LearningRate(0.1))
     labels = np.zeros(2, np.int64) if "classes" in stream else np.zeros((2, 1), np.float32)
     engine.step(np.ones((2, bundle.input.width), np.float32), labels)
@@ -135,7 +135,7 @@ def test_labels_are_smoothed_where_the_network_gains_by_it(
     plain = config(tmp_path, **stream)
     model = plain.model.model_copy(update={"label_smoothing": given})
     bundle = opened(with_bundle(plain.model_copy(update={"model": model})))
-    engine = UsualEngine(bundle)
+    engine = PortableEngine(bundle)
     own = engine.parameters()
     ends = [
         name for name, value in own.items() if name.endswith(".bias") and len(value) == bundle.output.width
@@ -202,7 +202,7 @@ def test_commits_wait_for_the_disk_where_that_is_configured(
 def test_statistics_of_the_stream_go_into_the_graph(tmp_path: Path) -> None:
     plain = config(tmp_path, features=4, classes=3, context=[])
     bundle = opened(with_bundle(plain, {"mean": [1, 2, 3, 4], "scale": [1, 1, 2, 2]}))
-    parameters = UsualEngine(bundle).parameters()
+    parameters = PortableEngine(bundle).parameters()
     assert parameters["input.mean"].tolist() == [1, 2, 3, 4]
     assert parameters["input.scale"].tolist() == [1, 1, 2, 2]
 

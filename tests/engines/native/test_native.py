@@ -18,13 +18,13 @@ pytestmark = needs_native
 
 @pytest.fixture(params=["adamw", "sgd"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> NativeEngine:
-    engine = NativeEngine(classifier(tmp_path / "b", optimizer=request.param))
+    engine = NativeEngine(classifier(tmp_path / "b", engine="native", optimizer=request.param))
     engine.begin(LearningRate(0.05))
     return engine
 
 
 def test_without_care_a_bad_gradient_is_noticed_by_check(tmp_path: Path) -> None:
-    engine = NativeEngine(classifier(tmp_path / "b", standardise=False))
+    engine = NativeEngine(classifier(tmp_path / "b", engine="native", standardise=False))
     assert engine.step(*overflowing(engine)).applied
     with pytest.raises(NonFiniteError, match=r"weights are no longer finite: layer1"):
         engine.check()
@@ -32,8 +32,8 @@ def test_without_care_a_bad_gradient_is_noticed_by_check(tmp_path: Path) -> None
 
 def test_adamw_follows_its_formula(tmp_path: Path) -> None:
     """Upstream's defaults: betas 0.9 and 0.999, epsilon 1e-6 added before the bias correction, no decay."""
-    engine = NativeEngine(classifier(tmp_path / "b", standardise=False))
-    plain = NativeEngine(classifier(tmp_path / "s", optimizer="sgd", standardise=False))
+    engine = NativeEngine(classifier(tmp_path / "b", engine="native", standardise=False))
+    plain = NativeEngine(classifier(tmp_path / "s", engine="native", optimizer="sgd", standardise=False))
     engine.begin(LearningRate(0.01))
     plain.begin(LearningRate(1.0))
     weight = engine.parameters()["layer2.weight"].astype(np.float64)
@@ -51,11 +51,11 @@ def test_adamw_follows_its_formula(tmp_path: Path) -> None:
 
 
 def test_open_engine_gives_the_native_one(tmp_path: Path) -> None:
-    assert open_engine("auto", classifier(tmp_path / "b"), 2).name == "native"
+    assert open_engine("native", classifier(tmp_path / "b", engine="native"), 2).name == "native"
 
 
 def test_damaged_artifacts_are_one_clear_line(tmp_path: Path) -> None:
-    bundle = classifier(tmp_path / "b")
+    bundle = classifier(tmp_path / "b", engine="native")
     bundle.training_model.write_bytes(b"\x08\x08garbage")
     with pytest.raises(BundleError, match="the training artifacts cannot be loaded") as caught:
         NativeEngine(Bundle.open(tmp_path / "b", verify=False))

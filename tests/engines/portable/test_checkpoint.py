@@ -52,7 +52,7 @@ def test_what_is_written_is_read_back(checkpoint: TrainingCheckpoint) -> None:
 @needs_native
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_upstream_reads_what_is_written_and_says_the_same(tmp_path: Path, optimizer: str) -> None:
-    engine = open_engine("native", classifier(tmp_path / "b", optimizer=optimizer))
+    engine = open_engine("native", classifier(tmp_path / "b", optimizer=optimizer, engine="native"))
     for batch in batches(3):
         engine.step(*batch)
     engine.save(tmp_path)

@@ -130,8 +130,7 @@ def test_anchors_that_make_no_sense_are_refused(tmp_path: Path, anchor: Anchor, 
 
 @needs_native
 def test_the_native_engine_refuses_an_anchor(tmp_path: Path) -> None:
-    bundle = built(tmp_path / "b", "mse")
-    native = open_engine("native", bundle)
+    native = open_engine("native", built(tmp_path / "n", "mse", engine="native"))
     native.guide()
     with pytest.raises(UnavailableError, match="knows no anchor weights"):
         native.guide(Anchor({}, 1.0))

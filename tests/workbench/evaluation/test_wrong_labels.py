@@ -17,7 +17,6 @@ from edged.storage.recordings import Recording
 from edged.workbench.evaluation.replay import Replay
 from edged.workbench.evaluation.stream import LabelOptions, shape_stream
 from tests.commands import write_config
-from tests.installed import USUAL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 ROWS, CLASSES = 3600, 3
 PRETRAINED = 260
 SETTINGS: dict[str, Any] = {
-    "training": {"engine": USUAL, "min_new_samples": 40, "learning_rate": 0.003},
+    "training": {"engine": "portable", "min_new_samples": 40, "learning_rate": 0.003},
     "gate": {"recent": 60, "holdout": 0.2},
 }
 

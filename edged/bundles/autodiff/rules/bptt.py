@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import numpy_helper
 
-from edged.bundles.autodiff.control_flow import Body, ScanState, write_choice, write_scan
 from edged.bundles.autodiff.rules.recurrent import MANY, are_fewer, product, summed
 from edged.bundles.autodiff.tape import Adjoint
+from edged.bundles.graph.writer import NodeWriter, ScanState, write_choice, write_scan
 
 if TYPE_CHECKING:
     import onnx
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     # Names of tensors that there are once the loop is written.
     Result = Callable[[], str]
     # Makes tensors from others: those of one step `(N, ...)`, or of all `(T, N, ...)`.
-    Make = Callable[[Sequence[str], Body], list[str]]
+    Make = Callable[[Sequence[str], NodeWriter], list[str]]
 
 
 class Loop:
@@ -37,7 +37,7 @@ class Loop:
     `within` says that everything is computed within the step, `of_x` that the input's gradient is wanted.
     """
 
-    def __init__(self, layer: RecurrentLayer, to: Body, *, within: bool, of_x: bool) -> None:
+    def __init__(self, layer: RecurrentLayer, to: NodeWriter, *, within: bool, of_x: bool) -> None:
         self.layer, self.to, self.step = layer, to, to.body()
         self._within, self._of_x = within, of_x
         self._sequences: dict[str, str] = {}
@@ -91,7 +91,7 @@ class Loop:
             self._ones = self.to.add("ConstantOfShape", [size], value=one)
         return self._ones
 
-    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], Body], str]) -> Result:
+    def of_inputs(self, parts: Sequence[str], joined: Callable[[Sequence[str], NodeWriter], str]) -> Result:
         """ḡ·W of all steps, `(T, N, I)`, where ḡ is what `joined` makes of tensors of the step."""
         if not self._within:
             every = [self._collect(part) for part in parts]
@@ -132,7 +132,7 @@ def write_gradients(
     """
     places = [0, 1, 2, 3, *range(5, 5 + len(layer.first))]
     wanted = [i for i, place in enumerate(places) if to.wants(node, place)]
-    few, many = Body(to), Body(to)
+    few, many = to.body(), to.body()
     loops = [Loop(layer, body, within=body is many, of_x=0 in wanted) for body in (few, many)]
     made = [back(loop) for loop in loops]
     results = [[result[i]() for i in wanted] for result in made]

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edged.bundles.autodiff.control_flow import Body, write_choice
 from edged.bundles.autodiff.registry import backward
 from edged.bundles.autodiff.rules.windows import Windows, every_tap, padded, tap
 from edged.bundles.autodiff.tape import Adjoint
-from edged.bundles.graph.writer import attributes_of
+from edged.bundles.graph.writer import NodeWriter, attributes_of, write_choice
 
 if TYPE_CHECKING:
     import onnx
@@ -220,7 +219,7 @@ class ConvolutionLayer:
         together = windows.kernel[-1] if self.channels < NARROW else 1
         if together == windows.area:
             return self._shaped(self._products(rows, turned, together, to))
-        one, more, result = Body(to), Body(to), to.name("products")
+        one, more, result = to.body(), to.body(), to.name("products")
         forms = (
             [self._products(rows, turned, windows.area, one)],
             [self._products(rows, turned, together, more)],
@@ -230,7 +229,7 @@ class ConvolutionLayer:
         write_choice(alone, (one, more), forms, [result], to)
         return self._shaped(result)
 
-    def _products(self, rows: str, turned: str, together: int, to: Tape | Body) -> str:
+    def _products(self, rows: str, turned: str, together: int, to: NodeWriter) -> str:
         """The products with so many taps each, taps as the last axis."""
         taps = every_tap(turned, self.windows, to)
         if together > 1:
@@ -239,19 +238,19 @@ class ConvolutionLayer:
         products = [self._product(rows, part, together, to) for part in taps]
         return self._interleaved(products, together, to)
 
-    def _product(self, rows: str, columns: str, together: int, to: Tape | Body) -> str:
+    def _product(self, rows: str, columns: str, together: int, to: NodeWriter) -> str:
         """ḡ·Xᵀ for some taps; `(filters, channels·taps)`, with an axis for the groups before, if any."""
         flat = self._rows(columns, self.channels * together, to)
         if self.groups == 1:
             return to.add("Gemm", [rows, flat], transB=1)
         return to.add("MatMul", [rows, to.add("Transpose", [flat], perm=[0, 2, 1])])
 
-    def _rows(self, turned: str, each: int, to: Tape | Body) -> str:
+    def _rows(self, turned: str, each: int, to: NodeWriter) -> str:
         """As a matrix of `each` rows, one matrix for every group."""
         lead = [self.groups] if self.groups > 1 else []
         return to.add("Reshape", [turned, to.sizes(*lead, each, -1)])
 
-    def _interleaved(self, products: list[str], together: int, to: Tape | Body) -> str:
+    def _interleaved(self, products: list[str], together: int, to: NodeWriter) -> str:
         """Taps as the last axis instead of the first."""
         if len(products) == 1:
             return products[0]

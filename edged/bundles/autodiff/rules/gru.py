@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from edged.bundles.autodiff.control_flow import Body, ScanState, write_scan
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.bptt import Loop, write_gradients
 from edged.bundles.autodiff.rules.recurrent import (
@@ -25,6 +24,7 @@ from edged.bundles.autodiff.rules.recurrent import (
     start_of,
     write_forward,
 )
+from edged.bundles.graph.writer import NodeWriter, ScanState, write_scan
 
 if TYPE_CHECKING:
     import onnx
@@ -60,7 +60,7 @@ class Weights(NamedTuple):
     bias_q: str
 
     @classmethod
-    def of(cls, layer: RecurrentLayer, to: Body) -> Weights:
+    def of(cls, layer: RecurrentLayer, to: NodeWriter) -> Weights:
         """The layer's; q has a bias of its own where it is R·hₜ₋₁ + b."""
         sizes = 2 * layer.hidden, layer.hidden
         ours, states = (to.split(matrix, *sizes, axis=0) for matrix in (layer.weight, layer.recurrence))
@@ -90,7 +90,7 @@ def gru_forward(node: onnx.NodeProto, t: Tape) -> None:
     write_forward(node, layer, kept, kept.before, (_at_once, _step_by_step), t)
 
 
-def _step_by_step(layer: RecurrentLayer, to: Body) -> list[str]:
+def _step_by_step(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
     weights, step = Weights.of(layer, to), to.body()
     x, before = step.name("x"), step.name("h")
     zr, z, n, q = _gates(layer, x, before, weights, step)
@@ -101,7 +101,7 @@ def _step_by_step(layer: RecurrentLayer, to: Body) -> list[str]:
     return [*collected.values(), *last]
 
 
-def _at_once(layer: RecurrentLayer, to: Body) -> list[str]:
+def _at_once(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
     whole = [to.name("whole"), to.name("whole")]
     linear = int(layer.linear_before_reset)
     to.operator("GRU", layer.given, whole, hidden_size=layer.hidden, linear_before_reset=linear)
@@ -114,7 +114,7 @@ def _at_once(layer: RecurrentLayer, to: Body) -> list[str]:
 
 
 def _gates(
-    layer: RecurrentLayer, x: str, before: str, weights: Weights, to: Body
+    layer: RecurrentLayer, x: str, before: str, weights: Weights, to: NodeWriter
 ) -> tuple[str, str, str, str]:
     """Side by side z and r; z, n and q, of xₜ `(rows, I)` and hₜ₋₁ `(rows, H)`."""
 
@@ -148,7 +148,7 @@ def gru(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> A
     return write_gradients(node, layer, t, lambda loop: back(loop, kept, of_states, of_last))
 
 
-def _of_gates(layer: RecurrentLayer, kept: Sequence[str], to: Body) -> tuple[str, str, str, str]:
+def _of_gates(layer: RecurrentLayer, kept: Sequence[str], to: NodeWriter) -> tuple[str, str, str, str]:
     """z, r, and what dh is multiplied with for n and z: (1−z)(1−n²) and (hₜ₋₁ − n)∘z(1−z)."""
     zr, n, _, before = kept
     z, r = to.split(zr, layer.hidden, layer.hidden)
@@ -157,7 +157,7 @@ def _of_gates(layer: RecurrentLayer, kept: Sequence[str], to: Body) -> tuple[str
     return z, r, lessened(rest, to.add("Mul", [n, n]), to), of_z
 
 
-def _factors_linear(layer: RecurrentLayer, kept: Sequence[str], to: Body) -> list[str]:
+def _factors_linear(layer: RecurrentLayer, kept: Sequence[str], to: NodeWriter) -> list[str]:
     z, r, of_n, of_z = _of_gates(layer, kept, to)
     of_q = to.add("Mul", [of_n, r])
     of_r = lessened(to.add("Mul", [of_q, kept[2]]), r, to)
@@ -174,7 +174,7 @@ def _back_linear(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> l
     n = step.add("Mul", [dh, of_n])
     after = step.add("Gemm", [gates, layer.recurrence, step.add("Mul", [dh, z])])
 
-    def with_n(gates: str, of_n: str, axis: int, to: Body) -> str:
+    def with_n(gates: str, of_n: str, axis: int, to: NodeWriter) -> str:
         # Only n takes something else from the input than from the state.
         zr = to.add("Slice", [gates, to.sizes(0), to.sizes(2 * hidden), to.sizes(axis)])
         return to.add("Concat", [zr, of_n], axis=axis)
@@ -199,7 +199,7 @@ def _back_linear(loop: Loop, kept: GruStates, of_states: str, of_last: str) -> l
     ]
 
 
-def _factors_reset(layer: RecurrentLayer, kept: Sequence[str], to: Body) -> list[str]:
+def _factors_reset(layer: RecurrentLayer, kept: Sequence[str], to: NodeWriter) -> list[str]:
     z, r, of_n, of_z = _of_gates(layer, kept, to)
     return [z, r, of_n, of_z, lessened(kept[2], r, to)]
 

@@ -15,7 +15,7 @@ import numpy as np
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.tape import Adjoint, untrainable
 from edged.bundles.graph.writer import attributes_of
-from edged.bundles.losses.cross_entropy import SMALL, row_weights, weights_of_classes
+from edged.bundles.losses.named import SMALL
 
 if TYPE_CHECKING:
     import onnx
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edged.bundles.autodiff.registry import Adjoints
     from edged.bundles.autodiff.tape import Dims, Tape
 
+LEAST = 1e-30  # a batch in which no row counts is divided by this, and changes nothing
 ROW_MEAN = "RowMean"
 """Operator that stands for a ReduceMean over the rows of a batch and all that is in them, see `mark`."""
 
@@ -89,7 +90,7 @@ def cross_entropy_forward(node: onnx.NodeProto, t: Tape) -> None:
     said = t.add("LogSoftmax", [logits], named, axis=-1)
     wanted = _minus_one_hot(label, classes, t)
     rows = t.add("ReduceSum", [t.add("Mul", [said, wanted]), t.sizes(1)], keepdims=1)
-    weights = row_weights(label, *weights_of_classes(node, 2), t)
+    weights = _weights_of_rows(node, t)
     t.saved[node.output[0]] = said, wanted, weights
     _mean_of_rows(rows, weights, node, t)
 
@@ -98,7 +99,7 @@ def cross_entropy_forward(node: onnx.NodeProto, t: Tape) -> None:
 def cross_entropy(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> Adjoints:
     """wᵢ·(p − onehot(labelᵢ)); times ḡ/Σw unless it is the step's loss.
 
-    Weights of classes, and one that is ignored, are in wᵢ: see `cross_entropy.row_weights`.
+    Weights of classes, and one that is ignored, are in wᵢ: see `_weights_of_rows`.
     """
     if gradients[0] is None or any(gradients[1:]):
         raise untrainable(node, "its log-probabilities are read")
@@ -116,3 +117,23 @@ def _minus_one_hot(label: str, classes: int, t: Tape) -> str:
         return t.add("Gather", [t.constant(-np.eye(classes, dtype=np.float32)), label], axis=0)
     both = t.constant(np.array([0, -1], np.float32))
     return t.add("OneHot", [label, t.constant(np.int64(classes)), both], axis=-1)
+
+
+def _weights_of_rows(node: onnx.NodeProto, t: Tape) -> str:
+    """Tensor `(batch, 1)`: rᵢ·wᵢ·Σr/Σrw, how much each row of a weighted loss counts.
+
+    r are the weights of the rows, w those of their classes, 0 for the one that is ignored. With equal r their
+    weighted mean is the loss of the ONNX operator specification.
+    """
+    label, ignored = node.input[1], attributes_of(node).get("ignore_index")
+    factors = [t.add("Gather", [weights, label], axis=0) for weights in node.input[2:3] if weights]
+    if ignored is not None:
+        same = t.add("Equal", [label, t.constant(np.int64(ignored))])
+        factors.append(t.add("Where", [same, t.number(0), t.number(1)]))
+    if not factors:
+        return t.row_weights
+    each = factors[0] if len(factors) == 1 else t.add("Mul", factors)
+    counted = t.add("Mul", [t.add("Reshape", [each, t.sizes(-1, 1)]), t.row_weights])
+    whole, part = (t.add("ReduceSum", [name], keepdims=1) for name in (t.row_weights, counted))
+    ratio = t.add("Div", [whole, t.add("Max", [part, t.number(LEAST)])])
+    return t.add("Mul", [counted, ratio])

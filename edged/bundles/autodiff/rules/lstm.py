@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from edged.bundles.autodiff.control_flow import Body, ScanState, write_choice, write_scan
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.bptt import Loop, write_gradients
 from edged.bundles.autodiff.rules.recurrent import (
@@ -26,6 +25,7 @@ from edged.bundles.autodiff.rules.recurrent import (
     start_of,
     write_forward,
 )
+from edged.bundles.graph.writer import NodeWriter, ScanState, write_choice, write_scan
 
 if TYPE_CHECKING:
     import onnx
@@ -71,7 +71,7 @@ def lstm_forward(node: onnx.NodeProto, t: Tape) -> None:
     write_forward(node, layer, kept, kept.h, (_at_once, _step_by_step), t)
 
 
-def _step_by_step(layer: RecurrentLayer, to: Body) -> list[str]:
+def _step_by_step(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
     bias, step = _bias(layer, to), to.body()
     x, h, c = (step.name(hint) for hint in "xhc")
     iof, (i, o, f), g = _gates(layer, x, h, bias, step)
@@ -85,7 +85,7 @@ def _step_by_step(layer: RecurrentLayer, to: Body) -> list[str]:
     return [*collected.values(), *last]
 
 
-def _at_once(layer: RecurrentLayer, to: Body) -> list[str]:
+def _at_once(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
     whole = [to.name("whole") for _ in range(3)]
     to.operator("LSTM", layer.given, whole, hidden_size=layer.hidden)
     h = before_each(layer.first[0], to.add("Squeeze", [whole[0], to.sizes(1)]), to)
@@ -98,14 +98,14 @@ def _at_once(layer: RecurrentLayer, to: Body) -> list[str]:
     return [all_iof, new, tanh, fc, h, *(to.add("Squeeze", [name, to.sizes(0)]) for name in whole[1:])]
 
 
-def _bias(layer: RecurrentLayer, to: Body) -> str:
+def _bias(layer: RecurrentLayer, to: NodeWriter) -> str:
     """The two biases of every gate added up."""
     if not layer.bias:
         return ""
     return to.add("Add", to.split(layer.bias, *[4 * layer.hidden] * 2))
 
 
-def _gates(layer: RecurrentLayer, x: str, h: str, bias: str, to: Body) -> tuple[str, list[str], str]:
+def _gates(layer: RecurrentLayer, x: str, h: str, bias: str, to: NodeWriter) -> tuple[str, list[str], str]:
     """i, o and f side by side, each of them, and g, of xₜ `(rows, I)` and hₜ₋₁ `(rows, H)`."""
     of_x = to.add("Gemm", [x, layer.weight, *([bias] if bias else [])], transB=1)
     linear = to.add("Gemm", [h, layer.recurrence, of_x], transB=1)
@@ -114,7 +114,7 @@ def _gates(layer: RecurrentLayer, x: str, h: str, bias: str, to: Body) -> tuple[
     return iof, to.split(iof, *[layer.hidden] * 3), to.add("Tanh", [candidate])
 
 
-def _remembered(f: str, ig: str, layer: RecurrentLayer, to: Body) -> str:
+def _remembered(f: str, ig: str, layer: RecurrentLayer, to: NodeWriter) -> str:
     """f∘cₜ₋₁ of all steps."""
     size = max(n for n in range(1, math.isqrt(layer.length) + 1) if layer.length % n == 0)
     if size < SHORT:
@@ -125,7 +125,7 @@ def _remembered(f: str, ig: str, layer: RecurrentLayer, to: Body) -> str:
     return result
 
 
-def _one_by_one(f: str, ig: str, layer: RecurrentLayer, to: Body) -> str:
+def _one_by_one(f: str, ig: str, layer: RecurrentLayer, to: NodeWriter) -> str:
     step = to.body()
     before, forget, new = step.name("c"), step.name("f"), step.name("ig")
     fc = step.add("Mul", [forget, before])
@@ -135,7 +135,7 @@ def _one_by_one(f: str, ig: str, layer: RecurrentLayer, to: Body) -> str:
     return result
 
 
-def _in_blocks(f: str, ig: str, size: int, layer: RecurrentLayer, to: Body) -> str:
+def _in_blocks(f: str, ig: str, size: int, layer: RecurrentLayer, to: NodeWriter) -> str:
     """The same for one row, blocks of `size` steps side by side: what a Scan costs is its rounds.
 
     Behind the start s of a block cₜ = lₜ + pₜ∘cₛ, where l goes as c but from 0, and p = ∏ f: Blelloch 1990,
@@ -179,7 +179,7 @@ def lstm(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> 
     return write_gradients(node, layer, t, lambda loop: _back(loop, kept, of_states, of_last))
 
 
-def _factors(layer: RecurrentLayer, kept: Sequence[str], to: Body) -> list[str]:
+def _factors(layer: RecurrentLayer, kept: Sequence[str], to: NodeWriter) -> list[str]:
     """o(1 − tanh²c), f, and side by side g∘i(1−i), tanh c∘o(1−o), cₜ₋₁∘f(1−f), i(1−g²), as a − a∘b."""
     iof, g, tanh, fc = kept
     i, o, f = to.split(iof, *[layer.hidden] * 3)

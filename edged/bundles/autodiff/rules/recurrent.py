@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from edged.bundles.autodiff.control_flow import Body, write_choice
 from edged.bundles.autodiff.tape import untrainable
-from edged.bundles.graph.writer import attributes_of
+from edged.bundles.graph.writer import NodeWriter, attributes_of, write_choice
 
 if TYPE_CHECKING:
     import onnx
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from edged.bundles.autodiff.tape import Adjoint, Tape
 
     # A way to compute a layer: what is kept of it, then the last states.
-    Form = Callable[["RecurrentLayer", Body], list[str]]
+    Form = Callable[["RecurrentLayer", NodeWriter], list[str]]
 
 # Batches below FEW rows: the stock operator at once, and its gates again in one product. From there on every
 # step is written out, which saves computing the gates twice. From MANY rows on the gradient is computed
@@ -106,7 +105,7 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _without_direction(name: str, to: Tape | Body) -> str:
+def _without_direction(name: str, to: NodeWriter) -> str:
     return name and to.add("Squeeze", [name, to.sizes(0)])
 
 
@@ -125,7 +124,7 @@ def readers_of(gradients: Sequence[Adjoint | None], node: onnx.NodeProto, to: Ta
     return [*whole, "", ""][: 1 + STATES[node.op_type]]
 
 
-def are_fewer(rows: int, layer: RecurrentLayer, to: Tape | Body) -> str:
+def are_fewer(rows: int, layer: RecurrentLayer, to: NodeWriter) -> str:
     """Whether the batch has fewer rows than these."""
     return to.add("Less", [to.add("Shape", [layer.x], start=1, end=2), to.sizes(rows)])
 
@@ -143,24 +142,24 @@ def write_forward(
     `kept` are names for what is kept for the gradient, `before` the one among them of hₜ₋₁.
     """
     last = [to.name("last") for _ in layer.first]
-    few, more = Body(to), Body(to)
+    few, more = to.body(), to.body()
     results = forms[0](layer, few), forms[1](layer, more)
     write_choice(are_fewer(FEW, layer, to), (few, more), results, [*kept, *last], to)
     _write_states(node, layer, before, last, to)
 
 
-def rows_of(sequence: str, to: Tape | Body) -> str:
+def rows_of(sequence: str, to: NodeWriter) -> str:
     """A sequence `(T, N, width)` as the matrix `(T·N, width)` of its rows."""
     width = to.add("Shape", [sequence], start=2, end=3)
     return to.add("Reshape", [sequence, to.add("Concat", [to.sizes(-1), width], axis=0)])
 
 
-def sequence_of(rows: str, layer: RecurrentLayer, width: int, to: Body) -> str:
+def sequence_of(rows: str, layer: RecurrentLayer, width: int, to: NodeWriter) -> str:
     """The matrix `(T·N, width)` as a sequence `(T, N, width)`."""
     return to.add("Reshape", [rows, to.sizes(layer.length, -1, width)])
 
 
-def before_each(first: str, states: str, to: Tape | Body) -> str:
+def before_each(first: str, states: str, to: NodeWriter) -> str:
     """The state before every step, `(T, N, H)`: the first one, then those after all steps but the last."""
     earlier = to.add("Slice", [states, to.sizes(0), to.sizes(-1), to.sizes(0)])
     return to.add("Concat", [to.add("Unsqueeze", [first, to.sizes(0)]), earlier], axis=0)
@@ -179,23 +178,23 @@ def _write_states(
             to.add("Unsqueeze", [value, to.sizes(0)], name)
 
 
-def start_of(gradient: str, like: str, to: Tape | Body) -> str:
+def start_of(gradient: str, like: str, to: NodeWriter) -> str:
     """The gradient `(N, H)` of a last state, which is zero where nothing reads that state."""
     if gradient:
         return to.add("Squeeze", [gradient, to.sizes(0)])
     return to.add("Mul", [like, to.number(0)])
 
 
-def product(gradient: str, values: str, to: Tape | Body) -> str:
+def product(gradient: str, values: str, to: NodeWriter) -> str:
     """ḡᵀ·values, `(width of ḡ, width of the values)`, in one product over all T·N rows."""
     return to.add("Gemm", [rows_of(gradient, to), rows_of(values, to)], transA=1)
 
 
-def lessened(a: str, b: str, to: Tape | Body) -> str:
+def lessened(a: str, b: str, to: NodeWriter) -> str:
     """a∘(1 − b) as a − a∘b, which needs no constant."""
     return to.add("Sub", [a, to.add("Mul", [a, b])])
 
 
-def summed(gradient: str, to: Tape | Body) -> str:
+def summed(gradient: str, to: NodeWriter) -> str:
     """Σḡ over all steps and rows."""
     return to.add("ReduceSum", [gradient, to.sizes(0, 1)], keepdims=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from edged.bundles.autodiff.control_flow import Body, ScanState, write_scan
 from edged.bundles.autodiff.registry import backward, forward
 from edged.bundles.autodiff.rules.bptt import Loop, write_gradients
 from edged.bundles.autodiff.rules.recurrent import (
@@ -17,7 +16,7 @@ from edged.bundles.autodiff.rules.recurrent import (
     write_forward,
 )
 from edged.bundles.autodiff.tape import untrainable
-from edged.bundles.graph.writer import attributes_of
+from edged.bundles.graph.writer import NodeWriter, ScanState, attributes_of, write_scan
 
 if TYPE_CHECKING:
     import onnx
@@ -48,13 +47,13 @@ def rnn_forward(node: onnx.NodeProto, t: Tape) -> None:
     layer, kept = read_layer(node, t), RnnStates(t.name("rnn"), t.name("rnn"))
     t.saved[node.name] = layer, kept, activation
 
-    def at_once(layer: RecurrentLayer, to: Body) -> list[str]:
+    def at_once(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
         whole = [to.name("whole"), to.name("whole")]
         to.operator("RNN", layer.given, whole, hidden_size=layer.hidden, activations=[activation])
         h = to.add("Squeeze", [whole[0], to.sizes(1)])
         return [h, before_each(layer.first[0], h, to), to.add("Squeeze", [whole[1], to.sizes(0)])]
 
-    def step_by_step(layer: RecurrentLayer, to: Body) -> list[str]:
+    def step_by_step(layer: RecurrentLayer, to: NodeWriter) -> list[str]:
         bias = to.add("Add", to.split(layer.bias, *[layer.hidden] * 2)) if layer.bias else ""
         step = to.body()
         x, before = step.name("x"), step.name("h")
@@ -79,7 +78,7 @@ def rnn(node: onnx.NodeProto, gradients: Sequence[Adjoint | None], t: Tape) -> A
     layer, kept, activation = t.saved[node.name]
     of_states, of_last = readers_of(gradients, node, t)
 
-    def slopes(parts: Sequence[str], to: Body) -> list[str]:
+    def slopes(parts: Sequence[str], to: NodeWriter) -> list[str]:
         (h,) = parts
         if activation == "Relu":
             return [to.add("Sign", [h])]

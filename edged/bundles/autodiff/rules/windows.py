@@ -16,8 +16,8 @@ from edged.bundles.graph.writer import attributes_of
 if TYPE_CHECKING:
     import onnx
 
-    from edged.bundles.autodiff.control_flow import Body
-    from edged.bundles.autodiff.tape import Dim, Tape
+    from edged.bundles.autodiff.tape import Dim
+    from edged.bundles.graph.writer import NodeWriter
 
 # Rows up to this length are copied faster when they are joined: a tenth to a fifth of the time of a filter
 # gradient at 14 columns, none at 28 and 16 rows or more.
@@ -150,7 +150,7 @@ def _padding(
     return tuple(pads[:rank] or [0] * rank), tuple(pads[rank:] or [0] * rank)
 
 
-def every_tap(x: str, windows: Windows, to: Tape | Body) -> list[str]:
+def every_tap(x: str, windows: Windows, to: NodeWriter) -> list[str]:
     """What all windows have at each tap: `x (a, b, sizes...)` cut to `(a, b, out...)`, once for every tap.
 
     Where `windows.short` is true, the spatial axes come out joined.
@@ -161,14 +161,14 @@ def every_tap(x: str, windows: Windows, to: Tape | Body) -> list[str]:
     return [tap(wide, at, windows, 2, to) for at in windows.taps]
 
 
-def padded(x: str, windows: Windows, to: Tape | Body) -> str:
+def padded(x: str, windows: Windows, to: NodeWriter) -> str:
     """`x (a, b, sizes...)` with the zeros around it."""
     if not windows.padded:
         return x
     return to.add("Pad", [x, to.sizes(0, 0, *windows.begin, 0, 0, *windows.end)])
 
 
-def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: Tape | Body) -> str:
+def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: NodeWriter) -> str:
     """What every window has at one tap: `x` with its spatial axes, from `first` on, cut to `windows.out`."""
     if windows.area == 1 and set(windows.strides) == {1}:
         return x
@@ -178,7 +178,7 @@ def tap(x: str, at: tuple[int, ...], windows: Windows, first: int, to: Tape | Bo
     return to.add("Slice", [x, to.sizes(*starts), to.sizes(*stops), axes, to.sizes(*windows.strides)])
 
 
-def _joined(x: str, windows: Windows, to: Tape | Body) -> list[str]:
+def _joined(x: str, windows: Windows, to: NodeWriter) -> list[str]:
     """Rows one behind the other, so that a tap is one stretch of an image instead of many short rows.
 
     What a shift to the side brings in from the row before or after is set to 0 first.

@@ -130,8 +130,8 @@ def test_a_description_that_contradicts_its_files_is_refused_or_changes_nothing_
     ("field", "value"),
     [
         ("remembered", {"nowhere": "output"}),
-        ("optimizer", {"kinds": ["x" * 300]}),
-        ("optimizer", {"kinds": ["value", "first"]}),
+        ("optimizer", {"name": "x" * 300}),
+        ("optimizer", {"weight_decay": "much"}),
         ("frozen", [{"name": "mean", "shape": [4.5]}]),
         ("frozen", [{"name": "mean", "shape": "ab"}]),
         ("groups", [{"name": "state", "shape": [-1], "parameters": []}]),

@@ -87,7 +87,7 @@ def with_a_longer_signature(bundle: Path) -> None:
 
 
 def without_a_file(bundle: Path) -> None:
-    (bundle / "eval_model.onnx").unlink()
+    (bundle / "step_eval_model.onnx").unlink()
 
 
 def with_another_file(bundle: Path) -> None:
@@ -99,20 +99,20 @@ def with_a_directory(bundle: Path) -> None:
 
 
 def cut_off(bundle: Path) -> None:
-    content = (bundle / "checkpoint").read_bytes()
-    (bundle / "checkpoint").write_bytes(content[:-1])
+    content = (bundle / "inference_model.onnx").read_bytes()
+    (bundle / "inference_model.onnx").write_bytes(content[:-1])
 
 
 def with_files_exchanged(bundle: Path) -> None:
-    (bundle / "eval_model.onnx").replace(bundle / "x")
-    (bundle / "training_model.onnx").replace(bundle / "eval_model.onnx")
-    (bundle / "x").replace(bundle / "training_model.onnx")
+    (bundle / "step_eval_model.onnx").replace(bundle / "x")
+    (bundle / "step_model.onnx").replace(bundle / "step_eval_model.onnx")
+    (bundle / "x").replace(bundle / "step_model.onnx")
 
 
 def sealed_again(bundle: Path) -> None:
     """As someone would who can compute hashes but has no key."""
     whole = Bundle.open(bundle)
-    (bundle / "checkpoint").write_bytes(b"weights of my own")
+    (bundle / "inference_model.onnx").write_bytes(b"weights of my own")
     seal(whole, whole.files)
 
 

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edged.host.turns import OwnTurns, SharedTurns
 from edged.logs import get_logger
 
 if TYPE_CHECKING:
+    from edged.device.learning.worker import TrainingWorker
     from edged.domain.protocols import Stage
     from edged.host.turns import TurnThreads
 
 log = get_logger("edged.learning")
 
 IDLE_SECONDS = 2.0
-
-
-class ChangeListener(Protocol):
-    """Hears of changes on their thread."""
-
-    def changed(self) -> None:
-        """A deferred action has been carried out."""
-
-    def catch_up(self) -> None:
-        """Make durable what a full disk has refused."""
 
 
 class ChangeQueue:
@@ -62,7 +53,7 @@ class ChangeQueue:
 class ChangeLoop:
     """The loop that carries out changes as they come, also while a run of `worker` takes hours."""
 
-    def __init__(self, worker: ChangeListener, queue: ChangeQueue) -> None:
+    def __init__(self, worker: TrainingWorker, queue: ChangeQueue) -> None:
         self._worker, self._queue = worker, queue
         self._ending = False
         self._idle: float | None = IDLE_SECONDS  # seconds between two turns without a change

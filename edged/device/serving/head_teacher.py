@@ -30,14 +30,13 @@ class HeadTeacher:
     """Teaches `head`, where a stream has one; labels that are kept for judging (`holdout`) it never learns.
 
     `samples` is the log: labels are learned again from there, so that nothing erased is left. `teach` and
-    `refresh` are called by one thread at a time, `forget` from any; `changes` says how often it was.
+    `refresh` are called by one thread at a time, `forget` from any.
     """
 
     def __init__(self, head: RidgeHead | None, samples: Samples, schema: Schema, holdout: float) -> None:
         self._head, self._samples, self._schema, self._holdout = head, samples, schema, holdout
         self._stale = True
         self._classes_seen = 0
-        self.changes = 0
 
     @property
     def missing(self) -> str | None:
@@ -51,7 +50,6 @@ class HeadTeacher:
     def forget(self) -> None:
         """Labels were erased or changed: learn the remaining ones again before the next answer."""
         self._stale = True
-        self.changes += 1
 
     def teach(
         self, offsets: NDArray[np.int64], y: NDArray[np.float32], x: NDArray[np.float32] | None

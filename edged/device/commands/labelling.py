@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edged.domain.commits.commit_group import Submission
-from edged.domain.labels.held_labels import HeldChange
-from edged.domain.labels.label_words import ends, label_of
+from edged.domain.labels.held_labels import HeldChange, ends, label_of
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading, LabelUpdate
 from edged.errors import ConfigError, RefusedError, RejectedSampleError, StorageError

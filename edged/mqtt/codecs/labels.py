@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.labels.label_words import ends, label_of
+from edged.domain.labels.held_labels import ends, label_of
 from edged.domain.stream.observation import HoldReading
 from edged.domain.stream.sample import LabelReading
 from edged.errors import RejectedSampleError

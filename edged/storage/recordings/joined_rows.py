@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edged.config.features import LabelConfig
-from edged.domain.labels.held_labels import HeldLabels
-from edged.domain.labels.label_words import ends
+from edged.domain.labels.held_labels import HeldLabels, ends
 from edged.domain.stream.joining import Joining
 from edged.domain.stream.observation import HoldReading, Observation
 from edged.domain.stream.value_words import number_of

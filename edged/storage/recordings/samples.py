@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edged.config.features import FixedKey
-from edged.domain.labels.label_words import label_of
+from edged.domain.labels.held_labels import label_of
 from edged.domain.stream.sample import Batch, Reading
 from edged.domain.stream.temporal_context import TemporalContext
 from edged.domain.stream.windowing import Windowing

@@ -24,7 +24,7 @@ from edged.domain.federated.messages import (
     split,
 )
 from edged.domain.federated.signatures import signed
-from edged.domain.training.weight_deltas import added, decode, fingerprint
+from edged.domain.training.weight_deltas import decode, fingerprint
 from edged.mqtt import update_encoding, weight_encoding
 from edged.signing import SEALED, Unsealer, sign
 
@@ -132,4 +132,5 @@ class Coordinator:
 
 def led_to(base: Weights, blob: bytes) -> Weights:
     """Where an update leads from its base."""
-    return added(base, decode(update_encoding.unpack(blob)))
+    change = decode(update_encoding.unpack(blob))
+    return {name: value + change[name] if name in change else value for name, value in base.items()}

@@ -15,7 +15,6 @@ from edged.device.outbound.publisher import OutboundRouter
 from edged.device.outbound.weight_updates import WeightUpdates
 from edged.domain.training.training_run import ModelData
 from edged.domain.training.update_manifest import TransferManifest
-from edged.domain.training.weight_deltas import fingerprint
 from edged.engines.portable.description import Description, base_model
 from edged.errors import CorruptError
 from edged.mqtt import update_encoding, weight_encoding
@@ -96,14 +95,13 @@ class Sender:
         return version
 
     def newest(self) -> None:
-        """The same for whatever was sent last."""
-        update = self.updates.again(0)
-        if update is not None:
-            self.publishing.update(update)
+        """Send the newest version again."""
+        if self.registry.records():
+            self.again(self.registry.records()[-1].version)
 
     def again(self, version: int, missing: list[int] | None = None) -> None:
-        """What `weights.get` does when someone asks for an update that was sent before."""
-        self.publishing.update(self.updates.requested(version, self.updates.wish(mode="delta")), missing)
+        """Do what `weights.get` does: send chunks of an update again."""
+        self.publishing.update(self.updates.update(version), missing)
 
     def stop(self) -> None:
         """As the daemon ends."""
@@ -113,7 +111,7 @@ class Sender:
 
 
 class Follower:
-    """Puts updates together, each upon the one before, and asks again for what did not come."""
+    """Puts updates together, and asks again for what did not come."""
 
     def __init__(self, port: int, sender: Sender) -> None:
         config = configured(
@@ -127,7 +125,6 @@ class Follower:
         self._lock = threading.Lock()
         self._chunks: dict[str, bytes] = {}
         self._manifests: dict[int, TransferManifest] = {}
-        self._known: dict[str, Weights] = {}
         self._asked: dict[int, float] = {}
         self.order: list[int] = []
         self.held: Weights = {}
@@ -172,11 +169,6 @@ class Follower:
 
     def _take(self, version: int) -> None:
         manifest = self._manifests[version]
-        base = manifest.base
-        if base is not None and base.sha256 not in self._known:
-            if base.version not in self._manifests:
-                self._ask(int(base.version or 0))
-            return
         names = [f"{version}/{n}" for n in range(len(manifest.chunks))]
         with self._lock:
             chunks = [self._chunks.get(name, b"") for name in names]
@@ -189,8 +181,7 @@ class Follower:
         except CorruptError:
             self.damaged += 1
             raise
-        self.held = update_encoding.received(manifest, blob, self._known.get)
-        self._known = {fingerprint(self.held): self.held}
+        self.held = update_encoding.received(manifest, blob)
         self.order.append(version)
         with self._lock:
             for name in names:

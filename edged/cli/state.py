@@ -120,9 +120,6 @@ def weights_unpack(
         Path, Argument(metavar="DIR|FILE", help="manifest and chunks as published, or one file")
     ],
     out: Annotated[Path | None, Option("-o", help=".safetensors, or .onnx with --bundle")] = None,
-    base: Annotated[
-        list[Path] | None, Option(help="base of a difference: bundle, safetensors, update")
-    ] = None,
     bundle: Annotated[Path | None, Option(help="bundle whose model is written")] = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -133,8 +130,7 @@ def weights_unpack(
 
     if out is not None:
         check_file(out, force=force)
-    bases = [*(base or []), *([bundle] if bundle is not None else [])]
-    parameters = unpacked(source, bases)
+    parameters = unpacked(source)
     size = None if out is None else write(parameters, out, bundle)
     result = {
         "parameters": {name: list(value.shape) for name, value in sorted(parameters.items())},

@@ -118,36 +118,16 @@ class InstallConfig(Section):
 
 
 class WeightsConfig(Section):
-    """How edged codes updates of weights, and which it accepts from elsewhere."""
+    """When edged publishes its weights and how it codes them, and whether it accepts others."""
 
-    mode: Literal["full", "delta"] = Field(
-        "full", description="full: all parameters; delta: the difference from a base"
-    )
-    dtype: Literal["float32", "float16", "int8"] = Field(
-        "float32", description="number format of an update; int8 has a scale per row or tensor"
-    )
-    step: float = Field(
-        0.5,
-        ge=0,
-        le=4,
-        description="step of int8 differences, in units of each tensor's root mean square: coarser"
-        " compresses more; 0: the finest that 8 bits allow. Rounding errors are added to the next"
-        " update",
-    )
-    base: Literal["last", "bundle"] = Field(
-        "last",
-        description="base of differences; last: the previous update, of which the first is whole; bundle:"
-        " the bundle's weights, so that each update stands alone",
-    )
     every: Duration = Field(
         0.0,
         ge=0,
         description="interval at which edged publishes the champion's weights if they are new; 0: never",
     )
+    dtype: Literal["float32", "int8"] = Field(
+        "float32",
+        description="number format of published weights; int8, for metered links, takes a quarter of the"
+        " bytes and has a scale per row or tensor",
+    )
     accept: bool = Field(True, description="accept the command `weights.apply`")
-    max_bytes: Size = Field(
-        64 * 1024**2, ge=1024, description="maximum size of one incoming transfer, also unpacked"
-    )
-    expire: Duration = Field(
-        3600.0, gt=0, description="an incoming transfer is discarded after this time without a chunk"
-    )

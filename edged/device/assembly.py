@@ -45,6 +45,7 @@ from edged.host.systemd import LoopWatch
 from edged.host.vitals import VitalsReader
 from edged.mqtt.client.session import StreamSession
 from edged.mqtt.topics import Topics
+from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
 from edged.storage.journal.transfer_staging import TransferStaging
 from edged.storage.models.active_bundle import ActiveBundle
 from edged.storage.models.installed_bundles import InstalledBundles
@@ -217,8 +218,7 @@ class Assembly:
         self.pauses = PauseCommands(pipeline, paused=self.paused, outbound=self.outbound, events=events)
         staging = TransferStaging(
             config.storage.dir,
-            max_bytes=max(config.weights.max_bytes, config.install.max_bytes),
-            expire=config.weights.expire,
+            max_bytes=max(MAX_UPDATE_BYTES, config.install.max_bytes),
             clock=self.clock,
         )
         installer = TransferInstaller(pipeline, staging, self.first, self.installed, self.bundles, events)

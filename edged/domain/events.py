@@ -310,18 +310,17 @@ class ModelRolledBack(Event):
 
 @dataclass(frozen=True)
 class TransferOutcome(Message):
-    """How a transfer has ended; `version` and `share` of a model that was judged."""
+    """How a transfer has ended; `version` of a model that was judged."""
 
     transfer: str
     update: str  # fingerprint of what came
     state: str  # `promoted` or `refused`
     reasons: tuple[str, ...] = ()
     version: int | None = None
-    share: float | None = None
 
     def to_json(self) -> JsonObject:
         """Return the fields of the contract."""
-        judged = {} if self.version is None else {"version": self.version, "share": self.share}
+        judged = {} if self.version is None else {"version": self.version}
         ended = {"transfer": self.transfer, "update": self.update, "state": self.state}
         return {**ended, **judged, "reasons": [*self.reasons]}
 

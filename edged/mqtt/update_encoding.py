@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edged.domain.training.weight_deltas import Coded, added, decode, fingerprint
-from edged.errors import CorruptError, RefusedError, StorageError
+from edged.domain.training.weight_deltas import Coded, decode, fingerprint
+from edged.errors import CorruptError, StorageError
 from edged.mqtt import weight_encoding
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edged.domain.training.update_manifest import TransferManifest, UpdateBase
+    from edged.domain.training.update_manifest import TransferManifest
 
 # As numpy codes its types: their names are made anew each time that one asks for them.
 _KINDS = {"values": ("<f4", "<f2", "|i1"), "scale": ("<f4",), "gaps": ("|u1", "<u2", "<u4")}
@@ -87,27 +87,21 @@ def _shape(sizes: Any) -> tuple[int, ...]:
 
 
 def received(
-    manifest: TransferManifest,
-    blob: bytes,
-    known: Callable[[str], Mapping[str, NDArray[np.float32]] | None],
-    limit: int = weight_encoding.MAX_BYTES,
+    manifest: TransferManifest, blob: bytes, limit: int = weight_encoding.MAX_BYTES
 ) -> dict[str, NDArray[np.float32]]:
-    """The parameters that an update leads to.
+    """Return the parameters of an update.
 
-    `blob` is what `edged.mqtt.weight_encoding.join` gives, and has at most `limit` bytes when it is unpacked.
-    `known` gives the parameters with a fingerprint, None where nobody knows them.
-
-    Raises CorruptError when the update is damaged, or does not lead to the parameters that its manifest
-    names; RefusedError when it is a difference to parameters that are not known here.
+    `blob` is what `weight_encoding.join` returns, with at most `limit` bytes when it is unpacked.
+    Raises CorruptError when the update is damaged, or is not the parameters that its manifest names.
     """
     if manifest.encoding == weight_encoding.ENCODING:
         parameters, _ = weight_encoding.unpack(blob, limit)
     elif manifest.encoding == weight_encoding.CODED:
-        parameters = _decoded(manifest.base, unpack(blob, limit), known)
+        parameters = decode(unpack(blob, limit))
     else:
         raise weight_encoding.damaged(f"encoding {manifest.encoding!r} is not known here")
     if manifest.parameters is not None and fingerprint(parameters) != manifest.parameters:
-        raise weight_encoding.damaged("the update does not lead to the parameters that its manifest names")
+        raise weight_encoding.damaged("the update has other parameters than its manifest names")
     return parameters
 
 
@@ -125,27 +119,3 @@ def fleet_model(path: Path, expected: str, limit: int) -> dict[str, NDArray[np.f
     if fingerprint(found) != expected:
         raise CorruptError("it is not the model that was announced", where=f"model {expected[:12]}")
     return found
-
-
-def _decoded(
-    base: UpdateBase | None,
-    coded: Mapping[str, Coded],
-    known: Callable[[str], Mapping[str, NDArray[np.float32]] | None],
-) -> dict[str, NDArray[np.float32]]:
-    values = decode(coded)
-    if base is None:
-        return values
-    if not base.sha256:
-        raise weight_encoding.damaged("the manifest does not name the base of the difference")
-    start = known(base.sha256)
-    if start is None:
-        raise RefusedError(
-            f"it is a difference to weights that are not known here: version {base.version},"
-            f" {base.sha256[:12]}…",
-            where="weights",
-            remedy="send the difference to another base, or whole weights",
-        )
-    for name, value in values.items():
-        if name not in start or start[name].shape != value.shape:
-            raise CorruptError("its base has no such tensor of that shape", where=f"parameter {name}")
-    return added(start, values)

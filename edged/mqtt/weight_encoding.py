@@ -18,6 +18,7 @@ FILE = "weights.safetensors.zst"
 ENCODING = "safetensors+zstd"
 CODED = "coded+safetensors+zstd"
 MAX_BYTES = 1024**3
+MAX_UPDATE_BYTES = 64 * 1024**2  # of an update or a fleet's model that arrives, also unpacked
 _LEVEL = 3
 
 

@@ -1,7 +1,6 @@
 """Weights from elsewhere: a candidate made of an update, a model file, or a fleet's model.
 
-An update becomes a candidate in the proportion with the champion's own weights that has the smallest loss on
-the device's holdout. It takes over through the gate or not at all; once it has, training continues from it.
+A candidate takes over through the gate or not at all; once it has, training continues from it.
 """
 
 from __future__ import annotations
@@ -61,29 +60,15 @@ class WeightImporter:
     def import_weights(self, order: AdoptWeights) -> Candidate:
         """Make a candidate of the weights in a complete transfer.
 
-        Raises RefusedError when the update does not fit this model, builds on weights that are not known
-        here, or is worse than the champion in every proportion; CorruptError when it is damaged.
+        Raises RefusedError when the update does not fit this model; CorruptError when it is damaged.
         """
         manifest, chunks = read_transfer(order.folder)
         blob = weight_encoding.join(manifest, chunks)
-        other = self.checked(update_encoding.received(manifest, blob, self._models.find, self._max_bytes))
-        own = self._models.champion_parameters() if order.mix else None
-        losses = {} if own is None else self._losses(own, other, holdout_rows(self._holdout, self._task))
-        share = best_share(losses) if losses else 1.0
-        if share == 0.0:
-            listed = ", ".join(f"{tried:g}: {loss:.4g}" for tried, loss in losses.items())
-            raise RefusedError(f"the device's own weights do better on its holdout: losses by share {listed}")
-        chosen = other if share is None or own is None else mixed(own, other, share)
-        received = Received(
-            order.folder.name,
-            manifest.sha256,
-            share=1.0 if share is None else share,
-            losses={f"{tried:g}": loss for tried, loss in losses.items()},
-        )
-        return self._candidate(order.run, received, chosen, None if share is None else losses.get(share))
+        weights = self.checked(update_encoding.received(manifest, blob, self._max_bytes))
+        return self._candidate(order.run, Received(order.folder.name, manifest.sha256), weights)
 
     def import_model(self, order: AdoptModel) -> Candidate:
-        """Make a candidate of the weights in a model file that a transfer holds, unmixed.
+        """Make a candidate of the weights in a model file that a transfer holds.
 
         Raises RefusedError when it is another network than the bundle's; CorruptError when it is no ONNX
         model.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edged.domain.model_files import file_name, model_in
-from edged.domain.training.update_manifest import UpdateDescription
-from edged.domain.training.weight_deltas import fingerprint
 from edged.engines.inference import InferenceModel
-from edged.engines.model_parameters import WEIGHTS_FILE, initial_parameters, parameters_of
+from edged.engines.model_parameters import WEIGHTS_FILE, parameters_of
 from edged.engines.onnx import exported
 from edged.engines.runtime.ort import in_ort_format
 from edged.errors import CorruptError, EdgedError, StorageError, TrainingError
@@ -69,9 +67,6 @@ class LocalModels:
             return parameters_of(folder, self._bundle, lambda blob: weight_encoding.unpack(blob)[0])
         return exported.parameters_in(path, (*self._bundle.trainable, *self._bundle.frozen))
 
-    def find(self, wanted: str) -> Weights | None:
-        """Return the weights with this fingerprint, which an update may be a difference to."""
-        return next((values for values in self._known() if fingerprint(values) == wanted), None)
 
     def to_follow(self, followed: int) -> tuple[int, dict[str, NDArray[np.float32]]] | None:
         """Return version and weights that training continues from instead of its own; None for its own.
@@ -92,18 +87,6 @@ class LocalModels:
         undone = followed > 0 and reign.previous == followed and reign.outgoing == "rolled_back"
         found = self._readable(folder) if arrived or undone else None
         return None if found is None else (reign.version, found)
-
-    def _known(self) -> Iterator[Weights]:
-        """Yield models of this device, what it has sent, and the bundle's own weights."""
-        champion = self.champion()
-        folders = sorted((self._state / MODELS).iterdir(), key=lambda path: path != champion)
-        for folder in folders:
-            if folder.name.isdigit() and (found := self._readable(folder)) is not None:
-                yield found
-        for sent in SentUpdates(self._state, UpdateDescription).all():
-            yield sent.held()
-        if self._bundle.portable is not None:
-            yield initial_parameters(self._bundle)
 
     def _readable(self, folder: Path) -> dict[str, NDArray[np.float32]] | None:
         try:

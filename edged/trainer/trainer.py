@@ -10,6 +10,7 @@ from edged.domain.judging.paired_test import block_of
 from edged.domain.training import trainer_messages as messages
 from edged.errors import ConfigError, TrainingError
 from edged.host.vitals import written_bytes
+from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
 from edged.storage.models.checkpoints import Checkpoints
 from edged.storage.models.signatures import open_bundle
 from edged.storage.samples.log import SampleLog
@@ -57,7 +58,7 @@ class Trainer:
             bundle,
             device=config.device.id if beside else None,
         )
-        self._importer = WeightImporter(task, engine, samples, models, exporter, config.weights.max_bytes)
+        self._importer = WeightImporter(task, engine, samples, models, exporter, MAX_UPDATE_BYTES)
         checkpoints = Checkpoints(state / "checkpoints", training.keep_checkpoints)
         self.learner = Learner(task, engine, checkpoints, models, control)
         self.learner.restore(setup.base)
@@ -67,9 +68,7 @@ class Trainer:
         rounds = RoundTrainer(task, engines, data, control)
         self._reviewer = LabelReviewer(task, samples, control)
         self._in_fleet = config.fleet is not None
-        self._rounds = FleetUpdateTrainer(
-            config.device.id, state, rounds, data, config.weights.max_bytes, seed=seed
-        )
+        self._rounds = FleetUpdateTrainer(config.device.id, state, rounds, data, MAX_UPDATE_BYTES, seed=seed)
 
     def close(self) -> None:
         """Close the log."""

@@ -22,7 +22,6 @@ import yaml
 from edged.clock import SystemClock
 from edged.domain.commands.delivery_policy import MessageKind, OutboxMessage
 from edged.domain.federated.round_orders import KeptUpdate
-from edged.domain.training.update_manifest import UpdateDescription, UpdateSamples
 from edged.storage.models.fleet_models import FleetModels
 from edged.storage.models.sent_updates import ROUNDS, SentUpdates
 from edged.storage.outbox.queue import Outbox
@@ -86,11 +85,6 @@ def make_state(folder: Path, broker: Mosquitto) -> Path:
     of_round = KeptUpdate("rig", 1, "0" * 32, "0" * 64, 100, 9)
     with_fleet = SentUpdates(state, KeptUpdate, ROUNDS)
     with_fleet.add(of_round, b"update", {"residual/w": np.zeros(3, np.float32)})
-    of_weights = UpdateDescription(
-        "coded+safetensors+zstd", "rig", "0" * 64, "full", "float32", None, "0" * 64, 1.0,
-        UpdateSamples(), {}, 1,
-    )  # fmt: skip
-    SentUpdates(state, UpdateDescription).add(of_weights, b"update", {"w": np.ones(3, np.float32)})
     FleetModels(state).put("0" * 64, b"model")
     outbox = Outbox.open(state / "outbox.db", max_bytes=1 << 20, max_age=1e9, clock=SystemClock())
     outbox.put([(OutboxMessage(MessageKind.EVENT, "edged/rig/events", b'{"event":"old"}'), False)] * 20)

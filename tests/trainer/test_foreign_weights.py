@@ -1,4 +1,4 @@
-"""Updates of weights in the trainer: mixed on the holdout, and what training goes on from."""
+"""Updates of weights in the trainer, and the weights from which training continues."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from edged.clock import VirtualClock
 from edged.domain.training.trainer_messages import AdoptWeights, LogLine
-from edged.domain.training.weight_deltas import Coding, changes, fingerprint
-from edged.domain.training.weight_mixing import SHARES
+from edged.domain.training.weight_deltas import Coding, code, decode, fingerprint
 from edged.engines import open_engine
 from edged.engines.inference import InferenceModel
 from edged.engines.portable.engine import PortableEngine
@@ -73,10 +72,8 @@ class Bench:
         assert transfer.torn(folder) == set()
         return folder
 
-    def applied(self, values: Weights, *, mix: bool = True) -> Candidate:
-        return self.adopter.import_weights(
-            AdoptWeights(7, self.arrived({}, weight_encoding.pack(values)), mix=mix)
-        )
+    def applied(self, values: Weights) -> Candidate:
+        return self.adopter.import_weights(AdoptWeights(7, self.arrived({}, weight_encoding.pack(values))))
 
     def model(self, result: Candidate) -> Weights:
         return weight_encoding.unpack((result.folder / "weights.safetensors.zst").read_bytes())[0]
@@ -96,69 +93,26 @@ def noisy(values: Weights, size: float, seed: int = 0) -> Weights:
     return {n: np.asarray(v + rng.normal(0, size, v.shape), np.float32) for n, v in values.items()}
 
 
-def test_the_share_that_is_best_on_the_holdout_becomes_the_candidate(bench: Bench) -> None:
-    """Half way between two that err in opposite directions lies a good one."""
-    good = bench.own()
-    off = noisy({name: np.zeros_like(value) for name, value in good.items()}, 1.5)
-    bench.engine.set_parameters({name: value + off[name] for name, value in good.items()})
-    spoiled = bench.adopter.import_weights(
-        AdoptWeights(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
-    )
-    bench.crowned(spoiled.folder, "training")
-    before = bits(bench.engine)
-    result = bench.applied({name: value - off[name] for name, value in good.items()})
-    received = result.received
-    assert received is not None
-    assert received.losses is not None
-    losses = {float(share): loss for share, loss in received.losses.items()}
-    assert set(losses) == set(SHARES)
-    assert received.share == 0.5
-    assert result.loss_last == min(losses.values())
-    assert near(bench.model(result), good)
-    assert bits(bench.engine) == before, "the engine goes on with its own"
-
-
-def test_worse_weights_are_refused_and_better_ones_taken_whole(bench: Bench) -> None:
-    better = bench.own()
-    with pytest.raises(RefusedError, match="own weights do better"):
-        bench.applied(noisy(better, 20.0))
-    # A champion that was spoiled: the earlier weights are better in the largest share.
-    bench.engine.set_parameters(noisy(better, 3.0))
-    spoiled = bench.adopter.import_weights(
-        AdoptWeights(8, bench.arrived({}, weight_encoding.pack(bench.own())), mix=False)
-    )
-    bench.crowned(spoiled.folder, "training")
-    result = bench.applied(better)
-    assert result.received is not None
-    assert result.received.share == 1.0
-    assert fingerprint(bench.model(result)) == fingerprint(better)
-    model = InferenceModel(bench.state / "candidates" / "7" / "model.onnx")
-    x = task(50, seed=5)[0]
-    bench.engine.set_parameters(better)
+def test_weights_become_the_candidate_as_they_are(bench: Bench) -> None:
+    before, other = bits(bench.engine), noisy(bench.own(), 0.3)
+    result = bench.applied(other)
+    assert fingerprint(bench.model(result)) == fingerprint(other)
+    assert bits(bench.engine) == before, "the engine continues with its own"
+    bench.engine.set_parameters(other)
     bench.engine.export(bench.state / "again.onnx")
+    x, model = task(50, seed=5)[0], InferenceModel(bench.state / "candidates" / "7" / "model.onnx")
     assert np.allclose(model.predict(x), InferenceModel(bench.state / "again.onnx").predict(x), atol=1e-6)
 
 
-def test_a_difference_to_a_known_model_is_applied_and_one_to_a_stranger_refused(bench: Bench) -> None:
-    own = bench.own()
-    target = noisy(own, 0.01)
-    coded, held = changes(target, own, Coding("int8", step=0.5))
-    base = {"version": 1, "sha256": fingerprint(own)}
-    manifest = {"encoding": weight_encoding.CODED, "base": base, "parameters": fingerprint(held)}
-    result = bench.adopter.import_weights(
-        AdoptWeights(7, bench.arrived(manifest, update_encoding.pack(coded)), mix=False)
-    )
-    assert fingerprint(bench.model(result)) == fingerprint(held)
-    strange = {**manifest, "base": {"version": 9, "sha256": "0" * 64}}
-    with pytest.raises(RefusedError, match="not known here"):
-        bench.adopter.import_weights(
-            AdoptWeights(7, bench.arrived(strange, update_encoding.pack(coded)), mix=False)
-        )
+def test_int8_weights_are_decoded_and_compared_with_their_manifest(bench: Bench) -> None:
+    coded = code(noisy(bench.own(), 0.01), Coding("int8"))
+    blob, weights = update_encoding.pack(coded), decode(coded)
+    manifest = {"encoding": weight_encoding.CODED, "parameters": fingerprint(weights)}
+    result = bench.adopter.import_weights(AdoptWeights(7, bench.arrived(manifest, blob)))
+    assert fingerprint(bench.model(result)) == fingerprint(weights)
     wrong = {**manifest, "parameters": "0" * 64}
-    with pytest.raises(CorruptError, match="does not lead to"):
-        bench.adopter.import_weights(
-            AdoptWeights(7, bench.arrived(wrong, update_encoding.pack(coded)), mix=False)
-        )
+    with pytest.raises(CorruptError, match="other parameters than its manifest"):
+        bench.adopter.import_weights(AdoptWeights(7, bench.arrived(wrong, blob)))
 
 
 def test_weights_of_another_network_are_refused(bench: Bench) -> None:
@@ -178,7 +132,7 @@ def test_weights_of_another_network_are_refused(bench: Bench) -> None:
 def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
     """One tiny step after it leaves them where they are, also in a new process; without them it did not."""
     other = noisy(bench.own(), 0.3, seed=2)
-    version = bench.crowned(bench.applied(other, mix=False).folder, "weights")
+    version = bench.crowned(bench.applied(other).folder, "weights")
     bench.shop.feed(*task(60, seed=3))
     request = bench.shop.request(steps=1, learning_rate=1e-6)
     bench.trainee.run(request)
@@ -195,7 +149,7 @@ def test_training_goes_on_from_weights_that_took_over(bench: Bench) -> None:
 
 def test_after_a_rollback_training_goes_on_from_the_model_before(bench: Bench) -> None:
     own = bench.own()
-    bench.crowned(bench.applied(noisy(own, 0.3), mix=False).folder, "weights")
+    bench.crowned(bench.applied(noisy(own, 0.3)).folder, "weights")
     bench.shop.feed(*task(60, seed=3))
     bench.trainee.run(bench.shop.request(steps=1, learning_rate=1e-6))
     bench.registry.set_champion(bench.champion, "probation failed", 2.0, outgoing="rolled_back")
@@ -217,7 +171,7 @@ def test_quality_does_not_fall_back_after_an_update_was_applied(bench: Bench, tm
     engine = PortableEngine(bench.bundle)
     teacher.trainee(engine).run(teacher.request())
     teacher.log.close()
-    bench.crowned(bench.applied(engine.parameters(), mix=False).folder, "weights")
+    bench.crowned(bench.applied(engine.parameters()).folder, "weights")
     before = accuracy(bench, turned, x)
     bench.shop.feed(x[:100], [*turned[:100]])
     result = bench.trainee.run(bench.shop.request(steps=20, new_share=1.0))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.domain.training.update_manifest import TransferManifest
-from edged.domain.training.weight_deltas import fingerprint
-from edged.engines.model_parameters import initial_parameters
 from edged.engines.portable.description import Description, base_model
 from edged.errors import ConfigError, RefusedError, StorageError
 from edged.mqtt import update_encoding, weight_encoding
@@ -24,20 +21,17 @@ if TYPE_CHECKING:
 MANIFESTS = ("manifest", "manifest.json")
 
 
-def unpacked(source: Path, bases: Sequence[Path] = ()) -> Weights:
+def unpacked(source: Path) -> Weights:
     """Return the parameters of an update.
 
     `source`: a directory with `manifest` and the chunks `0`, `1`, …, each as it was published; or a file with
-    whole weights, such as a model has beside it. `bases`: what the update can be a difference to: bundles,
-    safetensors files, or sources as above. Raises StorageError when something is missing or damaged;
-    RefusedError when it is a difference to none of the bases.
+    weights, such as a model has beside it. Raises StorageError when something is missing or damaged.
     """
     if source.is_file():
         return _file(source)
     manifest = _manifest(source)
     chunks = [_read(source / str(number)) for number in range(len(manifest.chunks))]
-    known = {fingerprint(values): values for values in (_base(base) for base in bases)}
-    return update_encoding.received(manifest, weight_encoding.join(manifest, chunks), known.get)
+    return update_encoding.received(manifest, weight_encoding.join(manifest, chunks))
 
 
 def write(parameters: Weights, out: Path, bundle: Path | None) -> int:
@@ -68,12 +62,6 @@ def _model(parameters: Weights, bundle: Bundle) -> bytes:
     if {name: value.shape for name, value in parameters.items()} != own:
         raise RefusedError("the weights are not those of this bundle's network", where=str(bundle.path))
     return bytes(base.with_parameters(parameters))
-
-
-def _base(path: Path) -> Weights:
-    if (path / "bundle.json").is_file():
-        return initial_parameters(Bundle.open(path))
-    return unpacked(path)
 
 
 def _file(path: Path) -> Weights:

@@ -5,9 +5,10 @@ What comes in comes as chunks over MQTT; models and bundles also from an address
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from edged.errors import ConfigError, RefusedError
+from edged.mqtt.weight_encoding import MAX_UPDATE_BYTES
 from edged.storage.journal.transfers import TransferPurpose
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class TransferCommands:
     """Handlers of `weights.get`, `weights.apply`, `model.install` and `bundle.install`.
 
-    `config`: sections `weights` and `install`. `transfers` opens transfers that come in. `updates` makes the
+    `config`: section `install`. `transfers` opens transfers that come in. `updates` makes the
     updates that are asked for. `publishing` sends them. `rollout` knows the version that serves.
     """
 
@@ -40,16 +41,11 @@ class TransferCommands:
     def get_weights(self, request: Request) -> Answer:
         """Send the weights of a version, or some chunks of them, by the way that updates go.
 
-        Takes `version` (the champion's when absent), `mode`, `dtype`, `base` (`last`, `bundle` or a version)
-        as in section `weights`, and `chunks`, a list of numbers. Raises ConfigError when a field is not
-        usable; EdgedError when there is no such version, or its weights cannot be read.
+        Takes `version` (the champion's when absent), `dtype` as in section `weights`, and `chunks`, a list of
+        numbers. Raises ConfigError when a field is not usable; EdgedError when there is no such version, or
+        its weights cannot be read.
         """
-        wish = self._updates.wish(
-            mode=request.get("mode"),
-            dtype=request.get("dtype"),
-            base=_base(request.get("base")),
-        )
-        update = self._updates.requested(request.get("version") or self._rollout.champion, wish)
+        update = self._updates.update(request.get("version") or self._rollout.champion, request.get("dtype"))
         chunks = _chunks(request.get("chunks"), len(update.chunks))
         self._publishing.update(update, chunks)
         return {
@@ -62,13 +58,13 @@ class TransferCommands:
     def apply_weights(self, request: Request) -> Answer:
         """Announce an update, or ask how it stands: which chunks are missing, or how it has ended.
 
-        Takes `transfer`, a name that the sender chooses, `manifest` as `weights.get` publishes it, and `mix`
-        (true when absent): whether the device may mix the weights with its own. Raises ConfigError when a
-        field is not usable; RefusedError when updates are not accepted, this one is too large, or another is
-        under way.
+        Takes `transfer`, a name that the sender chooses, and `manifest` as `weights.get` publishes it. Raises
+        ConfigError when a field is not usable; RefusedError when updates are not accepted, this one is too
+        large, or another is under way.
         """
-        purpose, limit = TransferPurpose(mix=request.get("mix", True)), self._config.weights.max_bytes
-        told = self._transfers.announce(request["transfer"], request["manifest"], purpose, limit)
+        told = self._transfers.announce(
+            request["transfer"], request["manifest"], TransferPurpose(), MAX_UPDATE_BYTES
+        )
         return told.to_json()
 
     def install_bundle(self, request: Request) -> Answer:
@@ -107,13 +103,6 @@ class TransferCommands:
         purpose = TransferPurpose(kind, url=url, downgrade=request.get("allow_downgrade", False))
         limit = self._config.install.max_bytes
         return self._transfers.announce(request["transfer"], manifest, purpose, limit).to_json()
-
-
-def _base(value: Any) -> str | int | None:
-    if value in (None, "last", "bundle") or (isinstance(value, int) and not isinstance(value, bool)):
-        base: str | int | None = value
-        return base
-    raise ConfigError(f"{value!r} is no version number", where="base", remedy="or last, or bundle")
 
 
 def _chunks(numbers: list[int] | None, count: int) -> list[int] | None:

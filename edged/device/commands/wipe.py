@@ -12,7 +12,6 @@ from edged.storage.backup.restore import copies
 from edged.storage.journal import last_status
 from edged.storage.models.fleet_models import FOLDER as FLEET
 from edged.storage.models.registry import LABEL_TRACES, MODELS, SAMPLE_TRACES
-from edged.storage.models.sent_updates import FOLDER as SENT
 from edged.storage.models.sent_updates import ROUNDS
 from edged.storage.samples.erasure import erase_files, erase_members
 
@@ -90,7 +89,7 @@ class WipeCommands:
             gone["messages"] = self._outbound.erase()
             # Candidates and renamed damaged databases hold samples; exports hold what was learned from them.
             doomed = [state / "candidates", state / EXPORTS, *copies(state)]
-            doomed += [state / name for name in (SENT, ROUNDS, FLEET)] if "models" in what else []
+            doomed += [state / name for name in (ROUNDS, FLEET)] if "models" in what else []
             gone["files"] = erase_files(doomed)
         if "samples" in what or "labels" in what:
             self._forget(samples="samples" in what)

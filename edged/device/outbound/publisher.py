@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edged.storage.sequence import Sequence
 
 PATIENCE = 10.0  # seconds that predictions wait for a busy broker
-PUBLISHED, HANDED_OVER = "weights_published", "weights_handed_over"  # names of values in the registry
+PUBLISHED = "weights_published"  # name of the registry's value
 
 log = get_logger("edged.publishing")
 
@@ -86,10 +86,6 @@ class OutboundRouter(Listener):
         With `threads`, which several streams share, `look` wakes what waits.
         """
         self._forwarder.start(threads)
-        try:
-            self._send_again()
-        except EdgedError as problem:
-            log.warning("weights_not_published", problem=problem.line())
 
     def look(self) -> None:
         """Forward what waits; call it regularly where threads are shared."""
@@ -145,33 +141,21 @@ class OutboundRouter(Listener):
     def champion_changed(self, version: int) -> None:
         """Publish the weights of the new champion, where `report.weights` says so."""
         if self._config.report.weights:
-            self._send_next(version)
+            self._send_weights(version)
 
     def weights_if_new(self) -> None:
         """The champion's weights, unless they were the last to be published: by schedule."""
         version = self._registry.champion()
         if version is not None and version != self._registry.get_value(PUBLISHED):
-            self._send_next(version)
+            self._send_weights(version)
 
-    def _send_next(self, version: int) -> None:
-        """Kept first where others follow on it, then handed over: what is not noted as such is sent again."""
+    def _send_weights(self, version: int) -> None:
         try:
             with self._updating:
-                self._hand_over(self._updates.next(version))
+                self.update(self._updates.update(version))
+                self._registry.set_value(PUBLISHED, version)
         except EdgedError as problem:
             log.warning("weights_not_published", version=version, problem=problem.line())
-
-    def _send_again(self) -> None:
-        """The update that an end of the process has kept from being handed over."""
-        update = self._updates.again(self._registry.get_value(HANDED_OVER) or 0)
-        if update is not None:
-            self._hand_over(update)
-
-    def _hand_over(self, update: WeightUpdate) -> None:
-        self.update(update)
-        self._registry.set_value(PUBLISHED, update.about.version)
-        if update.number is not None:
-            self._registry.set_value(HANDED_OVER, update.number)
 
     def update(self, update: WeightUpdate, chunks: abc.Sequence[int] | None = None) -> None:
         """All chunks of an update, or those of these numbers, and its manifest after them."""

@@ -121,8 +121,7 @@ class TransferInstaller:
                 self._first.open_model(self._chunks(transfer, folder), self._active.path())
                 candidate = self._pipeline.scheduler.client.run(AdoptModel(run, folder))
             else:
-                order = AdoptWeights(run, folder, transfer.purpose.mix)
-                candidate = self._pipeline.scheduler.client.run(order)
+                candidate = self._pipeline.scheduler.client.run(AdoptWeights(run, folder))
         except EdgedError as problem:
             end = RunEnd(run, outcome="failed", error=problem.line())
             self._registry.end_run(run, clock.now(), end.outcome, end)
@@ -168,7 +167,7 @@ class TransferInstaller:
         model = made[-1]
         state = "refused" if model.status == "rejected" else "promoted"
         reasons = () if model.verdict is None else model.verdict.reasons
-        return TransferOutcome(name, sha256, state, reasons, model.version, model.data.share)
+        return TransferOutcome(name, sha256, state, reasons, model.version)
 
     def _finish(self, transfer: Transfer, outcome: TransferOutcome) -> None:
         """Store the outcome first, so that the same transfer has no second effect; then report it."""

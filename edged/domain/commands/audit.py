@@ -30,7 +30,6 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "class.remove": ("class",),
     "class.merge": ("from", "to"),
     "logs.level": ("level",),
-    "weights.apply": ("mix",),
     "model.install": ("sha256",),
     "bundle.install": ("sha256",),
 }

@@ -126,9 +126,7 @@ REQUESTS: dict[str, Schema] = {
         "Publish the weights of a version, or some of their chunks, on weights/<version>/….",
         fields(
             version=VERSION,
-            mode=one_of("full", "delta"),
-            dtype=one_of("float32", "float16", "int8"),
-            base=about("base of a difference: last, bundle, or a version", ANYTHING),
+            dtype=one_of("float32", "int8"),
             chunks=about("numbers of the wanted chunks; all when absent", listed({
                 "type": "integer", "minimum": 0,
             })),
@@ -140,7 +138,6 @@ REQUESTS: dict[str, Schema] = {
             "transfer", "manifest",
             transfer=about("a name chosen by the sender", TEXT),
             manifest=about("as on weights/<version>/manifest", OBJECT),
-            mix=about("allow mixing with the device's weights; default true", FLAG),
         ),
     ),
     "model.install": about(

@@ -67,7 +67,6 @@ TRANSFER = every(
         "topic": about("topic of the chunks, with the number as a further level", TEXT),
         "missing": listed(COUNT),
         "version": or_null(VERSION),
-        "share": about("share of these weights in the mixture", or_null(NUMBER)),
         "reasons": listed(TEXT),
     },
     state=one_of("receiving", "executing", "promoted", "refused"),

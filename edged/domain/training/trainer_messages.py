@@ -85,10 +85,9 @@ class RunRequest(TrainingOrder[RunResult]):
 
 @dataclass(frozen=True)
 class AdoptWeights(TrainingOrder[Candidate]):
-    """Make a candidate of the weights in a transfer; `mix` them with the champion's own."""
+    """Make a candidate of the weights in a transfer."""
 
     folder: Path
-    mix: bool = True
 
 
 @dataclass(frozen=True)

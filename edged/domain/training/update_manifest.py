@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from edged.domain.bundle_contents import FileEntry
 from edged.domain.json_fields import JsonFields
@@ -13,14 +13,6 @@ from edged.errors import CorruptError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-@dataclass(frozen=True)
-class UpdateBase(Message):
-    """Weights to which an update is a difference: a model version or `bundle`, and their fingerprint."""
-
-    version: int | str | None
-    sha256: str  # empty where a manifest from outside names none
 
 
 @dataclass(frozen=True)
@@ -39,9 +31,7 @@ class UpdateDescription(Message):
     encoding: str  # one of those of `edged.mqtt.weight_encoding`
     device: str  # id of the sender
     bundle: str  # fingerprint
-    mode: Literal["full", "delta"]
     dtype: str
-    base: UpdateBase | None  # None for whole weights
     parameters: str  # fingerprint of what a receiver has after it
     created: float  # Unix seconds
     data: UpdateSamples
@@ -60,7 +50,6 @@ class TransferManifest(SparseMessage):
     sha256: str
     chunks: tuple[FileEntry, ...]
     encoding: str | None = None
-    base: UpdateBase | None = None
     parameters: str | None = None
 
     @classmethod
@@ -75,7 +64,6 @@ class TransferManifest(SparseMessage):
             fields.digest("sha256"),
             tuple(FileEntry(chunk.count("bytes"), chunk.digest("sha256")) for chunk in fields.each("chunks")),
             fields.optional("encoding", text),
-            fields.optional("base", lambda key: _base(fields.values[key])),
             fields.optional("parameters", text),
         )
 
@@ -83,13 +71,6 @@ class TransferManifest(SparseMessage):
     def from_json(cls, values: object) -> Self:
         """Read a manifest; raises CorruptError when sizes or checksums are missing."""
         return cls.read(JsonFields(values, "manifest", _incomplete))
-
-
-def _base(named: Any) -> UpdateBase:
-    found = named if isinstance(named, dict) else {}
-    version, sha256 = found.get("version"), found.get("sha256")
-    known = version if isinstance(version, int | str) else None
-    return UpdateBase(known, sha256 if isinstance(sha256, str) else "")
 
 
 def _incomplete(_: str, what: str, where: str) -> CorruptError:

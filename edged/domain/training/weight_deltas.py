@@ -63,16 +63,8 @@ def fingerprint(weights: Mapping[str, Floats]) -> str:
 
 
 def difference(weights: Mapping[str, Floats], base: Mapping[str, Floats]) -> Weights:
-    """What `added` must be given to come from `base` to `weights`."""
+    """Return `weights - base`, by name."""
     return {name: np.asarray(value - base[name], np.float32) for name, value in weights.items()}
-
-
-def added(base: Mapping[str, Floats], change: Mapping[str, Floats]) -> Weights:
-    """Base and difference; tensors that the difference leaves out stay as they are."""
-    return {
-        name: np.asarray(value + change[name], np.float32) if name in change else value.copy()
-        for name, value in base.items()
-    }
 
 
 def code(weights: Mapping[str, Floats], coding: Coding, exact: Collection[str] = ()) -> dict[str, Coded]:
@@ -83,25 +75,6 @@ def code(weights: Mapping[str, Floats], coding: Coding, exact: Collection[str] =
     return {
         name: _coded(name, value, Coding() if name in exact else coding) for name, value in weights.items()
     }
-
-
-def changes(
-    weights: Mapping[str, Floats], base: Mapping[str, Floats], coding: Coding, exact: Collection[str] = ()
-) -> tuple[dict[str, Coded], Weights]:
-    """The coded difference without tensors that have not changed, and what a receiver holds after it.
-
-    The next difference is made to that: then it brings what this one has rounded away.
-
-    >>> held = {"w": np.zeros(64, np.float32)}
-    >>> weights = {"w": np.linspace(0.0, 1.0, 64, dtype=np.float32)}
-    >>> for _ in range(4):
-    ...     _, held = changes(weights, held, Coding("int8", step=0.5))
-    >>> bool(np.allclose(held["w"], weights["w"], atol=1e-3))
-    True
-    """
-    moved = {name: value for name, value in difference(weights, base).items() if value.any()}
-    coded = code(moved, coding, exact)
-    return coded, added(base, decode(coded))
 
 
 def decode(coded: Mapping[str, Coded]) -> Weights:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edged.storage.journal.transfers import Transfer
 
 FOLDER = "incoming"
+EXPIRY_SECONDS = 3600.0  # without a chunk, after which a transfer gives way to another
 
 log = get_logger("edged.incoming")
 
@@ -43,7 +44,7 @@ class TransferStaging:
     `expire` seconds without a chunk.
     """
 
-    def __init__(self, state: Path, *, max_bytes: int, expire: float, clock: Clock) -> None:
+    def __init__(self, state: Path, *, max_bytes: int, clock: Clock, expire: float = EXPIRY_SECONDS) -> None:
         self.folder = state / FOLDER
         self._max_bytes = max_bytes
         self._expire = expire
@@ -85,8 +86,11 @@ class TransferStaging:
 
     def _keep(self, transfer: Transfer) -> None:
         folder = self.folder / transfer.name
-        purpose = asdict(transfer.purpose)
-        about = {"transfer": transfer.name, "manifest": transfer.manifest.to_json(), "note": purpose}
+        about = {
+            "transfer": transfer.name,
+            "manifest": transfer.manifest.to_json(),
+            "purpose": asdict(transfer.purpose),
+        }
         make_directory(folder)
         publish_file(folder / ABOUT, json.dumps(about).encode())
         self.transfer = transfer
@@ -161,8 +165,7 @@ class TransferStaging:
     def _read(self, folder: Path) -> Transfer | None:
         try:
             about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-            fields = about["note"]
-            purpose = TransferPurpose(**fields | {"keys": tuple(fields.get("keys", ()))})
+            purpose = TransferPurpose(**about["purpose"] | {"keys": tuple(about["purpose"]["keys"])})
             return announced(about["transfer"], about["manifest"], purpose, self._max_bytes)
         except (OSError, ValueError, KeyError, TypeError, ConfigError, RefusedError) as problem:
             log.warning("transfer_dropped", path=str(folder), problem=str(problem))

@@ -28,8 +28,6 @@ class TransferPurpose:
     ----------
     kind
         What arrives: weights, a model file or a bundle file.
-    mix
-        Whether weights may be mixed with the device's own; else they take their place.
     url
         Where the device fetches the file itself, as one chunk; None where chunks are sent.
     downgrade
@@ -39,7 +37,6 @@ class TransferPurpose:
     """
 
     kind: Literal["weights", "model", "bundle"] = "weights"
-    mix: bool = True
     url: str | None = None
     downgrade: bool = False
     keys: tuple[str, ...] = ()
@@ -103,7 +100,7 @@ def announced(name: Any, manifest: Any, purpose: TransferPurpose, max_bytes: int
         raise RefusedError(
             f"{found.bytes} bytes in {len(sizes)} chunks, at most {max_bytes} in {MOST_CHUNKS}",
             where=name,
-            remedy=f"raise {'weights' if purpose.kind == 'weights' else 'install'}.max_bytes",
+            remedy="send fewer parameters" if purpose.kind == "weights" else "raise install.max_bytes",
         )
     return Transfer(name, found, purpose)
 

@@ -1,7 +1,7 @@
-"""Updates of weights that were sent one upon the other, and what receivers hold after each.
+"""Updates of a fleet's rounds that were sent, and what goes into the next one.
 
-`updates/<number>/` holds the update as it was sent, its manifest, and the parameters after it. What a coding
-has left out is the sender's weights less these: so it survives a power cut, and joins the next update.
+`rounds/<number>/` holds the update as it was sent, what is kept about it, and arrays such as what its coding
+has left out: these survive a power cut, and join the next update.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FOLDER = "updates"
 ROUNDS = "rounds"
 RESIDUAL = "residual/"
 KEPT = 8
@@ -54,11 +53,10 @@ class SentUpdate(Generic[About]):
 class SentUpdates(Generic[About]):
     """The newest updates of one state directory; one thread adds, any may read.
 
-    `kind` is what is kept about each. They lie in its `folder`: `ROUNDS` has those of a fleet's rounds
-    (`KeptUpdate`), which hold what goes into the next one, `FOLDER` the others (`UpdateDescription`).
+    `kind` is what is kept about each.
     """
 
-    def __init__(self, state: Path, kind: type[About], folder: str = FOLDER) -> None:
+    def __init__(self, state: Path, kind: type[About], folder: str = ROUNDS) -> None:
         self._folder, self._kind = state / folder, kind
 
     def newest(self) -> SentUpdate[About] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sender(tmp_path: Path) -> Iterator[Sender]:
-    made = Sender(tmp_path / "state", 1883, big_bundle(tmp_path / "bundle", 24), mode="delta", dtype="int8")
+    made = Sender(tmp_path / "state", 1883, big_bundle(tmp_path / "bundle", 24), dtype="int8")
     yield made
     made.stop()
 
@@ -37,47 +37,27 @@ def saved(update: WeightUpdate, folder: Path) -> Path:
     return folder
 
 
-def wish(sender: Sender, **fields: Any) -> Any:
-    return sender.updates.wish(**fields)
-
-
 @pytest.mark.slow
-def test_a_chain_of_updates_becomes_a_model(sender: Sender, tmp_path: Path) -> None:
-    first = saved(sender.updates.next(sender.model(0)), tmp_path / "first")
-    second = saved(sender.updates.next(sender.model(1)), tmp_path / "second")
-    one, two = tmp_path / "one.safetensors", tmp_path / "two.onnx"
-    assert edged("weights", "unpack", first, "-o", one).code == 0
-    refused = edged("weights", "unpack", second, "--json")
-    assert refused.code == 3
-    assert "not known here" in refused.err
-    done = edged(
-        "weights", "unpack", second, "--base", one, "--bundle", sender.bundle.path, "-o", two, "--json"
-    )
+def test_an_update_becomes_a_model(sender: Sender, tmp_path: Path) -> None:
+    update = sender.updates.update(sender.model(0))
+    folder, out = saved(update, tmp_path / "update"), tmp_path / "two.onnx"
+    done = edged("weights", "unpack", folder, "--bundle", sender.bundle.path, "-o", out, "--json")
     assert done.code == 0, done.err
-    held = sender.updates.again(0)
-    assert held is not None
-    assert done.json["fingerprint"] == held.about.parameters
+    assert done.json["fingerprint"] == update.about.parameters
     engine = PortableEngine(sender.bundle)
     engine.set_parameters(sender.weights)
     engine.export(tmp_path / "own.onnx")
     x = np.random.default_rng(0).standard_normal((50, 32)).astype(np.float32)
-    got, own = (InferenceModel(path).predict(x) for path in (two, tmp_path / "own.onnx"))
+    got, own = (InferenceModel(path).predict(x) for path in (out, tmp_path / "own.onnx"))
     assert np.abs(got - own).max() < 0.2
-    (second / "0").write_bytes(b"torn")
-    assert "chunk 0" in edged("weights", "unpack", second, "--base", one).err
+    (folder / "0").write_bytes(b"torn")
+    assert "chunk 0" in edged("weights", "unpack", folder).err
 
 
 def test_whole_weights_come_back_bit_by_bit(sender: Sender, tmp_path: Path) -> None:
-    update = sender.updates.requested(sender.model(0), wish(sender, mode="full", dtype="float32"))
+    update = sender.updates.update(sender.model(0), "float32")
     out = tmp_path / "whole.safetensors"
     assert edged("weights", "unpack", saved(update, tmp_path / "whole"), "-o", out).code == 0
     assert fingerprint(load_file(out)) == fingerprint(sender.weights)
     assert "neither" in edged("weights", "unpack", tmp_path / "whole", "-o", tmp_path / "x.onnx").err
     assert "no manifest" in edged("weights", "unpack", tmp_path, "--json").err
-
-
-def test_a_small_int8_difference_is_an_eighth_of_its_weights(sender: Sender) -> None:
-    sender.updates.next(sender.model(0))
-    update = sender.updates.next(sender.model(1))
-    plain = 4 * sum(value.size for value in sender.weights.values())
-    assert update.content.bytes < plain / 8 + 1200  # names and scales of six small tensors

@@ -80,7 +80,7 @@ class Dock:
 
 def transfer(name: str = "t1", blob: bytes = BLOB, size: int = 300) -> Transfer:
     manifest = weight_encoding.manifest(blob, weight_encoding.split(blob, size)).to_json()
-    return announced(name, manifest, TransferPurpose(mix=False), LIMIT)
+    return announced(name, manifest, TransferPurpose(downgrade=True), LIMIT)
 
 
 def chunk(topic: str, payload: bytes, *, retain: bool = False) -> ReceivedMessage:
@@ -138,7 +138,7 @@ def test_a_new_process_takes_the_transfer_up_and_finds_a_torn_chunk(tmp_path: Pa
     (tmp_path / "incoming" / "t1" / "1.chunk").write_bytes(b"torn")
     again = Dock(tmp_path)
     again.incoming.resume()
-    assert [t.purpose for t in again.complete] == [TransferPurpose(mix=False)]
+    assert [t.purpose for t in again.complete] == [TransferPurpose(downgrade=True)]
     torn = transfer().torn(again.staging.folder / "t1")
     assert torn == {1}
     again.staging.lose(transfer(), torn)

@@ -17,7 +17,6 @@ from edged.domain.training.message import decode, encode
 from edged.domain.training.trainer_messages import (
     ORDERS,
     REPORTS,
-    AdoptWeights,
     CheckpointWritten,
     LogLine,
     Pace,
@@ -137,7 +136,6 @@ def test_a_result_with_a_wrong_field_is_refused(name: str, value: Any, problem: 
 
 def test_fields_with_defaults_may_be_missing_and_unknown_ones_are_passed_over() -> None:
     assert RunRequest.from_json({"run": 1, "trigger": "x", "more": 5}) == RunRequest(1, "x")
-    assert AdoptWeights.from_json({"run": 1, "folder": "/t"}).mix
     assert Pace.from_json({"pause": 2}) == Pace(2.0)
     assert OrderFailed.from_json({"what": "no"}) == OrderFailed("no")
 

@@ -8,7 +8,6 @@ import pytest
 from edged.domain.bundle_contents import FileEntry
 from edged.domain.training.update_manifest import (
     TransferManifest,
-    UpdateBase,
     UpdateDescription,
     UpdateSamples,
 )
@@ -23,9 +22,7 @@ ABOUT: dict[str, Any] = {
     "encoding": "coded+safetensors+zstd",
     "device": "press-7",
     "bundle": "d" * 64,
-    "mode": "delta",
     "dtype": "int8",
-    "base": {"version": 2, "sha256": "e" * 64},
     "parameters": "f" * 64,
     "created": 1.0,
     "data": {"samples": 100, "first_offset": 1, "last_offset": 100},
@@ -36,40 +33,16 @@ ABOUT: dict[str, Any] = {
 
 def test_a_description_keeps_its_json_to_the_byte() -> None:
     found = UpdateDescription.from_json(ABOUT)
-    assert found.base == UpdateBase(2, "e" * 64)
     assert found.data == UpdateSamples(100, 1, 100)
     assert json.dumps(found.to_json()) == json.dumps(ABOUT)
-    whole = ABOUT | {"mode": "full", "base": None}
-    assert json.dumps(UpdateDescription.from_json(whole).to_json()) == json.dumps(whole)
-
-
-def test_a_description_of_the_first_version_is_read() -> None:
-    first = {"version": 3} | {name: value for name, value in ABOUT.items() if name != "version"}
-    assert UpdateDescription.from_json({**first, "top_k": 1.0}) == UpdateDescription.from_json(ABOUT)
 
 
 def test_a_receiver_reads_what_it_needs_of_a_manifest() -> None:
     found = TransferManifest.from_json({**ABOUT, **SIZES, "version": "fleet", "created": "yesterday"})
     chunks = (FileEntry(3, "b" * 64), FileEntry(2, "c" * 64))
-    base = UpdateBase(2, "e" * 64)
-    assert found == TransferManifest(5, "a" * 64, chunks, ABOUT["encoding"], base, ABOUT["parameters"])
+    assert found == TransferManifest(5, "a" * 64, chunks, ABOUT["encoding"], ABOUT["parameters"])
     assert TransferManifest.from_json(json.loads(json.dumps(found.to_json()))) == found
     assert json.dumps(TransferManifest.from_json(SIZES).to_json()) == json.dumps(SIZES)
-
-
-@pytest.mark.parametrize(
-    ("base", "found"),
-    [
-        (None, None),
-        (7, UpdateBase(None, "")),
-        ({"version": [], "sha256": 5}, UpdateBase(None, "")),
-        ({"version": "bundle", "sha256": "e" * 64}, UpdateBase("bundle", "e" * 64)),
-    ],
-)
-def test_a_base_that_is_none_stays_one_that_cannot_be_found(base: Any, found: UpdateBase | None) -> None:
-    read = TransferManifest.from_json({**SIZES, "base": base})
-    assert read.base == found
-    assert TransferManifest.from_json(read.to_json()) == read
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from edged.domain.federated.round_orders import KeptUpdate
-from edged.domain.training.weight_deltas import added, decode
+from edged.domain.training.weight_deltas import decode
 from edged.fleet.coordinator.journal import RoundRecord, read_lineage
 from edged.mqtt import update_encoding, weight_encoding
 from edged.storage.files.atomic import verify_directory
@@ -112,7 +112,8 @@ def check_mean(state: Path, devices: dict[str, Device], entry: RoundRecord) -> N
                 for name, value in change.items():
                     sums[name] += sent.about.samples * value.astype(np.float64)
                 total, count = total + sent.about.samples, count + 1
-    expected = added(base, {name: (value / total).astype(np.float32) for name, value in sums.items()})
+    change = {name: (value / total).astype(np.float32) for name, value in sums.items()}
+    expected = {name: value + change.get(name, np.float32(0)) for name, value in base.items()}
     found = model(state, entry.model)
     assert count == len(devices)
     for name, value in expected.items():

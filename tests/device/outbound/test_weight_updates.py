@@ -1,4 +1,4 @@
-"""Updates that build on each other arrive whole and in order, whatever broker and device go through."""
+"""Updates of weights arrive whole and in order, also when the broker is killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from edged.domain.training.weight_deltas import difference
-from edged.storage.models.sent_updates import KEPT
 from tests.running_device import wait_until
 from tests.weights import Follower, Sender, big_bundle
 
@@ -48,7 +47,7 @@ def through_kills(broker: Mosquitto, sender: Sender, count: int, kills: int) -> 
             broker.kill()
             broker.start()
         follower.follow()
-        if number % (KEPT // 2) == 0:  # someone who is left behind further needs whole weights
+        if number % 4 == 0:
             caught_up(follower, version)
     caught_up(follower, count)
     return follower
@@ -62,14 +61,14 @@ def caught_up(follower: Follower, version: int) -> None:
 
 
 @pytest.mark.slow
-def test_updates_arrive_whole_and_in_order_over_a_broker_that_is_killed(
+def test_the_newest_weights_arrive_whole_though_the_broker_is_killed(
     lasting: Mosquitto, bundle: Bundle, tmp_path: Path
 ) -> None:
-    sender = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="int8")
+    sender = Sender(tmp_path / "state", lasting.port, bundle, dtype="int8")
     follower = through_kills(lasting, sender, 12, 3)
-    assert follower.order == list(range(1, 13))
+    assert follower.order[-1] == 12
+    assert follower.order == sorted(set(follower.order))
     assert follower.damaged == 0
-    # Twelve updates of a quarter each have left out no more than one does.
     assert worst(sender.weights, follower.held) < 0.08
     follower.stop()
     sender.stop()
@@ -80,36 +79,21 @@ def test_updates_arrive_whole_and_in_order_over_a_broker_that_is_killed(
 def test_a_hundred_updates_of_a_megabyte_over_a_broker_that_is_killed_twenty_times(
     lasting: Mosquitto, tmp_path: Path
 ) -> None:
-    sender = Sender(tmp_path / "state", lasting.port, big_bundle(tmp_path / "wide", 512), mode="delta")
+    sender = Sender(tmp_path / "state", lasting.port, big_bundle(tmp_path / "wide", 512))
     assert sum(value.nbytes for value in sender.weights.values()) > 1_000_000
     follower = through_kills(lasting, sender, 100, 20)
-    assert follower.order == list(range(1, 101))
+    assert follower.order[-1] == 100
+    assert follower.order == sorted(set(follower.order))
     assert follower.damaged == 0
     assert worst(sender.weights, follower.held) < 1e-6
     follower.stop()
     sender.stop()
 
 
-def test_an_update_that_a_crash_kept_from_the_outbox_is_sent_at_the_next_start(
-    lasting: Mosquitto, bundle: Bundle, tmp_path: Path
-) -> None:
-    sender = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="int8")
-    sender.publishing.champion_changed(sender.model(0))
-    sender.updates.next(sender.model(1))  # kept, and then the power goes
-    sender.stop()
-    again = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="int8")
-    follower = Follower(lasting.port, again)
-    again.start()
-    wait_until(lambda: follower.follow() == [1, 2])
-    assert again.updates.again(2) is None
-    follower.stop()
-    again.stop()
-
-
 def test_by_schedule_an_update_is_sent_once_for_each_champion(
     lasting: Mosquitto, bundle: Bundle, tmp_path: Path
 ) -> None:
-    sender = Sender(tmp_path / "state", lasting.port, bundle, mode="delta", dtype="float16")
+    sender = Sender(tmp_path / "state", lasting.port, bundle, dtype="int8")
     version = sender.model(0)
     sender.registry.set_champion(version, "first", 1.0)
     sender.publishing.weights_if_new()

@@ -9,12 +9,13 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import edged.lazy_imports  # noqa: F401  before anything that imports what it keeps out
 from edged import __version__, logs
 from edged.config import loader
 from edged.device import Device
+from edged.device.commands.replacement import ConfigFile, Restart, new_failure
 from edged.device.startup.open_state import record_failed_start, record_shutdown
 from edged.errors import CorruptError, EdgedError, from_system
 from edged.host.systemd import Notifier, watchdog_interval
@@ -41,7 +42,57 @@ def run(path: Path) -> int:
     watched = (signal.SIGABRT,) if watchdog_interval() is not None else ()
     # A queue: SIGHUP and SIGTERM may come while the other is being handled, or before all is ready.
     endings = WakeupQueue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *watched))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
+    device = _start(path, endings)
+    while True:
+        ending = endings.get()
+        if ending == signal.SIGHUP:
+            device.reload(path)
+        elif isinstance(ending, str | int | Restart):
+            break
+        else:
+            device.repair(ending)
+    if ending == signal.SIGABRT:
+        for folder in device.state_dirs:
+            record_shutdown(folder, "watchdog")
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
+        os.abort()
+    if isinstance(ending, Restart):
+        log.info("restarting", reason="config.replace")
+        device.parts.notifier.reloading()
+        device.stop()
+        _restart(path)
+    damaged = ending if isinstance(ending, str) else None
+    log.info("stopping", damaged=damaged)
+    device.parts.notifier.stopping()
+    device.stop(damaged)
+    return EXIT_DAMAGED if damaged else 0
+
+
+def _start(path: Path, endings: WakeupQueue) -> Device | SeveralStreams:
+    """Start the device; if a configuration file on trial fails, put the file before it back and restart."""
+    file = ConfigFile(path)
+    file.begin_start()
+    try:
+        device = _start_device(path, endings)
+    except (EdgedError, OSError) as problem:
+        error = problem if isinstance(problem, EdgedError) else from_system(problem)
+        if not isinstance(error, CorruptError) and file.revert(error.line()):
+            _restart(path)
+        raise
+    trial = file.trial
+    failed = None if trial is None else new_failure(device.failed, trial.failing)
+    if failed is not None:
+        device.stop()
+        file.revert(failed)
+        _restart(path)
+    file.accept()
+    device.parts.replacement.settle()
+    return device
+
+
+def _start_device(path: Path, endings: WakeupQueue) -> Device | SeveralStreams:
+    """Start the device that the configuration describes."""
     ignored: list[str] = []
     configs = loader.load_all(path, ignored=ignored)
     config = configs[0]
@@ -66,20 +117,13 @@ def run(path: Path) -> int:
         pid=os.getpid(),
         **device.serves,
     )
-    while (ending := endings.get()) == signal.SIGHUP or not isinstance(ending, str | int):
-        if ending == signal.SIGHUP:
-            device.reload(path)
-        else:
-            device.repair(ending)
-    if ending == signal.SIGABRT:
-        for folder in device.state_dirs:
-            record_shutdown(folder, "watchdog")
-        signal.signal(signal.SIGABRT, signal.SIG_DFL)
-        os.abort()
-    damaged = ending if isinstance(ending, str) else None
-    log.info("stopping", damaged=damaged)
-    device.stop(damaged)
-    return EXIT_DAMAGED if damaged else 0
+    return device
+
+
+def _restart(path: Path) -> NoReturn:
+    """Take the place of this process, as at a start."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    os.execv(sys.executable, [sys.executable, "-m", "edged.daemon", str(path)])  # noqa: S606
 
 
 def _open_device(

@@ -55,6 +55,7 @@ def ctl(
     """Send a command to a device over MQTT and wait for the response, or watch devices live.
 
     Values are JSON or text: steps=200, dry_run=true, training.every=2h.
+    A value that starts with @ names a file with the text: config=@new.yaml.
     `DEVICE capabilities` lists the commands.
     Exit codes: 0 done, 1 failed or no response, 2 usage, 3 refused.
     """
@@ -62,7 +63,7 @@ def ctl(
 
     password = os.environ.get("EDGED_PASSWORD")
     if password_file is not None:
-        password = _first_line(password_file)
+        password = _text(password_file).partition("\n")[0]
     address = BrokerAddress.parse(broker, password=password, ca=ca, cert=cert, key=key)
     if words[0] == "watch":
         watched = words[1] if len(words) > 1 else None
@@ -82,9 +83,9 @@ def ctl(
         raise typer.Exit(code)
 
 
-def _first_line(path: Path) -> str:
+def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").partition("\n")[0]
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"cannot be read: {problem}", where=str(path)) from problem
 
@@ -93,6 +94,8 @@ def _pair(text: str) -> tuple[str, Any]:
     name, found, value = text.partition("=")
     if not found or not name:
         raise ConfigError("expected KEY=VALUE", where=text, remedy="such as steps=200")
+    if value.startswith("@"):
+        return name, _text(Path(value[1:]))
     try:
         return name, json.loads(value)
     except ValueError:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from edged.config import Config
 from edged.config.problems import all_problems, line_of, place_of
-from edged.config.streams import FOLDER, KEY, OWN, PREFIX, changes_in, chosen, expand
+from edged.config.streams import FOLDER, KEY, OWN, chosen, expand
 from edged.config.values import Section
 from edged.domain.messages.requests import settable
 from edged.errors import ConfigError, ConfigFileError
@@ -69,14 +69,15 @@ def load_all(
     *,
     ignored: list[str] | None = None,
     plain: bool = False,
+    text: str | None = None,
 ) -> list[Config]:
     """The configuration of each stream in `path`: of one without a name, or of those that `streams:` names.
 
-    With `plain` keys that were set by command are left out, while streams that were set count. Raises
+    With `plain` keys that were set by command are left out. `text` is read as if it were in the file. Raises
     ConfigFileError with the mistakes of all streams; otherwise as `load`.
     """
-    file = _File.read(path, environ)
-    return file.plain()[0] if plain else file.configs(ignored)
+    file = _File.read(path, environ, text)
+    return file.validated({}) if plain else file.configs(ignored)
 
 
 def load_device(
@@ -105,67 +106,50 @@ class _File:
     environ: dict[str, str]
 
     @classmethod
-    def read(cls, path: Path, environ: dict[str, str] | None) -> _File:
-        root, data = read_yaml(path, "the configuration", "begin with `device: {id: ...}`")
+    def read(cls, path: Path, environ: dict[str, str] | None, text: str | None = None) -> _File:
+        what, remedy = "the configuration", "begin with `device: {id: ...}`"
+        root, data = read_yaml(path, what, remedy) if text is None else parse_yaml(text, path, what, remedy)
         data = {key: value for key, value in data.items() if value is not None}
         return cls(path, root, data, dict(os.environ) if environ is None else environ)
 
     def configs(self, ignored: list[str] | None) -> list[Config]:
         """Every stream's configuration, with what was set by command as far as it fits."""
-        plain, changes = self.plain(ignored)
+        plain = self.validated({})
         kept = {
             place: read_overlay(folder / OVERLAY)
-            for place, folder in self._folders(plain[0].device_dir, changes).items()
+            for place, folder in self._folders(plain[0].device_dir).items()
         }
         if not any(kept.values()):
             return plain
         try:
-            return self.validated(kept, changes)
+            return self.validated(kept)
         except ConfigError as problem:
             if ignored is not None:
                 ignored.append(problem.line())
             return plain
-
-    def plain(self, ignored: list[str] | None = None) -> tuple[list[Config], dict[str, Any]]:
-        """Every stream's configuration without keys that were set, and what was set of streams if it fits."""
-        plain = self.validated({})
-        changes = changes_in(read_overlay(plain[0].device_dir / OVERLAY, streams=True))
-        if not changes or KEY not in self.data:
-            return plain, {}
-        try:
-            return self.validated({}, changes), changes
-        except ConfigError as problem:
-            if ignored is not None:
-                ignored.append(problem.line())
-            return plain, {}
 
     def with_overlay(self, stream: str | None, overlay: Mapping[str, Any]) -> list[Config]:
         """Every configuration, with `overlay` in place of what was set for `stream`; "" is the device."""
         if KEY not in self.data:
             return self.validated({"": overlay})
-        device = self.validated({})[0].device_dir
-        changes = changes_in(overlay if stream == "" else read_overlay(device / OVERLAY, streams=True))
-        folders = self._folders(device, changes)
+        folders = self._folders(self.validated({})[0].device_dir)
         kept = {place: read_overlay(folder / OVERLAY) for place, folder in folders.items()}
-        own = {key: value for key, value in overlay.items() if not key.startswith(PREFIX)}
-        return self.validated({**kept, stream or "": own}, changes)
+        return self.validated({**kept, stream or "": overlay})
 
-    def _folders(self, device: Path, changes: Mapping[str, Any]) -> dict[str, Path]:
+    def _folders(self, device: Path) -> dict[str, Path]:
         """Where what was set is kept: of the device, by the name "", and of each stream."""
-        names = [*(entry["name"] for entry in self.data.get(KEY, ())), *changes]
+        names = [entry["name"] for entry in self.data.get(KEY, ())]
         return {"": device} | {name: device / FOLDER / name for name in names}
 
-    def validated(
-        self, overlays: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Any] = MappingProxyType({})
-    ) -> list[Config]:
-        """Every configuration, with `overlays` of keys over it, and `changes` of streams over the file's."""
+    def validated(self, overlays: Mapping[str, Mapping[str, Any]]) -> list[Config]:
+        """Every configuration, with `overlays` of keys over it."""
         data = copy.deepcopy(self.data)
         common = overlays.get("", {})
         if KEY not in data:
             return [_validated(data, self.path, self.root, self.environ, common)]
         problems: list[ConfigError] = []
         configs: list[Config] = []
-        for entry in expand(data, self.root, self.path, problems, changes):
+        for entry in expand(data, self.root, self.path, problems):
             overlay = {**common, **overlays.get(entry.name, {})}
             try:
                 config = _validated(
@@ -175,19 +159,18 @@ class _File:
                 problems += problem.problems
             else:
                 configs.append(config.named(entry.name))
-        problems += self._fleet_problems(changes)
+        problems += self._fleet_problems()
         if problems:
             once = list({problem.line(): problem for problem in problems}.values())
             raise ConfigFileError(sorted(once, key=lambda one: line_of(one.where, self.path)))
         return configs
 
-    def _fleet_problems(self, changes: Mapping[str, Any]) -> list[ConfigError]:
+    def _fleet_problems(self) -> list[ConfigError]:
         """A fleet improves one model: of which stream has to be said."""
         fleet, streams = self.data.get("fleet"), self.data[KEY]
         if not isinstance(fleet, dict) or not isinstance(streams, list):
             return []
-        given = [str(entry.get("name")) for entry in streams if isinstance(entry, dict)]
-        names = [name for name in dict.fromkeys([*given, *changes]) if changes.get(name) is not False]
+        names = [str(entry.get("name")) for entry in streams if isinstance(entry, dict)]
         if fleet.get("flower"):
             where = place_of(self.path, self.root, ["fleet", "flower"], {})
             remedy = "remove it: rounds come over MQTT; or give fleet.stream its own daemon"
@@ -234,10 +217,10 @@ def load_stream(path: Path, stream: str | None = None) -> StreamConfig:
     return configs[chosen([config.name for config in configs], stream, path)].stream
 
 
-def read_overlay(path: Path, *, streams: bool = False) -> dict[str, Any]:
+def read_overlay(path: Path) -> dict[str, Any]:
     """What was set by command: keys such as `training.every`; nothing where it cannot be read.
 
-    With `streams` also what was set of streams, as `streams.<name>`. Unknown keys are left out.
+    Unknown keys are left out.
     """
     try:
         values = json.loads(path.read_bytes())
@@ -245,8 +228,7 @@ def read_overlay(path: Path, *, streams: bool = False) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         return {}
-    known = [*settable(), *(key for key in values if streams and key.startswith(PREFIX))]
-    return {key: values[key] for key in known if key in values}
+    return {key: values[key] for key in settable() if key in values}
 
 
 def _validated(
@@ -313,6 +295,11 @@ def read_yaml(path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
         ) from problem
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{what} is not UTF-8 text", where=str(path)) from problem
+    return parse_yaml(text, path, what, remedy)
+
+
+def parse_yaml(text: str, path: Path, what: str, remedy: str) -> tuple[Any, dict[str, Any]]:
+    """The mapping in a text of YAML, as `read_yaml` returns it; `path` is named in errors."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -18,8 +17,6 @@ import yaml
 from edged.errors import ConfigError
 
 KEY = "streams"
-PREFIX = f"{KEY}."
-"""`config.set` takes `streams.<name>`: sections that lie over the file's, or false for no such stream."""
 FOLDER = "streams"
 """In the state directory: one directory a stream, named as it is."""
 
@@ -30,8 +27,6 @@ OWN = (
 """Sections that a stream may have of its own."""
 SHARED = {"storage.dir": "storage.dir at the top holds the state of all streams"}
 """Keys of these sections that belong to the device, each with its remedy."""
-FILE_ALONE = ("storage", "outbox", "model.keys")
-"""What `config.set` does not take of a stream: limits whose change may lose data, and which keys count."""
 RESERVED = frozenset(
     ("status", "state", "metrics", "predictions", "events", "request", "response", "progress", "weights")
 )
@@ -54,26 +49,15 @@ class StreamEntry:
     places: dict[str, str] = field(default_factory=dict)
 
 
-def changes_in(overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """What `config.set` says of streams, by name.
-
-    >>> changes_in({"training.steps": 20, "streams.fan": False})
-    {'fan': False}
-    """
-    return {key.removeprefix(PREFIX): value for key, value in overlay.items() if key.startswith(PREFIX)}
-
-
 def expand(
     data: Mapping[str, Any],
     root: Any,
     path: Path,
     problems: list[ConfigError],
-    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[StreamEntry]:
     """Make an entry of each stream in `data`, the values of a file of which `root` are the YAML nodes.
 
-    `changes` lie over them, as `changes_in` returns them. What is wrong with names and sections goes to
-    `problems`; such entries are left out.
+    What is wrong with names and sections goes to `problems`; such entries are left out.
     """
     given = data[KEY]
     shared = {key: value for key, value in data.items() if key != KEY}
@@ -93,48 +77,7 @@ def expand(
         if not wrong:
             sections = {key: value for key, value in entry.items() if key != "name" and value is not None}
             found.append(StreamEntry(entry["name"], overlaid(shared, sections), places))
-    return _changed(found, shared, changes, problems) if changes else found
-
-
-def _changed(
-    found: list[StreamEntry],
-    shared: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    problems: list[ConfigError],
-) -> list[StreamEntry]:
-    """The entries of the file with `changes` over them, then those that `changes` add."""
-    entries = {entry.name: entry for entry in found}
-    for name, change in changes.items():
-        if change is False:
-            entries.pop(name, None)
-            continue
-        places = dict(_places_set(change, f"config.set: {PREFIX}{name}"))
-        named = {**change, "name": name} if isinstance(change, dict) else change
-        wrong = [*_refusals(named, places, set()), *_refusals_of_command(places)]
-        problems += wrong
-        if not wrong:
-            below = entries.get(name) or StreamEntry(name, dict(shared), places)
-            sections = {key: value for key, value in change.items() if value is not None}
-            merged = {**below.places, **places, "": below.places[""]}
-            entries[name] = StreamEntry(name, overlaid(below.data, sections), merged)
-    if not entries and not problems:
-        problems.append(ConfigError("no stream would be left", where="config.set", remedy="keep one"))
-    return list(entries.values())
-
-
-def _refusals_of_command(places: Mapping[str, str]) -> Iterator[ConfigError]:
-    for key in FILE_ALONE:
-        if key in places:
-            yield ConfigError(
-                "this cannot be set from afar", where=places[key], remedy="write it into the file"
-            )
-
-
-def _places_set(value: Any, here: str, above: str = "") -> Iterator[tuple[str, str]]:
-    """The dotted keys within a value that `config.set` has stored, each with its place."""
-    yield above, here
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        yield from _places_set(inner, f"{here}.{key}", f"{above}.{key}" if above else str(key))
+    return found
 
 
 def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -281,6 +281,9 @@ class Assembly:
             "keys.rotate": Handler(keys.rotate),
             "keys.revoke": Handler(keys.revoke),
         }
+        if not config.name:  # of several streams: the device has it
+            replacement = self.parts.replacement
+            handlers["config.replace"] = Handler(replacement.replace, "later", resume=replacement.resume)
         return handlers
 
     def _extend(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edged.clock import SystemClock
+from edged.device.commands.replacement import ConfigReplacement
 from edged.device.events import Events
 from edged.device.learning.conditions import BoardWatch, ClockWatch
 from edged.device.learning.trainer_slot import TrainerSlot
@@ -68,6 +69,7 @@ class DeviceParts:
         self.vitals = VitalsReader(config.device_dir, clock=self.clock, fresh=fresh)
         self.clock_watch = ClockWatch(self.clock, self.events)
         self.edge_node = self._edge_node(registry)
+        self.replacement = ConfigReplacement(path, endings)
 
     def _edge_node(self, registry: Registry | None) -> NodeOfStreams | None:
         if registry is None or self.config.sparkplug is None:

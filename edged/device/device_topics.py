@@ -24,10 +24,10 @@ from edged.storage.models.trust import Trust
 from edged.storage.sequence import Sequence
 
 if TYPE_CHECKING:
+    from edged.device.commands.replacement import StreamChanges
     from edged.device.device_parts import DeviceParts
     from edged.device.one_stream import RunningStream
     from edged.domain.commands.rules import Answer, Request
-    from edged.domain.protocols import StreamChanges
     from edged.mqtt.client.session import Session
     from edged.storage.models.registry import Registry
 
@@ -107,6 +107,7 @@ class DeviceTopics:
         )
 
     def _handlers(self) -> dict[str, Handler]:
+        replacement = self._parts.replacement
         handlers: dict[str, Handler] = {
             "ping": Handler(self._ping),
             "status": Handler(lambda _: self.status().to_json()),
@@ -114,6 +115,7 @@ class DeviceTopics:
             "logs.level": Handler(self._level),
             "config.get": Handler(self._settings.get),
             "config.set": Handler(self._settings.set),
+            "config.replace": Handler(replacement.replace, "later", resume=replacement.resume),
             "keys.rotate": Handler(self._rotate),
             "keys.revoke": Handler(self._revoke),
         }

@@ -51,6 +51,11 @@ class Device:
         """Nothing: what is damaged here ends the daemon, and the next start repairs it."""
 
     @property
+    def failed(self) -> dict[str, str]:
+        """Nothing: a stream that fails to start ends the daemon."""
+        return {}
+
+    @property
     def serves(self) -> dict[str, int]:
         """What serves, for the log."""
         return {"model": self.stream.pipeline.predictor.champion.version}
@@ -90,7 +95,6 @@ class Device:
 
         `damaged` is the database because of which it ends, if it is one.
         """
-        self.parts.notifier.stopping()
         self.stream.begin_stop()
         self.stream.finish(damaged)
         self.parts.session.stop()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from edged import logs
 from edged.config import loader
-from edged.config.streams import PREFIX
 from edged.domain.json_fields import JsonObject
 from edged.domain.messages.requests import settable
 from edged.domain.training.message import Message
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logs.get_logger("edged.settings")
 
-AT_START = ("training.enabled", "training.every", "training.cron", "labels.", "report.")
+AT_START = ("training.enabled", "training.every", "labels.", "report.")
 """Keys that are only read when the daemon starts; all others take effect at once."""
 
 PAUSED = "paused"  # name of the registry's value
@@ -103,8 +102,7 @@ class Settings:
 
         Raises ConfigError when a key cannot be set or a value is not valid; then nothing has changed.
         """
-        several = "" if not self.config.name else self.config.device_root
-        known = checked_request(request, several)
+        known = checked_request(request)
         desired = {k: v for k, v in {**self._desired, **request}.items() if v is not None}
         wanted = loader.load(self._path, overlay=desired, stream=self.config.name or None)
         publish_file(self._overlay, json.dumps(desired).encode())
@@ -190,18 +188,13 @@ class PausedParts:
         return True
 
 
-def checked_request(request: Mapping[str, Any], device: str = "") -> Collection[str]:
-    """Return the keys that can be set from afar; raise ConfigError where `request` has another one.
-
-    `device` begins the topics of a device with several streams; they are set there.
-    """
+def checked_request(request: Mapping[str, Any]) -> Collection[str]:
+    """Return the keys that can be set by command; raise ConfigError if `request` has another one."""
     known = settable()
     for key in request:
-        if key.startswith(PREFIX):
-            remedy = f"send it to {device}/request/config.set" if device else "name streams in the file first"
-            raise ConfigError("streams are set of a device with several", where=key, remedy=remedy)
         if key not in known:
-            raise ConfigError("this key cannot be set from afar", where=key, remedy=f"{', '.join(known)} can")
+            remedy = f"send config.replace; config.set takes {', '.join(known)}"
+            raise ConfigError("config.set does not take this key", where=key, remedy=remedy)
     return known
 
 

@@ -105,6 +105,7 @@ class SeveralStreams(Listener):
         self._changing = threading.RLock()  # signals and commands change streams, on threads of their own
         registry = self._open_registry(config.device_dir)
         self.parts = DeviceParts(config, path, notifier, endings, registry.next_boot(), registry)
+        self.parts.replacement.changes = self
         self.own_topics = DeviceTopics(self.parts, registry, self.streams, self.failed, self)
         problems = [self._open(config) for config in configs]
         if not self.streams:
@@ -275,33 +276,13 @@ class SeveralStreams(Listener):
         """Keep others from changing streams meanwhile. RefusedError while the daemon stops."""
         with self._changing:
             if self._stopping:
-                raise RefusedError("the daemon stops", where="config.set", remedy="send it again")
+                raise RefusedError("the daemon is stopping", remedy="send it again")
             yield
 
-    def follow(self, name: str) -> str | None:
-        """Have one stream start, restart or stop as its configuration says.
-
-        Where it cannot start it is as it was before; then what is wrong, in one line.
-        """
-        plain, fresh = _read(self._path, plain=True), _read(self._path)
-        failed = self.failed.get(name)
-        problem = None
-        if name not in fresh:
-            self.remove(name)
-        elif name not in self.streams:
-            problem = self.add(fresh[name])
-        elif _own(plain[name]) != _own(self._configs[name]):
-            running = self.streams[name].config
-            problem = self.restart(name, fresh[name], fallback=running)
-        if problem is None:
-            self._configs = {one: config for one, config in self._configs.items() if one != name}
-            self._configs |= {name: plain[name]} if name in plain else {}
-        elif failed is not None:
-            self.failed[name] = failed
-        else:
-            self.failed.pop(name, None)
-        self._publish_streams()
-        return problem
+    def needs_restart(self, configs: Sequence[Config]) -> bool:
+        """Return whether more than streams and their sections differ from what is in force."""
+        fresh = {config.name: config for config in configs}
+        return "" in fresh or bool(self._waiting(fresh))
 
     def _apply(self, plain: dict[str, Config], fresh: dict[str, Config]) -> None:
         one = next(iter(fresh.values()))
@@ -341,14 +322,13 @@ class SeveralStreams(Listener):
         shared = [name for name in type(after).model_fields if name not in (*OWN, "log", "fleet")]
         return [name for name in shared if getattr(before, name) != getattr(after, name)]
 
-    def add(self, config: Config) -> str | None:
-        """Open and start another stream while the others go on; what is wrong where that fails."""
+    def add(self, config: Config) -> None:
+        """Open and start another stream while the others continue."""
         name = config.name
         if self._open(config) is None:
             self._start(name)
         if name in self.streams:
             self._greet(name)
-        return self.failed.get(name)
 
     def _greet(self, name: str) -> None:
         stream = self.streams[name]
@@ -374,13 +354,8 @@ class SeveralStreams(Listener):
         stream.withdraw_all()
         self._close(name)
 
-    def restart(
-        self, name: str, config: Config, damaged: str | None = None, fallback: Config | None = None
-    ) -> str | None:
-        """Stop a stream and start it again; messages that come meanwhile wait.
-
-        Where it cannot start it starts by `fallback`, if that is given. What is wrong with `config`.
-        """
+    def restart(self, name: str, config: Config, damaged: str | None = None) -> None:
+        """Stop a stream and start it again; messages that come meanwhile wait."""
         stream, session, parked = self.streams[name], self.parts.session, ParkedMessages()
         filters = stream.filters
         session.subscribe(filters, 1, parked.receive, shared=True)
@@ -390,14 +365,10 @@ class SeveralStreams(Listener):
         self._close(name, damaged)
         if self._open(config) is None:
             self._start(name)
-        problem = self.failed.get(name)
-        if problem is not None and fallback is not None and self._open(fallback) is None:
-            self._start(name)
         session.unsubscribe(filters, parked.receive)
         if name in self.streams:
             parked.hand_over(self.streams[name])
             self._greet(name)
-        return problem
 
     def _close(self, name: str, damaged: str | None = None) -> None:
         if self._web is not None and not self._stopping:
@@ -416,7 +387,6 @@ class SeveralStreams(Listener):
         """Orderly: no new messages, what is here committed and answered, trainer ended, goodbye said."""
         with self._changing:
             self._stopping = True
-        self.parts.notifier.stopping()
         if self._web is not None:
             self._web.stop()
         self.parts.timetable.stop(1.0)

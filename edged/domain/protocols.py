@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_
 
 if TYPE_CHECKING:
     from array import array
-    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
@@ -268,19 +267,6 @@ class SampleSink(Protocol):
 
     def label(self, updates: list[LabelUpdate]) -> None:
         """Hand over labels that found their samples."""
-
-
-class StreamChanges(Protocol):
-    """Has the streams of a running device follow the configuration."""
-
-    def changing(self) -> AbstractContextManager[None]:
-        """Keep others from changing streams meanwhile. RefusedError while the daemon stops."""
-
-    def follow(self, name: str) -> str | None:
-        """Have one stream start, restart or stop as its configuration says.
-
-        Where it cannot start it is as it was before; then what is wrong, in one line.
-        """
 
 
 class Stage(Protocol):

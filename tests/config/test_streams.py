@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from edged.config.loader import OVERLAY, load, load_all, load_device, load_stream
+from edged.config.loader import OVERLAY, load, load_all, load_stream
 from edged.errors import ConfigError, ConfigFileError
-
-if TYPE_CHECKING:
-    from edged.config import Config
 
 PUMPS = """\
 device: {id: plant}
@@ -160,13 +156,13 @@ def test_flower_is_for_one_stream(file: Path) -> None:
 def test_what_was_set_holds_for_the_device_or_for_one_stream(file: Path) -> None:
     state = file.parent / "state"
     (state / "streams" / "pump-2").mkdir(parents=True)
-    (state / OVERLAY).write_text(json.dumps({"training.min_new_samples": 70, "gate.max_regret": 0.5}))
-    (state / "streams" / "pump-2" / OVERLAY).write_text(json.dumps({"gate.max_regret": 0.6}))
+    (state / OVERLAY).write_text(json.dumps({"training.steps": 70, "gate.min_gain": 0.5}))
+    (state / "streams" / "pump-2" / OVERLAY).write_text(json.dumps({"gate.min_gain": 0.6}))
     first, second = load_all(file, {})
-    assert (first.training.min_new_samples, second.training.min_new_samples) == (70, 70)
-    assert (first.gate.max_regret, second.gate.max_regret) == (0.5, 0.6)
+    assert (first.training.steps, second.training.steps) == (70, 70)
+    assert (first.gate.min_gain, second.gate.min_gain) == (0.5, 0.6)
     changed = load(file, {}, stream="pump-2", overlay={})
-    assert changed.gate.max_regret == 0.5
+    assert changed.gate.min_gain == 0.5
 
 
 def test_the_environment_is_over_every_stream(file: Path) -> None:
@@ -174,70 +170,3 @@ def test_the_environment_is_over_every_stream(file: Path) -> None:
     first, second = load_all(file, environ)
     assert first.gate.min_gain == second.gate.min_gain == 0.5
     assert second.storage.dir == Path("/var/lib/x/streams/pump-2")
-
-
-def with_set(file: Path, **changes: object) -> list[Config]:
-    state = file.parent / "state"
-    state.mkdir(exist_ok=True)
-    (state / OVERLAY).write_text(json.dumps({f"streams.{name}": value for name, value in changes.items()}))
-    return load_all(file, {})
-
-
-def test_streams_that_were_set_lie_over_the_file(file: Path) -> None:
-    configs = with_set(
-        file,
-        **{
-            "pump-1": {"gate": {"min_gain": 0.7}},
-            "pump-2": False,
-            "pump-3": {"stream": {"topic": "pumps/3"}},
-        },
-    )
-    assert [config.name for config in configs] == ["pump-1", "pump-3"]
-    first, third = configs
-    assert (first.gate.min_gain, first.gate.max_regret, first.stream.topics) == (0.7, 0.2, ["pumps/1"])
-    assert (third.stream.topics, third.stream.width, third.gate.min_gain) == (["pumps/3"], 2, 0.1)
-    assert third.storage.dir == file.parent / "state" / "streams" / "pump-3"
-    assert load(file, {}, stream="pump-3").topic_root == "edged/plant/pump-3"
-    # Keys that were set for all streams lie over what was set of one.
-    (file.parent / "state" / OVERLAY).write_text(
-        json.dumps({"streams.pump-1": {"gate": {"min_gain": 0.7}}, "gate.min_gain": 0.4})
-    )
-    assert [config.gate.min_gain for config in load_all(file, {})] == [0.4, 0.4]
-    assert [config.gate.min_gain for config in load_all(file, {}, plain=True)] == [0.7, 0.3]
-
-
-def test_streams_that_were_set_and_fit_no_more_are_left_out(file: Path) -> None:
-    ignored: list[str] = []
-    with_set(file, **{"pump-3": {"stream": {"topic": "pumps/3"}, "web": {}}})
-    configs = load_all(file, {}, ignored=ignored)
-    assert [config.name for config in configs] == ["pump-1", "pump-2"]
-    assert len(ignored) == 1
-    assert "config.set: streams.pump-3.web: unknown key" in ignored[0]
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "told"),
-    [
-        ("streams.pump-1", {"storage": {"max_bytes": "1MB"}}, "streams.pump-1.storage: this cannot be set"),
-        ("streams.pump-1", {"model": {"keys": ["a.pub"]}}, "streams.pump-1.model.keys: this cannot be set"),
-        ("streams.pump-1", {"gate": {"min_gain": "lots"}}, "config.set: streams.pump-1.gate.min_gain"),
-        ("streams.pump-1", 3, "config.set: streams.pump-1: expected a mapping"),
-        ("streams.Pump", {}, "'Pump' is not a valid stream name"),
-        ("streams.status", {}, "'status' is a topic of the device itself"),
-        ("streams.pump-1", {"stream": {"topic": "#"}}, "covers edged's own topics"),
-    ],
-)
-def test_a_stream_that_is_set_must_fit(file: Path, key: str, value: object, told: str) -> None:
-    with pytest.raises(ConfigError) as problem:
-        load_device(file, {key: value}, {})
-    line = problem.value.line()
-    assert told in line
-    assert "\n" not in line
-
-
-def test_the_last_stream_and_that_of_a_fleet_stay(file: Path) -> None:
-    with pytest.raises(ConfigError, match="no stream would be left"):
-        load_device(file, {"streams.pump-1": False, "streams.pump-2": False}, {})
-    file.write_text(PUMPS + "fleet: {name: plants, stream: pump-2}\n")
-    with pytest.raises(ConfigError, match="no stream 'pump-2'"):
-        load_device(file, {"streams.pump-2": False}, {})

@@ -165,9 +165,13 @@ REQUESTS: dict[str, Schema] = {
         fields(keys=about("such as training.every; all when absent", listed(TEXT))),
     ),
     "config.set": about(
-        "Change keys such as training.every permanently; null restores the file's value. Of a device with"
-        " several streams also streams.<name>: sections, or false.",
+        "Change keys such as training.every permanently; null restores the file's value.",
         {"type": "object", "properties": {}},
+    ),
+    "config.replace": about(
+        "Replace the configuration file; if the device does not start with it, the file before it is put"
+        " back. Needs a transaction.",
+        fields("config", config=about("the whole file, YAML", TEXT)),
     ),
     "logs.level": about(
         "Set the log level until the next start.",
@@ -204,20 +208,13 @@ def whole(name: str) -> Schema:
     return own | {"properties": ENVELOPE | own["properties"]}
 
 
-# Keys of the configuration that `config.set` may change: none that could lock a device out or lose data.
+# Keys of the configuration that people turn in the field; `config.set` may change these.
 SETTABLE: dict[str, tuple[str, ...]] = {
     "training": (
-        "enabled", "every", "cron", "min_new_samples", "new_labels", "scarce_labels", "cooldown", "steps",
-        "steps_per", "max_steps", "learning_rate", "schedule", "warmup", "new_share", "recent_share",
-        "key_share", "checkpoint_every", "retry_after", "max_failures", "quiet", "max_temperature",
-        "mains_only", "min_battery", "max_load", "max_runs_per_day", "max_minutes_per_day",
+        "enabled", "every", "new_labels", "steps", "learning_rate", "quiet", "max_temperature",
     ),
-    "gate": (
-        "recent", "min_holdout", "min_gain", "significance", "max_regret", "recall",
-        "probation", "probation_drop", "probation_time",
-    ),
-    "labels": ("request_share", "request_random", "requests_per_day"),
-    "drift": ("train",),
+    "gate": ("min_gain", "probation"),
+    "labels": ("request_share", "requests_per_day"),
     "report": ("every",),
     "log": ("level",),
 }  # fmt: skip

@@ -135,6 +135,7 @@ ANSWERS: dict[str, Schema] = {
     }),
     "config.get": every(values=OBJECT, **SETTINGS["properties"]),
     "config.set": SETTINGS,
+    "config.replace": every(ACCEPTED, sha256=about("of the new file", TEXT)),
     "logs.level": every(level=TEXT),
     "status": STATUS,
     "ping": every(pong=FLAG, ts=SECONDS, version=TEXT),

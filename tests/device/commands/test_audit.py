@@ -102,7 +102,7 @@ def test_who_changed_what_is_in_the_log_and_nothing_personal(broker: Broker, tmp
     assert (wiped["command"], wiped["result"]["samples"]) == ("wipe", 201)
     started = next(entry for entry in later[len(log) :] if entry["what"] == "configuration")
     assert (started["before"]["settings"], started["after"]["settings"]) == (
-        {}, {"training.min_new_samples": 77},
+        {}, {"training.steps": 77},
     )  # fmt: skip
     raw = b"".join(path.read_bytes() for path in device.state.glob("audit*"))
     assert PATIENT.encode() not in raw
@@ -112,8 +112,8 @@ def test_who_changed_what_is_in_the_log_and_nothing_personal(broker: Broker, tmp
 
 
 SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("config.set", {"training.min_new_samples": 76, "training.every": 3600.0}),
-    ("config.set", {"training.min_new_samples": 77, "training.every": None}),
+    ("config.set", {"training.steps": 76, "training.every": 3600.0}),
+    ("config.set", {"training.steps": 77, "training.every": None}),
     ("pause", {"what": "training"}),
     ("resume", {"what": "training"}),
     ("pin", {"version": 1}),
@@ -138,13 +138,13 @@ def check_settings(log: list[dict[str, Any]]) -> None:
     assert found == [
         (
             "config.set",
-            {"training.min_new_samples": 40, "training.every": None},
-            {"training.min_new_samples": 76, "training.every": 3600.0},
+            {"training.steps": 50, "training.every": None},
+            {"training.steps": 76, "training.every": 3600.0},
         ),
         (
             "config.set",
-            {"training.min_new_samples": 76, "training.every": 3600.0},
-            {"training.min_new_samples": 77, "training.every": None},
+            {"training.steps": 76, "training.every": 3600.0},
+            {"training.steps": 77, "training.every": None},
         ),
         ("pause", {"paused": []}, {"paused": ["training"]}),
         ("resume", {"paused": ["training"]}, {"paused": []}),

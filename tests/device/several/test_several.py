@@ -51,12 +51,12 @@ def test_each_stream_has_its_samples_its_commands_and_its_settings(tmp_path: Pat
         }
         assert ask(listener, "ping")["status"] == "ok"
         # Settings: of one stream, and of all.
-        ask(listener, "config.set", "b", **{"gate.max_regret": 0.3})
-        every = ask(listener, "config.set", **{"training.min_new_samples": 77})
+        ask(listener, "config.set", "b", **{"gate.min_gain": 0.3})
+        every = ask(listener, "config.set", **{"training.steps": 77})
         assert every["status"] == "ok", every
         values = {name: ask(listener, "config.get", name)["data"]["values"] for name in "abc"}
-        assert [values[name]["training"]["min_new_samples"] for name in "abc"] == [77, 77, 77]
-        assert [values[name]["gate"]["max_regret"] for name in "abc"] == [0.02, 0.3, 0.02]
+        assert [values[name]["training"]["steps"] for name in "abc"] == [77, 77, 77]
+        assert [values[name]["gate"]["min_gain"] for name in "abc"] == [0.0, 0.3, 0.0]
         # A command of one stream is none of another, nor of the device.
         assert ask(listener, "train")["status"] == "error"
         assert "ping" in ask(listener, "capabilities")["data"]["commands"]

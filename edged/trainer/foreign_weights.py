@@ -14,7 +14,7 @@ import numpy as np
 from edged.domain.federated.round_orders import FleetModelResult
 from edged.domain.training.training_run import Candidate, Received
 from edged.domain.training.weight_deltas import fingerprint
-from edged.domain.training.weight_mixing import SHARES, best_share, mixed
+from edged.domain.training.weight_mixing import SHARES, mixed
 from edged.engines.onnx.exported import parameters_within
 from edged.errors import CorruptError, RefusedError, StorageError
 from edged.mqtt import update_encoding, weight_encoding

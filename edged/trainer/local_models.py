@@ -20,7 +20,6 @@ from edged.storage.files import atomic
 from edged.storage.files.atomic import read_manifest
 from edged.storage.models.candidates import PROBE_FILES
 from edged.storage.models.registry import MODELS, champion_folder, present_reign
-from edged.storage.models.sent_updates import SentUpdates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +65,6 @@ class LocalModels:
         if in_ort_format(path):
             return parameters_of(folder, self._bundle, lambda blob: weight_encoding.unpack(blob)[0])
         return exported.parameters_in(path, (*self._bundle.trainable, *self._bundle.frozen))
-
 
     def to_follow(self, followed: int) -> tuple[int, dict[str, NDArray[np.float32]]] | None:
         """Return version and weights that training continues from instead of its own; None for its own.

@@ -23,7 +23,7 @@ from tests.running_device import Device, Listener, running
 from tests.storage.disks import PowerCutError, TestedDisk, faults
 
 if TYPE_CHECKING:
-    from edged.workbench.demo.broker import Mosquitto
+    from tests.mosquitto import Mosquitto
 
 OLD, NEW = b"old: 1\n", b"new: 1\n"
 STREAM: dict[str, Any] = {"features": 3, "classes": 2, "label": "y"}
